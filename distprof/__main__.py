@@ -1,0 +1,21 @@
+"""`python -m distprof` and `distprof`: a verb, or else a training job configured by Hydra."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line. Verbs do not load torch; a training job loads everything."""
+    arguments = sys.argv[1:]
+    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
+        from distprof.cli import run_verb
+
+        sys.exit(run_verb(arguments))
+    from distprof.application import run_training
+
+    run_training(arguments)
+
+
+if __name__ == "__main__":
+    main()

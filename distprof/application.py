@@ -1,0 +1,87 @@
+"""The training command: composed, checked, run, and left with a documented exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from rich.console import Console
+
+from distprof.compose import compose
+from distprof.config import Config, WandbConfig, check, decode
+from distprof.errors import EXIT_FAILED, EXIT_USAGE, DistprofError, UsageError
+from distprof.redact import mask, secret_values
+from distprof.render.wandb_log import require_wandb
+from distprof.world import Identity, join, leave, read_identity, resolve_device_type
+
+REFUSAL_GRACE_S = 10.0
+"""How long the other ranks let rank 0 speak before they leave; its launcher ends them earlier."""
+
+
+def run_training(arguments: list[str]) -> None:
+    """Runs the jobs of a command line; leaves the process where one cannot be run.
+
+    Args:
+        arguments: Hydra overrides and flags, as in ``sys.argv[1:]``.
+    """
+    try:
+        _train(arguments)
+    except DistprofError as error:
+        _refuse(str(error), arguments, error.exit_code)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _fail(error, arguments)
+
+
+def _train(arguments: list[str]) -> None:
+    identity = read_identity()
+    shows_only = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"} & set(arguments)
+    if shows_only and identity.rank != 0:
+        return
+    if identity.launched and {"--multirun", "-m"} & set(arguments):
+        raise UsageError("--multirun inside torchrun: one rank that fails would leave the others waiting; run it alone")
+    jobs = compose(arguments)
+    configs = [_decode(job.values, identity) for job in jobs]
+    from distprof.train.job import run_job  # imports torch's distributed parts: not for --help and not for a slip
+
+    console = Console(soft_wrap=False)
+    for job, config in zip(jobs, configs, strict=True):
+        world = join(identity, device=config.device, backend=config.backend, timeout_s=config.group_timeout_s)
+        run_job(config, world, raw=job.values, notes=job.notes, arguments=arguments, console=console)
+        leave()
+
+
+def _decode(values: dict[str, object], identity: Identity) -> Config:
+    config = decode(Config, values)
+    check(config, world_size=identity.world_size, device_type=resolve_device_type(config.device))
+    if isinstance(config.logger, WandbConfig):
+        require_wandb()
+    return config
+
+
+def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
+    """Says it once for the whole job: rank 0 speaks and leaves, and its launcher takes the others along."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"distprof: {mask(message, secret_values(arguments))}", file=sys.stderr)
+    elif exit_code == EXIT_USAGE:
+        time.sleep(REFUSAL_GRACE_S)
+    _leave_now(exit_code)
+
+
+def _fail(error: BaseException, arguments: list[str]) -> None:
+    """One line per rank; the traceback is in the rank's file and in the report."""
+    lines = str(error).strip().splitlines() or [""]
+    rank = os.environ.get("RANK", "0")
+    text = mask(f"{type(error).__name__}: {lines[0]}", secret_values(arguments))
+    print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
+    _leave_now(EXIT_FAILED)
+
+
+def _leave_now(exit_code: int) -> None:
+    """Without Python's shutdown: a background thread may be waiting for ranks that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+

@@ -1,0 +1,161 @@
+"""The run folder: one per job, made by rank 0, read back as a `Run`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distprof.decode import decode
+from distprof.errors import DataError, UsageError
+from distprof.run import COLUMN, ROW_WIDTH, Run, RunMeta
+from distprof.stream import RankStream, read_stream
+
+SCHEMA = "distprof.run/1.0"
+_RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
+
+
+def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
+    """Makes the folder of a new run, never an old one's: a second run of the same second gets a number.
+
+    Raises:
+        UsageError: It cannot be made or written, or ``run_dir`` holds a run already.
+    """
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "run"
+    wanted = Path(run_dir) if run_dir else Path(runs_dir) / f"{now:%Y-%m-%d_%H-%M-%S}_{safe}"
+    try:
+        folder = _claim(wanted, exact=run_dir is not None)
+        (folder / "ranks").mkdir()
+    except OSError as error:
+        where = "run_dir" if run_dir else "runs_dir"
+        raise UsageError(f"{wanted}: cannot make the run folder ({error.strerror}): set {where}=...") from error
+    return folder
+
+
+def _claim(wanted: Path, *, exact: bool) -> Path:
+    if exact:
+        if wanted.exists() and any(wanted.iterdir()):
+            raise UsageError(f"run_dir={wanted}: holds something already; name a new or empty folder")
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise UsageError(f"{wanted}: ten thousand runs in one second; set run_dir=...")
+
+
+def rank_path(folder: Path, rank: int) -> Path:
+    """Where a rank's stream lies."""
+    return folder / "ranks" / f"rank-{rank:05d}.jsonl"
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Writes a file so that it is there whole or not at all."""
+    content = data.encode() if isinstance(data, str) else data
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes strict JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_meta(folder: Path, meta: RunMeta) -> None:
+    """Writes ``run.json``."""
+    write_json(folder / "run.json", {"schema": SCHEMA, **asdict(meta)})
+
+
+def read_meta(folder: Path) -> RunMeta:
+    """Reads ``run.json``.
+
+    Raises:
+        DataError: Not a run folder, damaged, or of a newer major version.
+    """
+    path = folder / "run.json"
+    try:
+        values: Any = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{folder}: not a run folder (no run.json): name one made by distprof") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not valid JSON ({error}): the run folder is damaged") from None
+    if not isinstance(values, Mapping) or not str(values.get("schema")).startswith("distprof.run/1."):
+        raise DataError(f"{path}: not written by this major version of distprof (wanted {SCHEMA})")
+    known = RunMeta.__dataclass_fields__
+    meta = decode(RunMeta, {key: item for key, item in values.items() if key in known}, str(path), DataError)
+    if not 1 <= meta.world_size <= 1_000_000:
+        raise DataError(f"{path}: world_size={meta.world_size} cannot be")
+    return meta
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder: whatever of it can be trusted, with a warning for whatever cannot.
+
+    Raises:
+        DataError: Not a run folder, or files that contradict each other.
+    """
+    meta = read_meta(folder)
+    warnings: list[str] = []
+    streams: dict[int, RankStream] = {}
+    for path in sorted((folder / "ranks").glob("*")) if (folder / "ranks").is_dir() else []:
+        named = _RANK_FILE.fullmatch(path.name)
+        if named is None or path.is_symlink() or not path.is_file():
+            warnings.append(f"{path.name}: not a rank stream, ignored")
+            continue
+        try:
+            stream = read_stream(path)
+        except (DataError, OSError) as error:
+            warnings.append(f"{path.name}: {error}".replace(f"{path.name}: {path}", path.name))
+            continue
+        if stream.run_id != meta.run_id:
+            warnings.append(f"{path.name}: belongs to another run, ignored")
+            continue
+        _check(path, int(named[1]), stream, meta)
+        streams[stream.info.rank] = stream
+        warnings.extend(stream.warnings)
+    return _assemble(meta, [streams[rank] for rank in sorted(streams)], warnings)
+
+
+def _check(path: Path, rank: int, stream: RankStream, meta: RunMeta) -> None:
+    if stream.info.rank != rank:
+        raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank is there twice, or files were renamed")
+    if stream.world_size != meta.world_size:
+        raise DataError(
+            f"{path}: says the world is {stream.world_size} ranks, run.json says {meta.world_size}: "
+            "files of two runs are mixed"
+        )
+    if rank >= meta.world_size:
+        raise DataError(f"{path}: rank {rank} of a world of {meta.world_size}")
+
+
+def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> Run:
+    """Aligns the ranks' rows by step number."""
+    numbers = [stream.rows[:, COLUMN["step"]] for stream in streams]
+    axis = np.unique(np.concatenate(numbers)) if numbers else np.empty(0)
+    rows = np.full((len(streams), len(axis), ROW_WIDTH), np.nan)
+    for position, (stream, steps) in enumerate(zip(streams, numbers, strict=True)):
+        rows[position, np.searchsorted(axis, steps)] = stream.rows
+    segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
+    infos = tuple(stream.info for stream in streams)
+    return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments)

@@ -1,0 +1,192 @@
+"""The public API: a profiler that a training loop tells what it is doing.
+
+    profiler = start_profiler(world, ...)        # distprof.start
+    profiler.watch(model)
+    for batch in batches:
+        with profiler.step():
+            with profiler.phase("forward"):
+                ...
+    profiler.close()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.gather import Courier
+from distprof.record.ddp import watch_ddp
+from distprof.record.fsdp import watch_fsdp
+from distprof.record.nvtx_ranges import NvtxRanges
+from distprof.record.recorder import Recorder
+from distprof.record.scribe import Scribe
+from distprof.run import PHASE_CODE, Phase
+
+Context = contextlib.AbstractContextManager[None]
+
+
+class Profiler:
+    """Times the steps of one rank. Use it from the training thread; made by `distprof.start.start_profiler`."""
+
+    def __init__(
+        self,
+        *,
+        recorder: Recorder,
+        scribe: Scribe,
+        courier: Courier,
+        ranges: NvtxRanges | None,
+        module_depth: int,
+        on_device: bool,
+        phases: bool,
+        timeout_s: float,
+        undo: Callable[[], None],
+        done: Callable[[], None],
+        clean: Callable[[str], str],
+    ) -> None:
+        """Takes its parts; see `distprof.start.start_profiler`."""
+        self._clean, self._done = clean, done
+        self._recorder, self._scribe, self._courier, self._undo = recorder, scribe, courier, undo
+        self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
+        self._phases_on, self._timeout_s = phases, timeout_s
+        self._phases = {str(phase): _PhaseContext(recorder, code, phases) for phase, code in PHASE_CODE.items()}
+        self._next_step = 0
+        self._closed = False
+
+    def watch(self, model: nn.Module) -> None:
+        """Tells gradient synchronisation and parameter gathering from compute, and shows modules under NVTX.
+
+        Call it once per model, after wrapping it in DDP or FSDP2 and before its first step. Not collective.
+        """
+        if not self._phases_on:
+            return
+        notes: tuple[str, ...] = ()
+        if isinstance(model, DistributedDataParallel):
+            notes = watch_ddp(model, self._recorder)
+        elif any(isinstance(module, FSDPModule) for module in model.modules()):
+            notes = watch_fsdp(model, self._recorder, stream_waits=self._on_device)
+        for note in notes:
+            self._scribe.note(note)
+        if self._ranges is not None:
+            for name, module in model.named_modules():
+                if name and name.count(".") < self._module_depth:
+                    before, after = self._ranges.module_hooks(name)
+                    module.register_forward_pre_hook(before)
+                    module.register_forward_hook(after)
+
+    def step(self, *, warmup: bool = False) -> Context:
+        """One optimizer step, with whatever the block does. A block that raises is recorded as failed.
+
+        Args:
+            warmup: Recorded and marked, and left out of every statistic.
+        """
+        number = self._next_step
+        self._next_step += 1
+        return _StepContext(self._recorder, number, warmup)
+
+    def phase(self, phase: Phase | str) -> Context:
+        """What the block is: one of `distprof.run.Phase`. Blocks may nest; the inner one counts. No allocation.
+
+        Raises:
+            ValueError: No such phase; or, on entering, no step is open.
+        """
+        try:
+            return self._phases[phase]
+        except KeyError:
+            raise ValueError(f"no such phase: {phase!r}; there are {', '.join(PHASE_CODE)}") from None
+
+    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
+        """Counts the tokens and micro-steps that the open step has processed on this rank."""
+        self._recorder.add_work(tokens=tokens, micro_steps=micro_steps)
+
+    def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
+        """Keeps the open step's loss and gradient norm; device tensors are read later, without synchronising."""
+        self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Writes and gathers what is left. Collective without an error; with one, this rank's affair alone.
+
+        Args:
+            error: What ended training early, for the record of this rank.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._recorder.open:
+            self._recorder.end_step(failed=True)
+        self._undo()
+        if error is None:
+            self._courier.finish(alone=False, timeout_s=self._timeout_s)
+            self._done()
+        else:
+            self._flush(error)
+
+    def _flush(self, error: BaseException) -> None:
+        """Writes everything this rank knows, without waiting for anyone: its peers may be gone."""
+        terminated = isinstance(error, SystemExit)
+        self._scribe.take(False)
+        self._scribe.end(
+            "terminated" if terminated else "failed",
+            error=self._clean(_last_line(error)),
+            traceback=None if terminated else self._clean("".join(traceback.format_exception(error)))[-16_000:],
+        )
+        self._courier.finish(alone=True, timeout_s=0.0)
+
+
+class _PhaseContext:
+    """One per phase, made once: entering and leaving allocates nothing."""
+
+    __slots__ = ("_code", "_on", "_recorder")
+
+    def __init__(self, recorder: Recorder, code: int, on: bool) -> None:
+        self._recorder, self._code, self._on = recorder, code, on
+
+    def __enter__(self) -> None:
+        if not self._recorder.open:
+            raise ValueError("profiler.phase() outside profiler.step()")
+        if self._on:
+            self._recorder.enter(self._code)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._on:
+            self._recorder.exit()
+
+
+class _StepContext:
+    __slots__ = ("_number", "_recorder", "_warmup")
+
+    def __init__(self, recorder: Recorder, number: int, warmup: bool) -> None:
+        self._recorder, self._number, self._warmup = recorder, number, warmup
+
+    def __enter__(self) -> None:
+        self._recorder.begin_step(self._number, warmup=self._warmup)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._recorder.end_step(failed=error is not None)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+
+
+class WarnOnce:
+    """Says each warning once, from whatever thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Takes what says it."""
+        self._say, self._said, self._lock = say, set[str](), threading.Lock()
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            if text in self._said:
+                return
+            self._said.add(text)
+        self._say(text)

@@ -1,0 +1,1 @@
+"""What one rank observes of itself, with no cost on the hot path."""

@@ -1,0 +1,81 @@
+"""The phases and modules as NVTX ranges, for tools that listen from outside.
+
+Domain `DOMAIN`, one category per phase, the step number as payload and never in the message. Nothing here is built
+when no tool listens, so that it is free then. The module-level functions of the ``nvtx`` package are used: its
+domain objects differ between the releases that matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from distprof.run import PHASES
+
+DOMAIN = "distprof"
+
+
+def tool_listens(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a tool such as Nsight Systems injected itself into NVTX; the tools announce that by this variable."""
+    return bool(environment.get("NVTX_INJECTION64_PATH"))
+
+
+class NvtxRanges:
+    """Pushes and pops ranges. Safe to call on any thread: marks that may end elsewhere are start/end ranges."""
+
+    def __init__(self, *, rank: int, world_size: int, host: str, pid: int) -> None:
+        """Names the rank with one mark, so that a capture of several processes can be told apart."""
+        import nvtx
+
+        self._nvtx = nvtx
+        self._step = 0
+        self._depth = 0
+        self._open_mark: Any = None
+        nvtx.mark(f"rank={rank} world={world_size} host={host} pid={pid}", domain=DOMAIN, category="meta")
+
+    def step(self, step: int) -> None:
+        """Opens the range of a step."""
+        self._step, self._depth = step, 0
+        self._nvtx.push_range("step", domain=DOMAIN, category="step", payload=step)
+
+    def enter(self, code: int) -> None:
+        """Opens the range of a phase."""
+        self._depth += 1
+        self._nvtx.push_range(PHASES[code].value, domain=DOMAIN, category=PHASES[code].value, payload=self._step)
+
+    def exit(self) -> None:
+        """Closes the range of a phase, and a mark left open inside it."""
+        self.end_mark()
+        if self._depth > 0:
+            self._depth -= 1
+            self._nvtx.pop_range(domain=DOMAIN)
+
+    def begin_mark(self, code: int) -> None:
+        """Opens the range of exposed communication inside a phase."""
+        self.end_mark()
+        name = PHASES[code].value
+        self._open_mark = self._nvtx.start_range(name, domain=DOMAIN, category=name, payload=self._step)
+
+    def end_mark(self) -> None:
+        """Closes the range that `begin_mark` opened, if it is open."""
+        if self._open_mark is not None:
+            self._nvtx.end_range(self._open_mark)
+            self._open_mark = None
+
+    def end_step(self) -> None:
+        """Closes whatever the step left open, and the step."""
+        while self._depth > 0:
+            self.exit()
+        self._nvtx.pop_range(domain=DOMAIN)
+
+    def module_hooks(self, name: str) -> tuple[Any, Any]:
+        """A forward pre-hook and a forward hook that show a module as a range called ``name``."""
+
+        def open_range(*_: Any) -> None:
+            self._nvtx.push_range(name, domain=DOMAIN, category="module", payload=self._step)
+
+        def close_range(*_: Any) -> None:
+            self._nvtx.pop_range(domain=DOMAIN)
+
+        return open_range, close_range

@@ -1,0 +1,71 @@
+"""From a recorded step to the row of numbers that is written and gathered. Runs beside training, not in it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from distprof.record.recorder import StepRecord
+from distprof.run import COLUMN, KINDS, PHASES, ROW_WIDTH, FloatArray
+
+
+def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes: int | None) -> FloatArray:
+    """One step as a row, ``[ROW_WIDTH]``; NaN: not measured.
+
+    Args:
+        record: The step.
+        memory_bytes: Memory in use, read when the step was packed.
+        memory_peak_bytes: The largest so far, read when the step was packed.
+    """
+    facts: dict[str, float | None] = {
+        "step": record.step, "warmup": record.warmup, "failed": record.failed, "micro_steps": record.micro_steps,
+        "tokens": record.tokens, "begin_host_ns": record.segments.begin_ns, "step_host_ns": record.step_host_ns,
+        "step_device_ns": record.step_device_ns, "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
+        "loss": record.scalars[0], "grad_norm": record.scalars[1], "segments_lost": record.segments_lost,
+    }  # fmt: skip
+    row = np.full(ROW_WIDTH, np.nan)
+    for name, value in facts.items():
+        if value is not None and np.isfinite(value):
+            row[COLUMN[name]] = value
+    for clock, totals in (("host", record.phase_host_ns), ("device", record.phase_device_ns)):
+        for phase, total in zip(PHASES, totals or (), strict=False):
+            row[COLUMN[f"{phase}_{clock}_ns"]] = total
+    if record.phase_host_ns is not None:
+        _pack_collectives(row, record.collectives)
+    return row
+
+
+def _pack_collectives(row: FloatArray, collectives: Sequence[tuple[int, int, int, int]]) -> None:
+    for code, kind in enumerate(KINDS):
+        own = [item for item in collectives if item[0] == code]
+        row[COLUMN[f"{kind}_count"]] = len(own)
+        row[COLUMN[f"{kind}_bytes"]] = sum(item[1] for item in own)
+        if all(item[3] for item in own):  # one end unseen makes the union unknown
+            row[COLUMN[f"{kind}_busy_host_ns"]] = union_ns([(start, end) for _, _, start, end in own])
+
+
+def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
+    """Length of the union of intervals (start, end) on one clock, ns. Overlaps count once."""
+    total, reached = 0, 0
+    for start, end in sorted(intervals):
+        start = max(start, reached)
+        if end > start:
+            total += end - start
+            reached = end
+    return total
+
+
+def read_memory(device: torch.device) -> tuple[int | None, int | None]:
+    """Memory in use and the largest so far, bytes: allocated by torch (CUDA) or resident (CPU). Reads a file."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"), peak_bytes
+    except (OSError, ValueError, IndexError):
+        return None, peak_bytes

@@ -1,0 +1,48 @@
+"""What rank 0 shows while the job runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from distprof.render.units import format_time
+from distprof.run import COLUMN, FloatArray
+
+LINE_EVERY_S = 10.0
+
+
+class StepProgress:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console, total: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Shows progress towards ``total`` steps, warm-up included."""
+        self._console, self._total, self._now_s = console, total, now_s
+        self._done, self._said_s = 0, now_s()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}")
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self._task = self._bar.add_task("training", total=total, facts="")
+            self._bar.start()
+
+    def show(self, rows: FloatArray) -> None:
+        """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+        self._done += rows.shape[1]
+        step_ns = float(np.max(rows[:, -1, COLUMN["step_host_ns"]]))
+        tokens_per_s = float(np.sum(rows[:, -1, COLUMN["tokens"]])) / step_ns * 1e9
+        facts = f"{format_time(step_ns)}/step  {tokens_per_s:,.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, facts=facts)
+        elif self._now_s() - self._said_s >= LINE_EVERY_S:
+            self._said_s = self._now_s()
+            self._console.print(f"step {self._done}/{self._total}  {facts}", highlight=False)
+
+    def close(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

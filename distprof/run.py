@@ -1,0 +1,205 @@
+"""The facts of a run: what every rank observed, step by step. Nothing here concludes anything.
+
+A step of a rank is one row of float64. NaN in a row, and ``None`` elsewhere, mean *not measured*; 0 means measured,
+and zero. Times are integers of nanoseconds up to 2**53, which float64 holds exactly.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Phase(enum.StrEnum):
+    """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    ALL_GATHER = "all_gather"
+    ALL_REDUCE = "all_reduce"
+    GRAD_NORM = "grad_norm"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
+class Clock(enum.StrEnum):
+    """Where a time was read: ``HOST`` is the monotonic clock, ``DEVICE`` is CUDA events. Never add the two."""
+
+    HOST = "host"
+    DEVICE = "device"
+
+
+class CollectiveKind(enum.StrEnum):
+    """What kind of collective moved the bytes."""
+
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+
+
+PHASES: tuple[Phase, ...] = tuple(Phase)
+PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)}
+COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
+KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
+
+ROW_FIELDS: tuple[str, ...] = (
+    "step",
+    "warmup",
+    "failed",
+    "micro_steps",
+    "tokens",
+    "begin_host_ns",
+    "step_host_ns",
+    *(f"{phase}_host_ns" for phase in PHASES),
+    "step_device_ns",
+    *(f"{phase}_device_ns" for phase in PHASES),
+    *(f"{kind}_{fact}" for kind in KINDS for fact in ("count", "bytes", "busy_host_ns")),
+    "memory_bytes",
+    "memory_peak_bytes",
+    "loss",
+    "grad_norm",
+    "segments_lost",
+)
+"""One rank's step. ``*_host_ns`` and ``*_device_ns`` are durations on that clock; ``begin_host_ns`` is a monotonic time."""
+COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
+ROW_WIDTH = len(ROW_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSnapshot:
+    """One look at a device before the first step. None: not measurable here."""
+
+    name: str
+    """The device's name, as its driver or the operating system gives it."""
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """Share of the last sample period in which the device was busy, 0 to 1."""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    processes: int | None = None
+    """Number of processes with memory on the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The best FLOP/s of one device in the precision of the run."""
+
+    flops_per_s: float | None
+    """None: unknown; MFU and HFU are then n/a."""
+    source: str
+    """Where the number comes from, or how to supply one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """Who a rank was, and how it ended."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    """"cpu" or "cuda:N"."""
+    snapshot: DeviceSnapshot | None
+    peak: Peak
+    ended: str | None = None
+    """"completed", "failed", "terminated". None: the stream stops without a word (killed, or still running)."""
+    error: str | None = None
+    """The last line of what it failed with."""
+    traceback: str | None = None
+    rows_lost: int = 0
+    """Rows measured and not written, because the writer fell behind or the disk was full."""
+    notes: tuple[str, ...] = ()
+    """What could not be measured on this rank, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How much arithmetic one micro-step of one rank is. FLOPs count a multiply and an add as two."""
+
+    parameters: int
+    model_flops_per_micro_step: int
+    """Without recomputation; the numerator of MFU."""
+    hardware_flops_per_micro_step: int
+    """With recomputation; the numerator of HFU."""
+    analytic_flops_per_micro_step: int | None
+    """The same as ``model_flops_per_micro_step``, from the formula instead of the dispatched operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMeta:
+    """What is true of the whole job."""
+
+    run_id: str
+    """Unique per job; a rank stream of another id is not of this run."""
+    name: str
+    started_utc: str
+    """ISO 8601."""
+    world_size: int
+    backend: str
+    device_type: str
+    strategy: str
+    precision: str
+    work: Work | None
+    versions: Mapping[str, str]
+    git: str | None
+    """The commit of the working tree the job was started in. None: not in a checkout."""
+    config: Mapping[str, object]
+    """The whole configuration, secrets redacted."""
+    notes: tuple[str, ...] = ()
+    """What differs from what one might expect: shortened sequences, shared devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The facts of one job, as columns."""
+
+    meta: RunMeta
+    ranks: tuple[RankInfo, ...]
+    """The ranks there are facts of, in ascending order; their positions are axis 0 of ``rows``."""
+    rows: FloatArray
+    """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is NaN throughout."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong in reading: damaged records, foreign files."""
+    segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
+    """Timelines of single steps by (rank, step), where they were kept."""
+
+    def column(self, name: str) -> FloatArray:
+        """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""
+        return self.rows[:, :, COLUMN[name]]
+
+    def phase_ns(self, clock: Clock) -> FloatArray:
+        """Time per phase on one clock, ns, ``[num_ranks, num_steps, len(PHASES)]``; NaN: not measured."""
+        first = COLUMN[f"{PHASES[0]}_{clock}_ns"]
+        return self.rows[:, :, first : first + len(PHASES)]
+
+    def step_ns(self, clock: Clock) -> FloatArray:
+        """Step time on one clock, ns, ``[num_ranks, num_steps]``; NaN: not measured."""
+        return self.column(f"step_{clock}_ns")
+
+    def measured(self) -> npt.NDArray[np.bool_]:
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: recorded, whole, and not warm-up."""
+        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
+        return counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """The row of segments of one step of one rank on the host clock, in order."""
+
+    begin_ns: int
+    """Monotonic time of the first segment's start."""
+    codes: tuple[int, ...]
+    """Index into `PHASES` of each segment."""
+    durations_ns: tuple[int, ...]
+    """Length of each segment; they sum to the step unless ``truncated``."""
+    truncated: bool = False
+    """Whether the step had more segments than are kept."""

@@ -1,0 +1,277 @@
+"""What happens once per job, before its first step: the run folder, who the ranks are, and the profiler.
+
+Everything here is collective: the ranks agree on one folder, or leave together with one message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distprof import __version__
+from distprof.config import HardwareConfig, ProfileConfig
+from distprof.decode import decode
+from distprof.errors import DistprofError, UsageError
+from distprof.folder import create_run_folder, rank_path, read_meta, write_meta
+from distprof.gather import Courier, Exchange
+from distprof.hardware import find_peak
+from distprof.live import LiveSteps
+from distprof.profiler import Profiler, WarnOnce
+from distprof.record.cuda_clock import CudaClock
+from distprof.record.functional import watch_functional
+from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
+from distprof.record.peak import measure_peak
+from distprof.record.recorder import Recorder
+from distprof.record.scribe import Scribe
+from distprof.record.snapshot import take_snapshot
+from distprof.redact import mask, redact, secret_values
+from distprof.run import DeviceSnapshot, FloatArray, Peak, RankInfo, RunMeta, Work
+from distprof.stream import StreamWriter
+from distprof.world import World, collect_texts, share_text
+
+PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A started job: where it writes, who takes part, and this rank's profiler."""
+
+    folder: Path
+    meta: RunMeta
+    ranks: tuple[RankInfo, ...]
+    """Every rank, in order."""
+    profiler: Profiler
+
+
+def start_profiler(
+    world: World,
+    *,
+    name: str,
+    strategy: str,
+    precision: str,
+    config: Mapping[str, object],
+    profile: ProfileConfig,
+    hardware: HardwareConfig,
+    runs_dir: str = "runs",
+    run_dir: str | None = None,
+    work: Work | None = None,
+    notes: Sequence[str] = (),
+    timeout_s: float = 600.0,
+    arguments: Sequence[str] = (),
+    say: Callable[[str], None] = print,
+    on_start: Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None] | None = None,
+) -> Job:
+    """Makes the run folder and the profiler. Collective; may synchronise.
+
+    Args:
+        world: This process among the ranks.
+        name: Names the run folder.
+        strategy: How the model is parallelised, for the report.
+        precision: Number format of the matrix products, for the peak and the report.
+        config: Kept in the run folder, secrets redacted.
+        profile: What to record.
+        hardware: Where the peak FLOP/s come from.
+        runs_dir: Where run folders are made.
+        run_dir: One exact folder instead.
+        work: Arithmetic of a micro-step. None: no FLOP/s and no MFU.
+        notes: What the report should say besides.
+        timeout_s: How long the end of the job waits for the slowest rank.
+        arguments: The command line, searched for secrets to mask.
+        say: Says a line to the user.
+        on_start: On rank 0: called once with who takes part; returns what gets the whole steps while the job runs,
+            ``[num_ranks, num_new_steps, ROW_WIDTH]``, from a background thread.
+
+    Raises:
+        UsageError: The folder cannot be made; raised on every rank.
+    """
+    secrets = secret_values(arguments)
+    warn = WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}"))
+    group: Any = dist.new_group(backend="gloo") if world.size > 1 else None
+    folder, run_id = _agree_on_folder(world, name=name, runs_dir=runs_dir, run_dir=run_dir)
+    info = _describe_rank(world, precision, hardware)
+    clean_config = redact(config, secrets)
+    assert isinstance(clean_config, dict)
+    meta = RunMeta(
+        run_id=run_id, name=mask(name, secrets), started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        world_size=world.size, backend=world.backend, device_type=world.device.type, strategy=strategy,
+        precision=precision, work=work, versions=read_versions(), git=read_commit(),
+        config=clean_config, notes=(*world.notes, *notes),
+    )  # fmt: skip
+    writer, ranks, remote = _open_streams(world, folder, meta, info)
+    on_steps = on_start(meta, ranks, folder) if on_start is not None and world.rank == 0 else None
+    ranges = _make_ranges(profile, world, info)
+    phases = profile.level != "off"
+    on_device = world.device.type == "cuda"
+    clock = CudaClock(world.device) if on_device and phases else None
+    recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
+    scribe = Scribe(recorder=recorder, writer=writer, device=world.device, warn=warn)
+    deliver = _make_delivery(world, remote, on_steps, warn) if world.rank == 0 else None
+    courier = Courier(
+        take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=Exchange(group),
+        window_s=profile.window_s, lost=lambda text: _keep(scribe, warn, text),
+    )  # fmt: skip
+    courier.start()
+    profiler = Profiler(
+        recorder=recorder, scribe=scribe, courier=courier, ranges=ranges, module_depth=profile.nvtx_module_depth,
+        on_device=on_device, phases=phases, timeout_s=timeout_s, clean=lambda text: mask(text, secrets),
+        undo=watch_functional(recorder) if phases else lambda: None, done=lambda: _end_remote(remote, warn),
+    )  # fmt: skip
+    return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)
+
+
+def _keep(scribe: Scribe, warn: Callable[[str], None], text: str) -> None:
+    scribe.note(text)
+    warn(text)
+
+
+def _agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | None) -> tuple[Path, str]:
+    """Rank 0 makes the folder; every rank learns of it, or of why there is none."""
+    said: dict[str, str] = {}
+    if world.rank == 0:
+        try:
+            folder = create_run_folder(runs_dir=runs_dir, run_dir=run_dir, name=name, now=datetime.now())
+            said = {"folder": str(folder.absolute()), "run_id": uuid.uuid4().hex}
+        except UsageError as error:
+            said = {"error": str(error)}
+    said = json.loads(share_text(json.dumps(said)))
+    if "error" in said:
+        raise UsageError(said["error"])
+    return Path(said["folder"]), said["run_id"]
+
+
+def _describe_rank(world: World, precision: str, hardware: HardwareConfig) -> RankInfo:
+    index = world.device.index if world.device.type == "cuda" else None
+    snapshot, notes = take_snapshot(world.device.type, index)
+    return RankInfo(
+        rank=world.rank, local_rank=world.identity.local_rank, host=world.host, pid=os.getpid(),
+        device=str(world.device), snapshot=snapshot, notes=notes,
+        peak=_choose_peak(world, precision, hardware, snapshot),
+    )  # fmt: skip
+
+
+def _choose_peak(world: World, precision: str, hardware: HardwareConfig, snapshot: DeviceSnapshot | None) -> Peak:
+    wanted = hardware.peak
+    if isinstance(wanted, float):
+        return Peak(flops_per_s=wanted, source="hardware.peak, as configured")
+    if wanted == "none":
+        return Peak(flops_per_s=None, source="hardware.peak=none")
+    if wanted == "auto" and world.device.type == "cuda":
+        return find_peak(snapshot.name if snapshot else "unknown device", precision)
+    measured = Peak(flops_per_s=None, source="not measured")
+    for turn in range(world.identity.local_world_size):  # one at a time: the ranks of a host share its cores
+        if turn == world.identity.local_rank:
+            measured = measure_peak(world.device, precision)
+        dist.all_reduce(torch.zeros(1))
+    return measured
+
+
+def _open_streams(
+    world: World, folder: Path, meta: RunMeta, info: RankInfo
+) -> tuple[StreamWriter, tuple[RankInfo, ...], dict[int, StreamWriter]]:
+    """Every rank opens its file; rank 0 also opens one for each rank that cannot see its folder.
+
+    Returns:
+        This rank's file, who takes part, and on rank 0 the files it writes for others.
+    """
+    if world.rank == 0:
+        write_meta(folder, meta)
+    dist.all_reduce(torch.zeros(1))
+    shared, problem, writer = _sees(folder, meta.run_id), None, None
+    try:
+        (folder / "ranks").mkdir(parents=True, exist_ok=True)
+        path = rank_path(folder, world.rank)
+        writer = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info)
+    except OSError as error:
+        problem = f"{folder}: rank {world.rank} on {world.host} cannot write there ({error.strerror}): set runs_dir=..."
+    said = [json.loads(text) for text in collect_texts(json.dumps([asdict(info), shared, problem]))]
+    for _, _, failure in said:
+        if failure is not None:
+            raise UsageError(failure)
+    assert writer is not None
+    ranks = tuple(decode(RankInfo, item[0], error=DistprofError) for item in said)
+    remote: dict[int, StreamWriter] = {}
+    if world.rank == 0:
+        for other, (_, visible, _) in zip(ranks, said, strict=True):
+            if not visible:
+                path = rank_path(folder, other.rank)
+                remote[other.rank] = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=other)
+    return writer, ranks, remote
+
+
+def _sees(folder: Path, run_id: str) -> bool:
+    try:
+        return read_meta(folder).run_id == run_id
+    except DistprofError:
+        return False
+
+
+def _make_ranges(profile: ProfileConfig, world: World, info: RankInfo) -> NvtxRanges | None:
+    if profile.nvtx is False or (profile.nvtx == "auto" and not tool_listens()):
+        return None
+    return NvtxRanges(rank=world.rank, world_size=world.size, host=world.host, pid=info.pid)
+
+
+def _make_delivery(
+    world: World,
+    remote: dict[int, StreamWriter],
+    on_steps: Callable[[FloatArray], None] | None,
+    warn: Callable[[str], None],
+) -> Callable[[list[FloatArray]], None]:
+    live = LiveSteps(world.size, on_steps) if on_steps is not None else None
+
+    def deliver(tables: list[FloatArray]) -> None:
+        for rank, writer in list(remote.items()):
+            try:
+                writer.write_steps(list(tables[rank]), [None] * len(tables[rank]))
+            except OSError as error:
+                del remote[rank]
+                warn(f"steps of rank {rank} are no longer written ({error.strerror})")
+        if live is not None:
+            live.add(tables)
+
+    return deliver
+
+
+def _end_remote(remote: dict[int, StreamWriter], warn: Callable[[str], None]) -> None:
+    for rank, writer in remote.items():
+        try:
+            writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=())
+        except OSError as error:
+            warn(f"the end of rank {rank} was not written ({error.strerror})")
+        writer.close()
+
+
+def read_versions() -> dict[str, str]:
+    """Versions of what the numbers depend on; "none" for a package that is not installed."""
+    found = {"distprof": __version__, "python": platform.python_version(), "os": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "none"
+    found["cuda"] = torch.version.cuda or "none"
+    return found
+
+
+def read_commit() -> str | None:
+    """The commit of the working tree the job is started in, with "+" for uncommitted changes; None: not a checkout."""
+    try:
+        run = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
+        commit, changes = (
+            subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout for command in run
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.strip() + ("+" if changes.strip() else "")

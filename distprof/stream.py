@@ -1,0 +1,191 @@
+"""One rank's records on disk: JSON lines, each with its own checksum.
+
+A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A line that is cut or damaged is
+dropped and counted, and reading goes on at the next newline, so a killed writer costs what it had not written yet and
+nothing else. The first line is the header, then come steps, then at most one end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distprof.decode import decode
+from distprof.errors import DataError
+from distprof.run import COLUMN, PHASES, ROW_FIELDS, ROW_WIDTH, FloatArray, RankInfo, Segments
+
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 0
+SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
+MAX_SEGMENTS = 128
+"""Segments kept of one step, so that a step stays under 2 KB."""
+MAX_LINE_BYTES = 1 << 20
+_TIMES = [index for name, index in COLUMN.items() if name.endswith("_ns") and name != "begin_host_ns"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStream:
+    """What one rank's file holds."""
+
+    run_id: str
+    world_size: int
+    info: RankInfo
+    rows: FloatArray
+    """``[num_steps, ROW_WIDTH]``, in the order written."""
+    segments: Mapping[int, Segments]
+    """By step."""
+    warnings: tuple[str, ...]
+
+
+class StreamWriter:
+    """Appends one rank's records. Every call writes at once; none is made inside a step."""
+
+    def __init__(self, path: Path, *, run_id: str, world_size: int, info: RankInfo) -> None:
+        """Creates the file and writes its header.
+
+        Raises:
+            OSError: The file exists already, or cannot be written.
+        """
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        header = {"type": "header", "schema": SCHEMA, "run_id": run_id, "world_size": world_size}
+        self._append([encode_line({**header, "fields": ROW_FIELDS, "info": asdict(info)})])
+
+    def write_steps(self, rows: Sequence[FloatArray], segments: Sequence[Segments | None]) -> None:
+        """Appends steps; raises OSError when the disk refuses, leaving at worst one cut line."""
+        self._append([encode_step(row, kept) for row, kept in zip(rows, segments, strict=True)])
+
+    def write_end(
+        self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
+    ) -> None:
+        """Appends how the rank ended."""
+        end = {"ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost, "notes": list(notes)}
+        self._append([encode_line({"type": "end", **end})])
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
+    def _append(self, lines: Sequence[bytes]) -> None:
+        data = memoryview(b"".join(lines))
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+def encode_line(record: Mapping[str, object]) -> bytes:
+    """One record as a line with its checksum."""
+    body = json.dumps(record, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()[:-1]
+    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def encode_step(row: FloatArray, kept: Segments | None) -> bytes:
+    """One step as a line: NaN becomes null, whole numbers lose their fraction."""
+    values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in row.tolist()]
+    record: dict[str, object] = {"type": "step", "row": values}
+    if kept is not None:
+        codes = "".join(str(code) for code in kept.codes[:MAX_SEGMENTS])
+        record["segments"] = [kept.begin_ns, codes, list(kept.durations_ns[:MAX_SEGMENTS])]
+    return encode_line(record)
+
+
+def read_stream(path: Path) -> RankStream:
+    """Reads what can be trusted of one rank's file.
+
+    Raises:
+        DataError: No readable header, or a newer major version.
+    """
+    header: dict[str, Any] | None = None
+    end: dict[str, Any] = {}
+    rows: list[FloatArray] = []
+    segments: dict[int, Segments] = {}
+    damaged: list[int] = []
+    offset = 0
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            record = decode_line(line)
+            if record is None:
+                damaged.append(offset)
+            elif record.get("type") == "header" and header is None:
+                header = record
+            elif record.get("type") == "end":
+                end = record
+            elif record.get("type") == "step" and header is not None:
+                row = _decode_row(record.get("row"), header)
+                if row is None:
+                    damaged.append(offset)
+                else:
+                    rows.append(row)
+                    kept = _decode_segments(record.get("segments"), row)
+                    if kept is not None:
+                        segments[int(row[COLUMN["step"]])] = kept
+            offset += len(line)
+    if header is None:
+        raise DataError(f"{path}: no readable header: not a rank stream of distprof, or damaged at its start")
+    info = _decode_info(path, header, end)
+    warnings = [f"{path.name}: {len(damaged)} damaged records left out, first at byte {damaged[0]}"] if damaged else []
+    table = np.stack(rows) if rows else np.empty((0, ROW_WIDTH))
+    return RankStream(
+        run_id=str(header.get("run_id")), world_size=int(header["world_size"]), info=info, rows=table,
+        segments=segments, warnings=tuple(warnings),
+    )  # fmt: skip
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None when it is cut, damaged or no object."""
+    body, mark, tail = line.rpartition(b',"crc":"')
+    if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        record = json.loads(body + b"}")
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _decode_row(values: object, header: Mapping[str, Any]) -> FloatArray | None:
+    """A row in today's order, or None when it holds anything but finite numbers, or a negative time."""
+    fields = header.get("fields")
+    if not isinstance(values, list) or not isinstance(fields, list) or len(values) != len(fields):
+        return None
+    row = np.full(ROW_WIDTH, np.nan)
+    for name, value in zip(fields, values, strict=True):
+        if value is None or name not in COLUMN:
+            continue
+        if type(value) not in (int, float) or not abs(value) < 2**63:
+            return None
+        row[COLUMN[name]] = value
+    step = row[COLUMN["step"]]
+    if not (step >= 0 and step.is_integer() and row[COLUMN["step_host_ns"]] > 0) or np.any(row[_TIMES] < 0):
+        return None
+    return row
+
+
+def _decode_segments(value: object, row: FloatArray) -> Segments | None:
+    match value:
+        case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations):
+            known = set("0123456789"[: len(PHASES)])
+            if set(codes) <= known and all(type(item) is int and 0 <= item < 2**63 for item in durations):
+                lost = sum(durations) != row[COLUMN["step_host_ns"]]
+                return Segments(
+                    begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations), truncated=lost
+                )
+    return None
+
+
+def _decode_info(path: Path, header: Mapping[str, Any], end: Mapping[str, Any]) -> RankInfo:
+    schema = str(header.get("schema"))
+    major = schema.partition("/")[2].partition(".")[0]
+    if not schema.startswith("distprof.rank/") or not major.isdigit() or int(major) > SCHEMA_MAJOR:
+        raise DataError(f"{path}: written as {schema!r}, and this distprof reads up to {SCHEMA}: upgrade distprof")
+    if type(header.get("world_size")) is not int or not isinstance(header.get("info"), dict):
+        raise DataError(f"{path}: damaged header: no world size, or no rank information")
+    known = set(RankInfo.__dataclass_fields__)
+    told = {**header["info"], **{key: end[key] for key in end if key in known}}
+    told["notes"] = [*header["info"].get("notes", ()), *end.get("notes", ())]
+    return decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)

@@ -1,0 +1,147 @@
+"""One job of the workload: from a configuration to a trained model's report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from distprof.analyze import analyze
+from distprof.config import Config, WandbConfig
+from distprof.folder import read_run
+from distprof.render.files import write_files
+from distprof.render.progress import StepProgress
+from distprof.render.terminal import render_terminal
+from distprof.render.wandb_log import WandbLogger
+from distprof.run import FloatArray, RankInfo, RunMeta
+from distprof.start import Job, start_profiler
+from distprof.train.data import make_batches
+from distprof.train.flop_count import count_work
+from distprof.train.inject import make_injection
+from distprof.train.loop import train
+from distprof.train.strategy import build_strategy, wait_for_everyone
+from distprof.world import World
+
+
+class Audience:
+    """Whoever watches the job on rank 0: the terminal and W&B. Holds what must be closed at the end."""
+
+    def __init__(self, config: Config, console: Console) -> None:
+        """Shows nothing yet."""
+        self._config, self._console = config, console
+        self._progress: StepProgress | None = None
+        self._wandb: WandbLogger | None = None
+
+    def start(self, meta: RunMeta, ranks: tuple[RankInfo, ...], folder: Path) -> Callable[[FloatArray], None]:
+        """Opens W&B and the progress display; returns what gets the whole steps."""
+        self._console.print(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}", soft_wrap=True)
+        if isinstance(self._config.logger, WandbConfig):
+            peaks = [rank.peak.flops_per_s for rank in ranks]
+            self._wandb = WandbLogger.start(
+                meta=meta, config=self._config.logger, folder=folder, say=self.say, peaks=peaks
+            )
+        self._progress = StepProgress(self._console, self._config.train.warmup_steps + self._config.train.steps)
+        return self.show
+
+    def show(self, rows: FloatArray) -> None:
+        """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+        if self._progress is not None:
+            self._progress.show(rows)
+        if self._wandb is not None:
+            self._wandb.log_rows(rows)
+
+    def say(self, text: str) -> None:
+        """One line for the user."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """Takes the progress display away."""
+        if self._progress is not None:
+            self._progress.close()
+
+    def report(self, folder: Path) -> None:
+        """Reads the run back, reports it, and closes W&B."""
+        run = read_run(folder)
+        report = analyze(run)
+        try:
+            write_files(folder, run, report)
+        except OSError as error:
+            self.say(f"distprof: {folder}: the report files were not written ({error.strerror})")
+        if self._wandb is not None:
+            self._wandb.finish(report)
+        render_terminal(report, self._console)
+        self.say(f"run folder: {folder}  (report.html, report.json, trace.json.gz; again: distprof report {folder})")
+
+
+def run_job(
+    config: Config,
+    world: World,
+    *,
+    raw: Mapping[str, object],
+    notes: Sequence[str],
+    arguments: Sequence[str],
+    console: Console,
+) -> None:
+    """Trains, and on rank 0 reports. Collective.
+
+    Args:
+        config: What to run.
+        world: This process among the ranks.
+        raw: The configuration as composed, for the run folder.
+        notes: What the report should say besides.
+        arguments: The command line, searched for secrets to mask.
+        console: Where rank 0 speaks.
+
+    Raises:
+        UsageError: The run folder cannot be made; on every rank.
+    """
+    audience = Audience(config, console)
+    job = start_profiler(
+        world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
+        profile=config.profile, hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
+        work=count_work(config.train) if world.rank == 0 else None, notes=notes, timeout_s=config.group_timeout_s,
+        arguments=arguments, say=audience.say, on_start=audience.start,
+    )  # fmt: skip
+    try:
+        _train(config, world, job)
+        job.profiler.close()
+    except BaseException as error:
+        _stop_signals()
+        job.profiler.close(error)
+        if world.rank == 0:
+            audience.stop()
+            audience.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
+        raise
+    audience.stop()
+    if world.rank == 0:
+        audience.report(job.folder)
+
+
+def _train(config: Config, world: World, job: Job) -> None:
+    signal.signal(signal.SIGTERM, _leave)
+    strategy = build_strategy(config, world)
+    job.profiler.watch(strategy.model)
+    batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
+    wait_for_everyone()
+    train(
+        config.train, strategy=strategy, batches=batches, profiler=job.profiler,
+        inject=make_injection(config.inject, world.rank), device=world.device,
+    )  # fmt: skip
+
+
+def _describe_strategy(config: Config) -> str:
+    wrap = getattr(config.strategy, "wrap", None)
+    return f"{config.strategy.name}({wrap})" if wrap else config.strategy.name
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _stop_signals() -> None:
+    """The launcher may ask a second time; what is being written should still be written."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,76 @@
+"""The training loop: a step written as its phases, top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from distprof.config import TrainConfig
+from distprof.profiler import Profiler
+from distprof.run import Phase
+from distprof.train.data import Batch
+from distprof.train.strategy import Strategy
+
+
+def train(
+    config: TrainConfig,
+    *,
+    strategy: Strategy,
+    batches: Iterator[Batch],
+    profiler: Profiler,
+    inject: Callable[[Phase, int], None],
+    device: torch.device,
+) -> None:
+    """Runs the warm-up and the measured steps. Collective.
+
+    Args:
+        config: Sizes and mode.
+        strategy: The wrapped model and how it takes its steps.
+        batches: One batch per micro-step, on the CPU.
+        profiler: Is told every phase.
+        inject: Called at the start of every phase, once per step.
+        device: Where the model is.
+    """
+    torch.set_grad_enabled(config.mode != "forward")
+    for step in range(config.warmup_steps + config.steps):
+        with profiler.step(warmup=step < config.warmup_steps):
+            total: Tensor | None = None
+            for micro_step in range(config.grad_accum):
+                enter = inject if micro_step == 0 else _do_nothing
+                with strategy.micro_step(last=micro_step == config.grad_accum - 1):
+                    with profiler.phase(Phase.DATA):
+                        enter(Phase.DATA, step)
+                        tokens, targets = (item.to(device, non_blocking=True) for item in next(batches))
+                    with profiler.phase(Phase.FORWARD):
+                        enter(Phase.FORWARD, step)
+                        loss = strategy.forward(tokens, targets)
+                    if config.mode != "forward":
+                        with profiler.phase(Phase.BACKWARD):
+                            enter(Phase.BACKWARD, step)
+                            strategy.backward(loss)
+                total = loss.detach() if total is None else total + loss.detach()
+                profiler.add_work(tokens=tokens.numel())
+            if config.mode == "train":
+                _update(config, strategy, profiler, inject, step)
+            elif config.mode == "forward_backward":
+                strategy.model.zero_grad(set_to_none=True)
+            assert total is not None
+            profiler.keep_scalars(loss=total / config.grad_accum)
+
+
+def _update(
+    config: TrainConfig, strategy: Strategy, profiler: Profiler, inject: Callable[[Phase, int], None], step: int
+) -> None:
+    if config.clip_norm is not None:
+        with profiler.phase(Phase.GRAD_NORM):
+            inject(Phase.GRAD_NORM, step)
+            profiler.keep_scalars(grad_norm=strategy.clip(config.clip_norm))
+    with profiler.phase(Phase.OPTIMIZER):
+        inject(Phase.OPTIMIZER, step)
+        strategy.optimize()
+
+
+def _do_nothing(phase: Phase, step: int) -> None:
+    """Injections happen once per step, in its first micro-step."""

@@ -1,0 +1,203 @@
+"""How the model is spread over the ranks, and how each way takes its steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.config import AccelerateConfig, Config, DdpConfig, FsdpConfig
+from distprof.errors import UsageError
+from distprof.train.model import Transformer
+from distprof.world import World
+
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Strategy(Protocol):
+    """The parts of a step that depend on how the model is spread."""
+
+    model: nn.Module
+    """The wrapped model."""
+
+    def micro_step(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Surrounds one micro-step; gradients are synchronised in the ``last`` one only."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one micro-batch."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of one micro-batch."""
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scales gradients down to a norm and returns the norm before. Collective under FSDP."""
+
+    def optimize(self) -> None:
+        """The optimizer's step, and clean gradients for the next."""
+
+
+class PlainStrategy:
+    """One process, DDP or FSDP2: the loop by the book."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, device: torch.device) -> None:
+        """Takes the wrapped model and its optimizer."""
+        self.model, self._optimizer, self._accumulation = model, optimizer, config.train.grad_accum
+        # FSDP2 casts by itself, module by module; autocast would do it twice.
+        dtype = None if isinstance(model, FSDPModule) else AUTOCAST_DTYPES.get(config.train.precision)
+        self._autocast: Callable[[], Any] = (
+            contextlib.nullcontext if dtype is None else lambda: torch.autocast(device.type, dtype=dtype)
+        )
+        self._scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
+
+    def micro_step(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """DDP skips synchronisation inside ``no_sync``; FSDP2 has a switch."""
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+            return contextlib.nullcontext()
+        if isinstance(self.model, DistributedDataParallel) and not last:
+            return self.model.no_sync()
+        return contextlib.nullcontext()
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """In the precision of the run."""
+        with self._autocast():
+            loss: Tensor = self.model(tokens, targets)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Divided by the micro-steps, so that gradients add up to their mean; scaled under fp16."""
+        self._scaler.scale(loss / self._accumulation if self._accumulation > 1 else loss).backward()
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Under FSDP2 the norm is a sharded tensor; making it whole is the reduction."""
+        self._scaler.unscale_(self._optimizer)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def optimize(self) -> None:
+        """Under fp16 a step with infinite gradients is skipped, by design of the scaler."""
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+class AccelerateStrategy:
+    """The loop through Accelerate's own prepare, backward, clip_grad_norm_ and step."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, accelerator: Any) -> None:
+        """Takes what ``prepare`` returned."""
+        self.model, self._optimizer, self._accelerator = model, optimizer, accelerator
+        self._accumulation = accelerator.gradient_accumulation_steps
+
+    def micro_step(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Accelerate's own switch for synchronisation."""
+        self._accelerator.sync_gradients = last
+        return contextlib.nullcontext() if last else self._accelerator.no_sync(self.model)  # type: ignore[no-any-return]
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The prepared model casts by itself."""
+        loss: Tensor = self.model(tokens, targets)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Accelerate divides by the micro-steps and scales under fp16."""
+        self._accelerator.backward(loss)
+
+    def clip(self, max_norm: float) -> Tensor:
+        """As Accelerate does it for the wrapper it made."""
+        norm = self._accelerator.clip_grad_norm_(self.model.parameters(), max_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def optimize(self) -> None:
+        """Accelerate's optimizer skips the step while gradients accumulate, or overflowed."""
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def build_strategy(config: Config, world: World) -> Strategy:
+    """Builds the model and wraps it. Collective.
+
+    Raises:
+        UsageError: Accelerate made something else than what was asked for.
+    """
+    train = config.train
+    torch.manual_seed(config.seed)
+    if train.precision == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    with world.device:
+        model: nn.Module = Transformer(train.model, activation_checkpointing=train.activation_checkpointing)
+    if train.compile:
+        for block in model.blocks:  # type: ignore[union-attr]
+            block.compile()
+    strategy = config.strategy
+    if isinstance(strategy, AccelerateConfig):
+        return _prepare(config, strategy, model, world)
+    if isinstance(strategy, DdpConfig):
+        ids = [world.device.index] if world.device.type == "cuda" else None
+        # Without buffers to keep in step, forward has nothing to broadcast.
+        model = DistributedDataParallel(
+            model, device_ids=ids, bucket_cap_mb=strategy.bucket_mb, broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )  # fmt: skip
+    elif isinstance(strategy, FsdpConfig):
+        _shard(model, strategy, train.precision, world)
+    return PlainStrategy(model, _make_optimizer(model, config, world), config, world.device)
+
+
+def _shard(model: nn.Module, strategy: FsdpConfig, precision: str, world: World) -> None:
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    dtype = AUTOCAST_DTYPES.get(precision)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+    options: dict[str, Any] = {
+        "mesh": mesh, "mp_policy": policy, "reshard_after_forward": strategy.reshard_after_forward
+    }  # fmt: skip
+    for block in model.blocks:  # type: ignore[union-attr]
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+
+
+def _make_optimizer(model: nn.Module, config: Config, world: World) -> torch.optim.Optimizer:
+    wanted = config.train.fused_optimizer
+    fused = world.device.type == "cuda" if wanted == "auto" else wanted
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(parameters, lr=config.train.learning_rate, fused=fused)
+
+
+def _prepare(config: Config, strategy: AccelerateConfig, model: nn.Module, world: World) -> Strategy:
+    # Imported here: it takes two seconds.
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    precision = config.train.precision if config.train.precision in AUTOCAST_DTYPES else "no"
+    plugin = None
+    if strategy.wrap == "fsdp":
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["Block"]
+        )
+    accelerator = Accelerator(
+        mixed_precision=precision, gradient_accumulation_steps=config.train.grad_accum, fsdp_plugin=plugin,
+        cpu=world.device.type == "cpu",
+    )  # fmt: skip
+    wrapped, optimizer = accelerator.prepare(model, _make_optimizer(model, config, world))
+    _require_wrapper(wrapped, strategy.wrap, world.size)
+    return AccelerateStrategy(wrapped, optimizer, accelerator)
+
+
+def _require_wrapper(model: nn.Module, wanted: str, world_size: int) -> None:
+    got = "fsdp" if isinstance(model, FSDPModule) else "ddp" if isinstance(model, DistributedDataParallel) else "nothing"
+    if got != wanted and world_size > 1:
+        raise UsageError(f"strategy.wrap={wanted}: Accelerate made {got} of it on this machine; use strategy={wanted}")
+
+
+def wait_for_everyone() -> None:
+    """Lines the ranks up before the first step. Collective, over the CPU."""
+    dist.all_reduce(torch.zeros(1))

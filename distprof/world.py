@@ -1,0 +1,187 @@
+"""Who this process is among the ranks, and the process group they share. The only reader of torchrun's environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distprof.errors import DistprofError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What the launcher says of this process, before any process group."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    launched: bool
+    """Whether a launcher started it; otherwise it is alone, rank 0 of 1."""
+    restarts: int
+    """How often the launcher restarted the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process among the ranks, with a process group."""
+
+    identity: Identity
+    host: str
+    device: torch.device
+    backend: str
+    notes: tuple[str, ...]
+    """What is out of the ordinary, such as several ranks on one GPU."""
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.identity.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of the job."""
+        return self.identity.world_size
+
+
+def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
+    """Reads what torchrun (or any launcher of the same convention) put into the environment.
+
+    Raises:
+        UsageError: Some of the variables are there and others are not, or they are no numbers that fit together.
+    """
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+        return Identity(rank=0, local_rank=0, world_size=1, local_world_size=1, launched=False, restarts=0)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if name not in environment]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} not set beside RANK or WORLD_SIZE: start the job with torchrun")
+    defaults = {"LOCAL_WORLD_SIZE": environment["WORLD_SIZE"], "TORCHELASTIC_RESTART_COUNT": "0"}
+    try:
+        rank, size, local_rank, local_size, restarts = (
+            int(environment.get(name, defaults.get(name, "")))
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+        )
+    except ValueError as error:
+        raise UsageError(f"RANK, WORLD_SIZE, LOCAL_RANK: whole numbers expected ({error})") from None
+    if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
+        raise UsageError(
+            f"RANK={rank} LOCAL_RANK={local_rank} WORLD_SIZE={size} LOCAL_WORLD_SIZE={local_size} do not fit together: "
+            "start the job with torchrun"
+        )
+    return Identity(
+        rank=rank, local_rank=local_rank, world_size=size, local_world_size=local_size, launched=True, restarts=restarts
+    )
+
+
+def resolve_device_type(wanted: str) -> str:
+    """ "cpu" or "cuda": what was asked for, or with "auto" what is there.
+
+    Raises:
+        UsageError: cuda was asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise UsageError("device=cuda: torch sees no GPU here: use device=cpu, or install a CUDA build of torch")
+    return wanted if wanted != "auto" else "cuda" if available else "cpu"
+
+
+def resolve_backend(wanted: str, *, device_type: str, local_world_size: int, num_devices: int) -> tuple[str, str | None]:
+    """The backend, and a word about it where it is not the obvious one.
+
+    Raises:
+        UsageError: nccl was asked for and ranks would share a GPU, which NCCL refuses.
+    """
+    shared = device_type == "cuda" and local_world_size > num_devices
+    if wanted == "nccl" and shared:
+        raise UsageError(
+            f"backend=nccl: {local_world_size} ranks share {num_devices} GPU(s), which NCCL refuses: "
+            "start one rank per GPU, or use backend=gloo"
+        )
+    if wanted == "auto":
+        wanted = "nccl" if device_type == "cuda" and not shared else "gloo"
+    if shared:
+        return wanted, f"{local_world_size} ranks share {num_devices} GPU(s): gloo moves their data over the host"
+    return wanted, None
+
+
+def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> World:
+    """Joins the process group of the job. Collective; every rank of the job must call it.
+
+    Args:
+        identity: From `read_identity`.
+        device: "auto", "cpu" or "cuda".
+        backend: "auto", "nccl" or "gloo".
+        timeout_s: How long a collective waits for a rank that stays away.
+
+    Raises:
+        UsageError: The device or backend cannot be had.
+        DistprofError: The ranks did not find each other.
+    """
+    device_type = resolve_device_type(device)
+    num_devices = torch.cuda.device_count() if device_type == "cuda" else 0
+    backend, note = resolve_backend(
+        backend, device_type=device_type, local_world_size=identity.local_world_size, num_devices=num_devices
+    )
+    own = torch.device("cpu")
+    if device_type == "cuda":
+        own = torch.device("cuda", identity.local_rank % num_devices)
+        torch.cuda.set_device(own)
+    options: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
+    if not identity.launched:
+        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", **options)
+    except (RuntimeError, ValueError) as error:
+        raise DistprofError(f"the ranks did not find each other over {backend}: {error}") from error
+    notes = (note,) if note else ()
+    return World(identity=identity, host=socket.gethostname(), device=own, backend=backend, notes=notes)
+
+
+def leave() -> None:
+    """Leaves the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None = None) -> str:
+    """What rank ``source`` says, on every rank. Collective, over the CPU.
+
+    Args:
+        text: The text on ``source``; ignored elsewhere.
+        source: The rank that speaks.
+        group: A group with gloo for the CPU. None: the default group.
+    """
+    data = (text or "").encode() if dist.get_rank() == source else b""
+    length = torch.tensor([len(data)])
+    dist.broadcast(length, source, group=group)
+    buffer = _as_buffer(data, int(length))
+    dist.broadcast(buffer, source, group=group)
+    return buffer.numpy().tobytes().decode()
+
+
+def collect_texts(text: str, *, group: dist.ProcessGroup | None = None) -> list[str]:
+    """What every rank says, in rank order, on every rank. Collective, over the CPU; ``group`` as in `share_text`."""
+    data = text.encode()
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, torch.tensor([len(data)]), group=group)
+    longest = int(max(lengths))
+    buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
+    dist.all_gather(buffers, _as_buffer(data, longest), group=group)
+    return [
+        buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)
+    ]
+
+
+def _as_buffer(data: bytes, length: int) -> torch.Tensor:
+    buffer = torch.zeros(length, dtype=torch.uint8)
+    if data:
+        buffer[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return buffer

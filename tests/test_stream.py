@@ -1,0 +1,150 @@
+"""Rank streams: what is written comes back, and what is cut or damaged never comes back wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distprof.errors import DataError
+from distprof.run import COLUMN, PHASES, ROW_FIELDS, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
+from distprof.stream import StreamWriter, decode_line, encode_line, read_stream
+
+INFO = RankInfo(
+    rank=0, local_rank=0, host="node-a", pid=7, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
+)
+
+
+def make_row(step: int) -> FloatArray:
+    row = np.full(ROW_WIDTH, np.nan)
+    row[COLUMN["step"]], row[COLUMN["warmup"]], row[COLUMN["failed"]] = step, 0, 0
+    row[COLUMN["step_host_ns"]] = 2**52 + step
+    row[COLUMN["loss"]] = 0.1 * step
+    return row
+
+
+def make_segments(step: int) -> Segments:
+    return Segments(begin_ns=10**15, codes=(7, 1), durations_ns=(2**52, step))
+
+
+def write_file(path: Path, steps: int = 4, end: bool = True) -> bytes:
+    writer = StreamWriter(path, run_id="r", world_size=2, info=INFO)
+    writer.write_steps([make_row(step) for step in range(steps)], [make_segments(step) for step in range(steps)])
+    if end:
+        writer.write_end("failed", error="boom", traceback="line\nline", rows_lost=3, notes=["n"])
+    writer.close()
+    return path.read_bytes()
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    write_file(tmp_path / "a")
+    stream = read_stream(tmp_path / "a")
+    assert (stream.run_id, stream.world_size, stream.warnings) == ("r", 2, ())
+    np.testing.assert_array_equal(stream.rows, np.stack([make_row(step) for step in range(4)]))
+    assert stream.segments[3] == make_segments(3)
+    assert (stream.info.ended, stream.info.error, stream.info.rows_lost, stream.info.notes) == ("failed", "boom", 3, ("n",))
+
+
+def test_a_step_of_a_hundred_segments_stays_under_two_kilobytes(tmp_path: Path) -> None:
+    row = np.arange(ROW_WIDTH, dtype=float) * 1e7 + 1.5
+    row[COLUMN["step"]] = 99_999
+    kept = Segments(begin_ns=10**15, codes=(1,) * 100, durations_ns=(1_234_567,) * 100)
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=1, info=INFO)
+    before = (tmp_path / "a").stat().st_size
+    writer.write_steps([row], [kept])
+    assert (tmp_path / "a").stat().st_size - before <= 2048
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_file(tmp_path_factory.mktemp("stream") / "whole")
+
+
+def check_prefix(data: bytes, path: Path, *, exact_prefix: bool) -> None:
+    path.write_bytes(data)
+    try:
+        stream = read_stream(path)
+    except DataError as error:
+        assert str(path) in str(error) and "\n" not in str(error)
+        return
+    steps = [int(row[COLUMN["step"]]) for row in stream.rows]
+    assert steps == sorted(set(steps)) and set(steps) <= {0, 1, 2, 3}
+    if exact_prefix:
+        assert steps == list(range(len(steps)))
+    for step, row in zip(steps, stream.rows, strict=True):
+        np.testing.assert_array_equal(row, make_row(step))
+
+
+def test_cut_at_every_byte_the_rows_are_a_prefix(whole: bytes, tmp_path: Path) -> None:
+    for length in range(len(whole)):
+        check_prefix(whole[:length], tmp_path / "cut", exact_prefix=True)
+    (tmp_path / "cut").write_bytes(whole[:-20])
+    (warning,) = read_stream(tmp_path / "cut").warnings
+    assert "1 damaged records left out, first at byte" in warning
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_flipped_byte_costs_its_record_and_no_other(whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(whole) - 1))
+    mask = data.draw(st.integers(1, 255))
+    damaged = bytearray(whole)
+    damaged[place] ^= mask
+    check_prefix(bytes(damaged), tmp_path_factory.getbasetemp() / "flipped", exact_prefix=False)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [float("nan")] * ROW_WIDTH,
+        ["x"] * ROW_WIDTH,
+        [0] * (ROW_WIDTH - 1),
+        [True] * ROW_WIDTH,
+        [2**63] * ROW_WIDTH,
+        [-1] * ROW_WIDTH,
+        "row",
+        None,
+    ],
+)
+def test_rows_that_cannot_be_are_left_out_and_counted(row: object, tmp_path: Path) -> None:
+    body = json.dumps({"type": "step", "row": row}, separators=(",", ":")).encode()
+    whole = write_file(tmp_path / "a", end=False)
+    bad = encode_line({"type": "step", "row": row}) if "NaN" not in body.decode() else body + b"\n"
+    (tmp_path / "a").write_bytes(whole + bad)
+    stream = read_stream(tmp_path / "a")
+    assert len(stream.rows) == 4 and len(stream.warnings) == 1
+
+
+def test_a_newer_minor_version_is_read_and_a_newer_major_one_refused(tmp_path: Path) -> None:
+    lines = write_file(tmp_path / "a").splitlines(keepends=True)
+    header = decode_line(lines[0]) or {}
+    for schema, readable in (("distprof.rank/1.9", True), ("distprof.rank/2.0", False), ("other/1.0", False)):
+        newer = {**header, "schema": schema, "fields": [*ROW_FIELDS], "info": {**header["info"], "new_fact": 1}}
+        (tmp_path / "b").write_bytes(b"".join([encode_line(newer), *lines[1:]]))
+        if readable:
+            assert len(read_stream(tmp_path / "b").rows) == 4
+        else:
+            with pytest.raises(DataError, match="upgrade distprof"):
+                read_stream(tmp_path / "b")
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 100, b"{" * 5000, b'{"type":"header"}\n', b"\x80\x04\x95pickle"])
+def test_garbage_is_one_line(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(DataError, match="no readable header") as caught:
+        read_stream(tmp_path / "a")
+    assert "\n" not in str(caught.value)
+
+
+def test_segments_name_phases_only(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    whole = write_file(path, end=False)
+    values = [None if np.isnan(value) else value for value in make_row(9).tolist()]
+    for bad in ([1, "9", [1]], [1, "0", [1, 2]], [1, "0", [-1]], "x", [1, str(len(PHASES)), [1]]):
+        path.write_bytes(whole + encode_line({"type": "step", "row": values, "segments": bad}))
+        stream = read_stream(path)
+        assert 9 not in stream.segments and len(stream.rows) == 5
