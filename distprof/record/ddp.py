@@ -5,9 +5,9 @@ compute is done, so that from there to the return of ``backward()`` the rank onl
 The hook does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses stay the same to
 the last bit.
 """
+# Without postponed annotations: DDP inspects those of the hook, and wants the types themselves.
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,33 +29,31 @@ def watch_ddp(model: DistributedDataParallel, recorder: Recorder) -> tuple[str, 
     if getattr(model, "_comm_hooks", None):
         return ("a communication hook was registered before distprof's: all_reduce is not told from backward",)
     group = model.process_group
-    watch = _Buckets(recorder, group, host_sees_end=model.device_type == "cpu")
-    model.register_comm_hook(None, watch)
+    hook = _make_hook(recorder, group, host_sees_end=model.device_type == "cpu")
+    model.register_comm_hook(None, hook)
     return ()
 
 
-class _Buckets:
-    """The hook; an object, because DDP keeps the callable and torch.compile must not look inside."""
+def _make_hook(
+    recorder: Recorder, group: Any, *, host_sees_end: bool
+) -> Callable[[object, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
+    scale = 1.0 / dist.get_world_size(group)
 
-    __name__ = __qualname__ = "distprof_gradient_hook"
-
-    def __init__(self, recorder: Recorder, group: Any, *, host_sees_end: bool) -> None:
-        self._recorder, self._group, self._host_sees_end = recorder, group, host_sees_end
-        self._scale = 1.0 / dist.get_world_size(group)
-
-    def __call__(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        recorder, buffer = self._recorder, bucket.buffer()
-        buffer.mul_(self._scale)
-        ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, buffer.nbytes)
-        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+    def distprof_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, buffer.nbytes)  # ready, as DDP counts it too
+        buffer.mul_(scale)
+        work = dist.all_reduce(buffer, group=group, async_op=True)
         assert work is not None
         if bucket.is_last():
             recorder.mark(_ALL_REDUCE)
 
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
-            if self._host_sees_end:  # on a GPU the future is done when the work is queued, which says nothing
+            if host_sees_end:  # on a GPU the future is done when the work is queued, which says nothing
                 recorder.end_collective(ticket)
             result: torch.Tensor = future.value()[0]
             return result
 
         return work.get_future().then(finish)
+
+    return distprof_hook

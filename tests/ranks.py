@@ -1,0 +1,69 @@
+"""Runs a command as several ranks, the way a user does, and a function as several gloo ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.multiprocessing as mp
+
+from distprof.world import Identity, World, leave
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def make_environment(**more: str) -> dict[str, str]:
+    """The environment of a command under test: no login, no proxy of the developer's own, no terminal."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TORCHELASTIC_"))}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        kept.pop(name, None)
+    paths = [str(REPOSITORY), kept.get("PYTHONPATH", "")]
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "120", **more}
+
+
+def run_alone(arguments: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m distprof ARGUMENTS``."""
+    return _run([sys.executable, "-m", "distprof", *arguments], cwd, environment)
+
+
+def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``torchrun --nproc-per-node NUMBER -m distprof ARGUMENTS``."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
+    return _run([*launcher, "-m", "distprof", *arguments], cwd, environment)
+
+
+def _run(command: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env=make_environment(**environment), capture_output=True, text=True, timeout=240, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def call_on_ranks(number: int, function: Callable[..., Any], *arguments: Any, tmp_path: Path) -> None:
+    """Calls ``function(world, *arguments)`` on gloo ranks; raises what the first failing rank raised."""
+    mp.start_processes(
+        _call, args=(number, str(tmp_path / "store"), function, arguments), nprocs=number, start_method="spawn"
+    )
+
+
+def _call(rank: int, number: int, store: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=number)
+    identity = Identity(
+        rank=rank, local_rank=rank, world_size=number, local_world_size=number, launched=True, restarts=0
+    )
+    world = World(identity=identity, host="test-host", device=torch.device("cpu"), backend="gloo", notes=())
+    try:
+        function(world, *arguments)
+    finally:
+        leave()
+
+

@@ -1,0 +1,145 @@
+"""Gradient synchronisation under DDP, on real gloo ranks, against DDP's own account of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.record.ddp import watch_ddp
+from distprof.record.recorder import Recorder, StepRecord
+from distprof.record.rows import union_ns
+from distprof.run import PHASE_CODE, Phase
+from distprof.world import World
+from tests.ranks import call_on_ranks
+
+
+def make_model(width: int, depth: int, bucket_mb: float) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(depth)]
+    return DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+
+
+def run_steps(world: World, model: DistributedDataParallel, recorder: Recorder | None, steps: int, batch: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(world.rank)
+    losses = []
+    for step in range(steps):
+        inputs = torch.randn(batch, model.module[0][0].in_features, generator=generator)
+        if recorder is not None:
+            recorder.begin_step(step, warmup=step < 3)
+            recorder.enter(PHASE_CODE[Phase.FORWARD])
+        loss = model(inputs).square().mean()
+        if recorder is not None:
+            recorder.exit()
+            recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        loss.backward()
+        if recorder is not None:
+            recorder.exit()
+        optimizer.step()
+        optimizer.zero_grad()
+        if recorder is not None:
+            recorder.end_step()
+        losses.append(float(loss))
+    return losses
+
+
+def lose_nothing(world: World) -> None:
+    plain = run_steps(world, make_model(48, 4, 0.01), None, 6, 8)
+    model = make_model(48, 4, 0.01)
+    recorder = Recorder()
+    assert watch_ddp(model, recorder) == ()
+    assert run_steps(world, model, recorder, 6, 8) == plain  # to the last bit, with three ranks' 1/3 as well
+    records = recorder.drain()
+    expected = sum(parameter.nbytes for parameter in model.parameters())
+    for record in records:
+        assert sum(size for _, size, _, _ in record.collectives) == expected
+        assert all(end > start for _, _, start, end in record.collectives)
+        assert record.phase_host_ns is not None and sum(record.phase_host_ns) == record.step_host_ns
+        assert record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]] > 0
+    assert len(records[-1].collectives) > 1  # several buckets
+
+
+def test_losses_stay_the_same_and_every_byte_is_counted(tmp_path: Path) -> None:
+    call_on_ranks(3, lose_nothing, tmp_path=tmp_path)
+
+
+def skip_synchronisation(world: World) -> None:
+    model, recorder = make_model(16, 2, 1), Recorder()
+    watch_ddp(model, recorder)
+    recorder.begin_step(0, warmup=False)
+    with model.no_sync():
+        model(torch.ones(2, 16)).sum().backward()
+    assert recorder._collectives == 0
+    model(torch.ones(2, 16)).sum().backward()
+    recorder.end_step()
+    (record,) = recorder.drain()
+    assert sum(size for _, size, _, _ in record.collectives) == sum(p.nbytes for p in model.parameters())
+
+
+def test_no_sync_issues_nothing(tmp_path: Path) -> None:
+    call_on_ranks(2, skip_synchronisation, tmp_path=tmp_path)
+
+
+def keep_the_users_hook(world: World) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    model, recorder = make_model(16, 2, 1), Recorder()
+    model.register_comm_hook(None, allreduce_hook)
+    (note,) = watch_ddp(model, recorder)
+    assert "hook" in note
+    model(torch.ones(2, 16)).sum().backward()
+
+
+def test_a_users_own_hook_stays_and_a_note_says_what_is_not_known(tmp_path: Path) -> None:
+    call_on_ranks(1, keep_the_users_hook, tmp_path=tmp_path)
+
+
+def agree_with_ddp(world: World, path: str, width: int, depth: int) -> None:
+    model, recorder = make_model(width, depth, 8), Recorder()
+    watch_ddp(model, recorder)
+    model._set_ddp_runtime_logging_sample_rate(1)
+    theirs = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(256, width)
+    for step in range(15):
+        recorder.begin_step(step, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.FORWARD])
+        loss = model(inputs).square().mean()
+        recorder.exit()
+        recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        loss.backward()
+        recorder.exit()
+        recorder.end_step()
+        data = model._get_ddp_logging_data()
+        theirs.append([data.get(f"backward_{key}_time", 0) for key in ("compute", "comm", "compute_comm_overlap")])
+        optimizer.zero_grad()
+    ours = [describe(record) for record in recorder.drain()]
+    # DDP gives its account of a step when the next one starts.
+    np.save(f"{path}/{world.rank}.npy", np.array([ours[4:-1], theirs[5:]], dtype=float))
+
+
+def describe(record: StepRecord) -> list[float]:
+    """Backward, busy and overlapped, ns: what DDP calls compute, comm and overlap."""
+    assert record.phase_host_ns is not None
+    exposed = record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]]
+    busy = union_ns([(start, end) for _, _, start, end in record.collectives])
+    return [record.phase_host_ns[PHASE_CODE[Phase.BACKWARD]], busy, busy - exposed]
+
+
+@pytest.mark.parametrize(("width", "depth"), [(768, 10), (2048, 1)])
+def test_backward_exposed_and_busy_agree_with_ddps_own_account(tmp_path: Path, width: int, depth: int) -> None:
+    call_on_ranks(2, agree_with_ddp, str(tmp_path), width, depth, tmp_path=tmp_path)
+    for rank in range(2):
+        ours, theirs = np.load(tmp_path / f"{rank}.npy").sum(axis=1)
+        backward, busy, overlapped = ours
+        their_backward, their_span, their_overlapped = theirs
+        assert abs(backward / their_backward - 1) < 0.05
+        assert abs((busy - overlapped) / (their_span - their_overlapped) - 1) < 0.05
+        # DDP counts from the first bucket's start to the last one's end; with one bucket that is the union.
+        assert busy <= their_span * 1.01
+        assert depth > 1 or abs(busy / their_span - 1) < 0.05
