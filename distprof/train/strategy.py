@@ -77,7 +77,7 @@ class PlainStrategy:
         self._scaler.scale(loss / self._accumulation if self._accumulation > 1 else loss).backward()
 
     def clip(self, max_norm: float) -> Tensor:
-        """Under FSDP2 the norm is a sharded tensor; making it whole is the reduction."""
+        """Under FSDP2 the norms of the shards are reduced; the result is a sharded tensor."""
         self._scaler.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -1,0 +1,129 @@
+"""Parameter gathering and gradient scattering under FSDP2, on real gloo ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from distprof.record.fsdp import watch_fsdp
+from distprof.record.functional import watch_functional
+from distprof.record.recorder import Recorder
+from distprof.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.world import World
+from tests.ranks import call_on_ranks
+
+WIDTH, DEPTH = 32, 3
+
+
+def make_model(world: World, *, reshard: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)])
+    mesh = init_device_mesh("cpu", (world.size,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=reshard)  # type: ignore[return-value]
+
+
+def run_steps(world: World, model: nn.Module, recorder: Recorder | None, *, steps: int) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(world.rank)
+    losses = []
+    for step in range(steps):
+        inputs = torch.randn(4, WIDTH, generator=generator)
+        if recorder is not None:
+            recorder.begin_step(step, warmup=False)
+            recorder.enter(PHASE_CODE[Phase.FORWARD])
+        loss = model(inputs).square().mean()
+        if recorder is not None:
+            recorder.exit()
+            recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        loss.backward()
+        if recorder is not None:
+            recorder.exit()
+            recorder.enter(PHASE_CODE[Phase.GRAD_NORM])
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        assert isinstance(norm, DTensor)
+        norm.full_tensor()
+        if recorder is not None:
+            recorder.exit()
+        optimizer.step()
+        optimizer.zero_grad()
+        if recorder is not None:
+            recorder.end_step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def count(record: Any, kind: CollectiveKind) -> tuple[int, int]:
+    own = [size for code, size, _, _ in record.collectives if KINDS[code] is kind]
+    return len(own), sum(own)
+
+
+def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
+    plain = run_steps(world, make_model(world, reshard=reshard), None, steps=4)
+    model, recorder = make_model(world, reshard=reshard), Recorder()
+    assert watch_fsdp(model, recorder, stream_waits=stream_waits) == ()
+    undo = watch_functional(recorder)
+    assert run_steps(world, model, recorder, steps=4) == plain
+    undo()
+    layer_bytes = 4 * (WIDTH * WIDTH + WIDTH)
+    gathers = DEPTH * (2 if reshard else 1)
+    for record in recorder.drain():
+        totals = record.phase_host_ns
+        assert totals is not None and sum(totals) == record.step_host_ns
+        assert count(record, CollectiveKind.ALL_GATHER) == (gathers, gathers * layer_bytes)
+        assert count(record, CollectiveKind.REDUCE_SCATTER) == (DEPTH, DEPTH * layer_bytes)
+        assert count(record, CollectiveKind.ALL_REDUCE) == (1, 4 * 2 * DEPTH)  # the norms of all parameters
+        for phase in (Phase.ALL_GATHER, Phase.ALL_REDUCE, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM):
+            assert totals[PHASE_CODE[phase]] > 0
+        assert totals[PHASE_CODE[Phase.DATA]] == 0
+        blocked = sum(end - start for code, _, start, end in record.collectives if KINDS[code] is CollectiveKind.ALL_GATHER)
+        assert totals[PHASE_CODE[Phase.ALL_GATHER]] >= 0.9 * blocked  # gloo blocks: all of it is exposed
+
+
+@pytest.mark.parametrize(("stream_waits", "reshard"), [(False, True), (True, True), (False, False)])
+def test_gathers_and_scatters_are_told_from_compute(tmp_path: Path, stream_waits: bool, reshard: bool) -> None:
+    call_on_ranks(2, see_everything, stream_waits, reshard, tmp_path=tmp_path)
+
+
+def accumulate(world: World) -> None:
+    model, recorder = make_model(world), Recorder()
+    watch_fsdp(model, recorder, stream_waits=False)
+    recorder.begin_step(0, warmup=False)
+    for last in (False, True):
+        model.set_requires_gradient_sync(last)  # type: ignore[operator]
+        model(torch.ones(2, WIDTH)).sum().backward()
+    recorder.end_step()
+    (record,) = recorder.drain()
+    assert count(record, CollectiveKind.ALL_GATHER)[0] == 4 * DEPTH
+    assert count(record, CollectiveKind.REDUCE_SCATTER)[0] == DEPTH
+
+
+def test_accumulation_scatters_once(tmp_path: Path) -> None:
+    call_on_ranks(2, accumulate, tmp_path=tmp_path)
+
+
+class OldGroup:
+    """A parameter group of some torch that has none of the private methods."""
+
+    _all_gather_comm = None
+    _reduce_scatter_comm = None
+
+
+def test_a_torch_without_the_private_methods_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distprof.record import fsdp
+
+    class Unit(nn.Module, fsdp.FSDPModule):
+        def __new__(cls) -> Unit:
+            return nn.Module.__new__(cls)
+
+    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [OldGroup()])
+    notes = watch_fsdp(Unit(), Recorder(), stream_waits=True)
+    assert len(notes) == 4 and "wait_for_unshard: that wait is counted as compute" in notes[-1]
