@@ -68,6 +68,11 @@ def compose(arguments: list[str]) -> list[Composed]:
     return jobs
 
 
+def to_yaml(values: Mapping[str, object]) -> str:
+    """A configuration as text, for people and for Hydra to read."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(values)))
+
+
 def _by_device(accelerator: object, cpu: object, *, _root_: DictConfig) -> object:
     return cpu if _device_type(_root_) == "cpu" else accelerator
 

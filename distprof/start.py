@@ -99,12 +99,13 @@ def start_profiler(
     secrets = secret_values(arguments)
     warn = WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}"))
     group: Any = dist.new_group(backend="gloo") if world.size > 1 else None
+    name = mask(name, secrets)
     folder, run_id = _agree_on_folder(world, name=name, runs_dir=runs_dir, run_dir=run_dir)
     info = _describe_rank(world, precision, hardware)
     clean_config = redact(config, secrets)
     assert isinstance(clean_config, dict)
     meta = RunMeta(
-        run_id=run_id, name=mask(name, secrets), started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         world_size=world.size, backend=world.backend, device_type=world.device.type, strategy=strategy,
         precision=precision, work=work, versions=read_versions(), git=read_commit(),
         config=clean_config, notes=(*world.notes, *notes),

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
 from distprof.analyze import analyze
+from distprof.compose import to_yaml
 from distprof.config import Config, WandbConfig
-from distprof.folder import read_run
+from distprof.folder import read_run, write_whole
 from distprof.render.files import write_files
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_log import WandbLogger
 from distprof.run import FloatArray, RankInfo, RunMeta
 from distprof.start import Job, start_profiler
-from distprof.train.data import make_batches
+from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
@@ -38,7 +39,8 @@ class Audience:
 
     def start(self, meta: RunMeta, ranks: tuple[RankInfo, ...], folder: Path) -> Callable[[FloatArray], None]:
         """Opens W&B and the progress display; returns what gets the whole steps."""
-        self._console.print(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}", soft_wrap=True)
+        write_whole(folder / "config.yaml", to_yaml(meta.config))
+        self.say(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
         if isinstance(self._config.logger, WandbConfig):
             peaks = [rank.peak.flops_per_s for rank in ranks]
             self._wandb = WandbLogger.start(
@@ -100,6 +102,7 @@ def run_job(
         UsageError: The run folder cannot be made; on every rank.
     """
     audience = Audience(config, console)
+    batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
     job = start_profiler(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
         profile=config.profile, hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
@@ -107,7 +110,7 @@ def run_job(
         arguments=arguments, say=audience.say, on_start=audience.start,
     )  # fmt: skip
     try:
-        _train(config, world, job)
+        _train(config, world, job, batches)
         job.profiler.close()
     except BaseException as error:
         _stop_signals()
@@ -121,11 +124,10 @@ def run_job(
         audience.report(job.folder)
 
 
-def _train(config: Config, world: World, job: Job) -> None:
+def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> None:
     signal.signal(signal.SIGTERM, _leave)
     strategy = build_strategy(config, world)
     job.profiler.watch(strategy.model)
-    batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
     wait_for_everyone()
     train(
         config.train, strategy=strategy, batches=batches, profiler=job.profiler,

@@ -143,11 +143,9 @@ def build_strategy(config: Config, world: World) -> Strategy:
         return _prepare(config, strategy, model, world)
     if isinstance(strategy, DdpConfig):
         ids = [world.device.index] if world.device.type == "cuda" else None
-        # Without buffers to keep in step, forward has nothing to broadcast.
         model = DistributedDataParallel(
-            model, device_ids=ids, bucket_cap_mb=strategy.bucket_mb, broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-        )  # fmt: skip
+            model, device_ids=ids, bucket_cap_mb=strategy.bucket_mb, gradient_as_bucket_view=True
+        )
     elif isinstance(strategy, FsdpConfig):
         _shard(model, strategy, train.precision, world)
     return PlainStrategy(model, _make_optimizer(model, config, world), config, world.device)

@@ -1,0 +1,1 @@
+"""Shows a `distprof.report.Report`: in a terminal, as a page, to other programs. Shows, and computes nothing."""

@@ -1,0 +1,138 @@
+"""Numbers and names as people read them. The only place where ns become ms, and ratios percent.
+
+``None``, and anything not finite, is shown as `NOT_MEASURED`; 0 is measured, and shown as 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+
+NOT_MEASURED = "n/a"
+NAME_LIMIT = 60
+"""Characters shown of a name that comes from data."""
+
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_TIME = ((1.0, "ns", 0), (1e3, "us", 1), (1e6, "ms", 1), (1e9, "s", 3))
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # a control sequence: colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # a control string: titles, links
+    r"|\x1b[ -/]*[0-~]"
+)
+
+
+def is_measured(value: float | None) -> bool:
+    """Whether there is a number to show."""
+    return value is not None and math.isfinite(value)
+
+
+def format_time(value_ns: float | None) -> str:
+    """A duration in the unit that suits its size: ``412.3 ms``, ``1.204 s``."""
+    if value_ns is None or not math.isfinite(value_ns):
+        return NOT_MEASURED
+    if value_ns == 0:
+        return "0 ms"
+    for scale_ns, unit, digits in _TIME:
+        number = round(value_ns / scale_ns, digits)
+        if abs(number) < 1000 or unit == "s":
+            break
+    return f"{number:,.{digits}f} {unit}"
+
+
+def format_excess(value_ns: float | None) -> str:
+    """A difference of durations with its sign: ``+200.1 ms``."""
+    return format_time(value_ns) if value_ns is None or not value_ns > 0 else f"+{format_time(value_ns)}"
+
+
+def format_milliseconds(value_ns: float | None) -> str:
+    """A duration in ms without the unit, for columns that name it."""
+    if value_ns is None or not math.isfinite(value_ns):
+        return NOT_MEASURED
+    value_ms = value_ns / 1e6
+    if value_ms == 0:
+        return "0"
+    if 0 < abs(value_ms) < 0.005:
+        return "<0.01" if value_ms > 0 else ">-0.01"
+    return f"{value_ms:,.1f}" if round(abs(value_ms), 1) >= 100 else f"{value_ms:.2f}"
+
+
+def format_bytes(value_bytes: float | None) -> str:
+    """A size in powers of 1,024: ``474.7 MiB``."""
+    if value_bytes is None or not math.isfinite(value_bytes):
+        return NOT_MEASURED
+    number, unit = value_bytes, _BINARY[0]
+    for unit in _BINARY:
+        if abs(round(number, 1)) < 1024 or unit == _BINARY[-1]:
+            break
+        number /= 1024
+    return f"{number:,.1f} {unit}" if unit != "B" else f"{number:,.0f} B"
+
+
+def format_flops(value_flops: float | None) -> str:
+    """An amount of arithmetic: ``1.84 TFLOP``."""
+    return _format_decimal(value_flops, "FLOP")
+
+
+def format_flops_per_s(value_flops_per_s: float | None) -> str:
+    """A rate of arithmetic: ``312.4 TFLOP/s``."""
+    return _format_decimal(value_flops_per_s, "FLOP/s")
+
+
+def _format_decimal(value: float | None, unit: str) -> str:
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURED
+    number, prefix = value, _DECIMAL[0]
+    for prefix in _DECIMAL:
+        if abs(round(number, 2)) < 1000 or prefix == _DECIMAL[-1]:
+            break
+        number /= 1000
+    digits = 0 if number == 0 else 1 if round(abs(number), 2) >= 100 else 2
+    return f"{number:,.{digits}f} {prefix}{unit}"
+
+
+def format_count(value: float | None) -> str:
+    """How many: whole numbers in full, means with one decimal."""
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURED
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def format_ratio(value_ratio: float | None) -> str:
+    """A ratio as percent: ``41.3 %``."""
+    if value_ratio is None or not math.isfinite(value_ratio):
+        return NOT_MEASURED
+    percent = value_ratio * 100
+    if percent == 0:
+        return "0 %"
+    if abs(percent) < 0.1:
+        return f"{percent:.2f} %" if abs(percent) >= 0.01 else "<0.01 %" if percent > 0 else ">-0.01 %"
+    return f"{percent:.1f} %"
+
+
+def format_number(value: float | None) -> str:
+    """A plain number, to about four digits."""
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURED
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e15 or size < 1e-3:
+        return f"{value:.2e}"
+    digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+    return f"{value:,.{digits}f}"
+
+
+def clean_text(text: object, limit: int = NAME_LIMIT) -> str:
+    """Text from data, made safe to show: one line, no escape sequence, nothing invisible or direction-changing.
+
+    Args:
+        text: Anything; ``None`` is shown as not measured.
+        limit: Most characters shown; a longer text ends in ``...``. At least 4.
+    """
+    if text is None:
+        return NOT_MEASURED
+    plain = " ".join(_ESCAPE.sub("", str(text)).split())
+    shown = "".join(character for character in plain if unicodedata.category(character)[0] != "C")
+    return shown if len(shown) <= limit else f"{shown[: limit - 3].rstrip()}..."

@@ -1,0 +1,60 @@
+"""What every test may rely on: which machine a mark asks for, and the same examples in every run of a property."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("distprof", max_examples=25, deadline=None, derandomize=True)
+settings.load_profile("distprof")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run, and says what is missing."""
+    for item in items:
+        for mark, find_missing in NEEDS.items():
+            if item.get_closest_marker(mark) and (reason := find_missing()):
+                item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))
+
+
+@functools.cache
+def _find_missing_cuda() -> str | None:
+    import torch  # takes a second: only for runs that have such a test
+
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+@functools.cache
+def _find_missing_nsys() -> str | None:
+    return None if shutil.which(os.environ.get("NSYS", "nsys")) else "no nsys on PATH and none named by NSYS"
+
+
+@functools.cache
+def _find_missing_root() -> str | None:
+    if os.geteuid() != 0:
+        return "not root"
+    if missing := [tool for tool in ("ip", "tc", "unshare") if not shutil.which(tool)]:
+        return f"no {' and no '.join(missing)}; install iproute2 and util-linux"
+    allowed = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
+    return None if allowed else "no network namespaces here"
+
+
+@functools.cache
+def _find_missing_browser() -> str | None:
+    return None if any(map(shutil.which, BROWSERS)) else f"none of {', '.join(BROWSERS)} on PATH"
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "cuda": _find_missing_cuda,
+    "nsys": _find_missing_nsys,
+    "root": _find_missing_root,
+    "browser": _find_missing_browser,
+}

@@ -1,0 +1,221 @@
+"""The main job as a user starts it: real processes, gloo, the toy model; read back from its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distprof.folder import read_run
+from distprof.run import Clock
+from tests.ranks import make_environment, run_alone, run_ranks
+
+QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
+DDP_PHASES = {"data", "forward", "backward", "all_reduce", "grad_norm", "optimizer", "other"}
+
+
+def find_folder(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def read_report(tmp_path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((find_folder(tmp_path) / "report.json").read_text())
+    return report
+
+
+def check_identity(tmp_path: Path, ranks: int, steps: int) -> None:
+    """For every rank and step the phases sum to the step."""
+    run = read_run(find_folder(tmp_path))
+    assert run.rows.shape[:2] == (ranks, steps)
+    error = abs(run.phase_ns(Clock.HOST).sum(axis=2) / run.step_ns(Clock.HOST) - 1)
+    assert error.max() < 1e-3  # NaN, a rank or step that is not there, fails too
+
+
+def means_ms(report: dict[str, Any], *phases: str) -> list[float]:
+    """Summed mean host time of some phases, by rank."""
+    rows = [row["mean_ns"] for row in report["phases"] if row["phase"] in phases and row["clock"] == "host"]
+    return [sum(values) / 1e6 for values in zip(*rows, strict=True)]
+
+
+def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path) -> None:
+    done = run_alone(QUICK, tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_identity(tmp_path, ranks=1, steps=6)
+    folder = find_folder(tmp_path)
+    first = (folder / "report.json").read_bytes()
+    (folder / "report.json").unlink()
+    again = run_alone(["report", str(folder)], tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (folder / "report.json").read_bytes() == first
+    for name in ("run.json", "config.yaml", "ranks/rank-00000.jsonl", "report.html", "trace.json.gz"):
+        assert (folder / name).is_file(), name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "extra_phases"),
+    [
+        ((), set()),
+        (("strategy=fsdp",), {"all_gather"}),
+        (("strategy=accelerate",), set()),
+        (("strategy=fsdp", "train.grad_accum=3", "train.precision=bf16"), {"all_gather"}),
+        (("data=text", "train.grad_accum=4", "train.precision=bf16"), set()),
+        (("strategy=accelerate", "train.grad_accum=2", "train.activation_checkpointing=true"), set()),
+    ],
+    ids=lambda value: "+".join(value) or "ddp" if isinstance(value, tuple) else "",
+)
+def test_every_way_to_train_is_reported(tmp_path: Path, overrides: tuple[str, ...], extra_phases: set[str]) -> None:
+    done = run_ranks(2, [*QUICK, *overrides], tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_identity(tmp_path, ranks=2, steps=6)
+    report = read_report(tmp_path)
+    assert {row["phase"] for row in report["phases"]} == DDP_PHASES | extra_phases
+    assert report["coverage"]["complete"] and report["coverage"]["steps_measured"] == 4
+    assert all(phase in done.stdout for phase in DDP_PHASES | extra_phases)
+    if "train.activation_checkpointing=true" in overrides:
+        assert report["headline"]["hfu_ratio"] > report["headline"]["mfu_ratio"]
+    assert 0 < report["headline"]["mfu_ratio"] <= 1
+
+
+@pytest.mark.parametrize("mode", ["forward", "forward_backward"])
+def test_shorter_modes_have_fewer_phases(tmp_path: Path, mode: str) -> None:
+    done = run_alone([*QUICK, f"train.mode={mode}", "strategy=single"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = {"data", "forward", "other"} | ({"backward"} if mode == "forward_backward" else set())
+    assert {row["phase"] for row in read_report(tmp_path)["phases"]} == expected
+
+
+@pytest.mark.parametrize(("strategy", "waiting"), [("ddp", ["all_reduce"]), ("fsdp", ["all_gather", "all_reduce"])])
+def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
+    tmp_path: Path, strategy: str, waiting: list[str]
+) -> None:
+    drill = ["inject.rank=2", "inject.phase=data", "inject.delay_ms=200", f"strategy={strategy}"]
+    done = run_ranks(4, [*QUICK, *drill, "train.steps=8"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = read_report(tmp_path)
+    data = means_ms(report, "data")
+    assert 190 <= data[2] - statistics.median(data) <= 210
+    waits = means_ms(report, *waiting)
+    for rank in (0, 1, 3):
+        assert 150 <= waits[rank] - waits[2] <= 250
+    rest = means_ms(report, *(DDP_PHASES - {"data", *waiting}))
+    assert max(rest) - min(rest) < 60  # nothing else is larger
+    assert report["headline"]["busiest"]["rank"] == 2 and report["headline"]["busiest"]["phase"] == "data"
+
+
+def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:
+    drill = ["inject.rank=1", "inject.phase=forward", "inject.action=kill", "inject.from_step=30", "profile.window_s=0.1"]
+    started = time.monotonic()
+    done = run_ranks(2, [*QUICK, "train.steps=1000", "group_timeout_s=60", *drill], tmp_path)
+    assert done.returncode == 1 and time.monotonic() - started < 60
+    assert "Traceback" not in done.stderr.split("torch.distributed")[0]
+    shown = run_alone(["report", str(find_folder(tmp_path))], tmp_path)
+    assert shown.returncode == 3, shown.stderr
+    assert re.search(r"rank 1 is missing", shown.stdout)
+    report = read_report(tmp_path)
+    assert report["coverage"]["ranks_missing"] == [1] and not report["coverage"]["complete"]
+    assert report["ranks"][0]["ended"] in ("failed", "terminated")
+    assert 0 <= report["ranks"][1]["last_step"] < 30
+
+
+def test_a_failing_rank_leaves_its_traceback(tmp_path: Path) -> None:
+    drill = ["inject.rank=1", "inject.phase=backward", "inject.action=fail", "inject.from_step=3"]
+    done = run_ranks(2, [*QUICK, *drill], tmp_path)
+    assert done.returncode == 1
+    assert "rank 1 failed: InjectedFailure" in done.stderr
+    assert run_alone(["report", str(find_folder(tmp_path))], tmp_path).returncode == 3
+    rank = read_report(tmp_path)["ranks"][1]
+    assert rank["ended"] == "failed" and "inject.action=fail on rank 1" in rank["error"]
+    assert "in inject" in rank["traceback"] and rank["last_step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train=nope"], "Could not find 'train/nope'"),
+        (["train.stepz=1"], "stepz"),
+        (["+train.stepz=1"], "train.stepz: unknown key; did you mean 'steps'?"),
+        (["train.steps=x"], "train.steps='x': expected a whole number"),
+        (["strategy=fsdp", "strategy.bucket_mb=3"], "bucket_mb"),
+        (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate makes DDP of it"),
+        (["backend=nccl"], "backend=nccl needs a GPU"),
+        (["train.steps=[", ""], "train.steps=["),
+        (["data=text", "data.path=/nowhere"], "/nowhere: no such file"),
+        (["runs_dir=/proc/none"], "cannot make the run folder"),
+    ],
+)
+def test_a_slip_is_one_message_and_exit_code_2(tmp_path: Path, overrides: list[str], message: str) -> None:
+    done = run_alone([*QUICK, "device=cpu", *filter(None, overrides)], tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+def test_a_slip_under_torchrun_is_said_once(tmp_path: Path) -> None:
+    done = run_ranks(3, ["train=gpt2_tiny", "strategy=single"], tmp_path)
+    assert done.stderr.count("distprof: strategy=single is one process") == 1
+    assert re.search(r"exitcode\s*: 2", done.stderr)
+    assert not (tmp_path / "runs").exists()
+
+
+def start_rank(rank: int, port: int, cwd: Path) -> subprocess.Popen[str]:
+    environment = make_environment(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="4", LOCAL_WORLD_SIZE="4", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port), OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    command = [sys.executable, "-m", "distprof", "train=gpt2_tiny", "train.steps=2", "logger=none"]
+    return subprocess.Popen(command, cwd=cwd, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = []
+    for rank in (3, 1, 0, 2):
+        started.append(start_rank(rank, port, tmp_path))
+        time.sleep(0.5)  # not a tolerance: what is tested is that this does not matter
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert len(list(find_folder(tmp_path).glob("ranks/*.jsonl"))) == 4
+
+
+def test_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "distprof", *QUICK, "train.steps=100000", "profile.window_s=0.1"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=make_environment(), text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not any(b'"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143 and "Traceback" not in errors
+    assert read_run(find_folder(tmp_path)).ranks[0].ended == "terminated"
+
+
+def test_no_secret_is_in_any_file(tmp_path: Path) -> None:
+    secrets = {"HF_TOKEN": "canary-hf-01", "MY_PASSWORD": "canary-pw-02"}
+    overrides = [f"name=run-{secrets['HF_TOKEN']}", "inject.rank=0", "inject.action=fail", "inject.from_step=2"]
+    done = run_alone(["train=gpt2_tiny", "train.steps=3", *overrides], tmp_path, WANDB_MODE="offline", **secrets)
+    assert done.returncode == 1, done.stderr
+    run_alone(["report", str(find_folder(tmp_path))], tmp_path, **secrets)
+    for path in tmp_path.rglob("*"):
+        assert b"canary" not in (path.read_bytes() if path.is_file() else b""), path
+        assert "canary" not in os.fspath(path.relative_to(tmp_path))
+    assert "canary" not in done.stdout + done.stderr
+    refused = run_alone(["+logger.api_key=canary-key-03"], tmp_path)
+    assert refused.returncode == 2 and "canary" not in refused.stderr

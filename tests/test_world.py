@@ -1,0 +1,79 @@
+"""Who a process is among the ranks, from what launchers say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distprof.errors import UsageError
+from distprof.world import join, leave, read_identity, resolve_backend, resolve_device_type
+
+TORCHRUN = {
+    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1",
+}  # fmt: skip
+
+
+def test_without_a_launcher_a_process_is_alone() -> None:
+    identity = read_identity({})
+    assert (identity.rank, identity.world_size, identity.launched) == (0, 1, False)
+
+
+def test_torchruns_word_is_taken() -> None:
+    identity = read_identity({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size) == (5, 1, 8, 4)
+    assert identity.launched and identity.restarts == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"RANK": None}, "RANK not set"),
+        ({"MASTER_ADDR": None, "MASTER_PORT": None}, "MASTER_ADDR, MASTER_PORT not set"),
+        ({"RANK": "x"}, "whole numbers"),
+        ({"RANK": "8"}, "do not fit together"),
+        ({"LOCAL_RANK": "4"}, "do not fit together"),
+        ({"LOCAL_WORLD_SIZE": "9"}, "do not fit together"),
+    ],
+)
+def test_half_a_launcher_is_refused(change: dict[str, str | None], message: str) -> None:
+    environment = {key: value for key, value in {**TORCHRUN, **change}.items() if value is not None}
+    with pytest.raises(UsageError, match=message):
+        read_identity(environment)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device_type", "ranks", "gpus", "expected", "says"),
+    [
+        ("auto", "cpu", 4, 0, "gloo", False),
+        ("auto", "cuda", 4, 4, "nccl", False),
+        ("auto", "cuda", 4, 1, "gloo", True),
+        ("gloo", "cuda", 2, 2, "gloo", False),
+        ("nccl", "cuda", 1, 1, "nccl", False),
+    ],
+)
+def test_the_backend_is_what_the_devices_allow(
+    wanted: str, device_type: str, ranks: int, gpus: int, expected: str, says: bool
+) -> None:
+    backend, note = resolve_backend(wanted, device_type=device_type, local_world_size=ranks, num_devices=gpus)
+    assert backend == expected and (note is not None) == says
+
+
+def test_nccl_on_a_shared_gpu_is_refused() -> None:
+    with pytest.raises(UsageError, match="4 ranks share 1 GPU"):
+        resolve_backend("nccl", device_type="cuda", local_world_size=4, num_devices=1)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device_type("auto") == "cpu"
+    with pytest.raises(UsageError, match="torch sees no GPU"):
+        resolve_device_type("cuda")
+
+
+def test_a_process_alone_has_a_group_of_one() -> None:
+    world = join(read_identity({}), device="cpu", backend="auto", timeout_s=30)
+    try:
+        assert (world.rank, world.size, world.backend, str(world.device)) == (0, 1, "gloo", "cpu")
+        assert torch.distributed.get_world_size() == 1
+    finally:
+        leave()
