@@ -84,4 +84,3 @@ def _leave_now(exit_code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
-

@@ -7,6 +7,7 @@ Both raise `UsageError`, before any process group exists.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 from distprof.decode import decode
@@ -218,7 +219,17 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         "train.learning_rate": train.learning_rate,
     }  # fmt: skip
     for key, number in positive.items():
-        _require(number > 0, f"{key}={number}: must be above 0")
+        _require(0 < number < math.inf, f"{key}={number}: must be above 0, and finite")
+    _require(
+        model.ffn_width is None or model.ffn_width > 0, f"train.model.ffn_width={model.ffn_width}: above 0, or null"
+    )
+    _require(bool(config.name.strip()), "name: empty; give the run a name")
+    depth = config.profile.nvtx_module_depth
+    _require(depth >= 0, f"profile.nvtx_module_depth={depth}: must be 0 or more")
+    _require(
+        not isinstance(strategy, DdpConfig) or 0 < strategy.bucket_mb < math.inf,
+        f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0, and finite",
+    )
     _require(train.warmup_steps >= 0, f"train.warmup_steps={train.warmup_steps}: must be 0 or more")
     _require(train.clip_norm is None or train.clip_norm > 0, f"train.clip_norm={train.clip_norm}: above 0, or null")
     _require(model.width % model.heads == 0, f"train.model.heads={model.heads} must divide width={model.width}")
@@ -245,11 +256,12 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     )
     _require(config.backend != "nccl" or device_type == "cuda", "backend=nccl needs a GPU: use backend=gloo here")
     _require(
-        isinstance(config.hardware.peak, str) or config.hardware.peak > 0,
+        isinstance(config.hardware.peak, str) or 0 < config.hardware.peak < math.inf,
         f"hardware.peak={config.hardware.peak}: FLOP/s above 0, or auto, measure, none",
     )
     if isinstance(config.data, TextDataConfig):
         _require(config.data.workers >= 0, f"data.workers={config.data.workers}: must be 0 or more")
+        _require(config.data.max_bytes > 0, f"data.max_bytes={config.data.max_bytes}: must be above 0")
         _require(model.vocab_size >= 256, f"data=text has 256 tokens; train.model.vocab_size={model.vocab_size}")
     _check_inject(config, world_size)
 
@@ -257,10 +269,13 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
 def _check_inject(config: Config, world_size: int) -> None:
     inject, train = config.inject, config.train
     if inject.rank is None:
-        _require(inject.delay_ms == 0, "inject.delay_ms without a rank: add inject.rank=R")
+        wanted = inject.delay_ms != 0 or inject.action != "delay"
+        _require(not wanted, "inject.delay_ms or inject.action without a rank: add inject.rank=R")
         return
     _require(0 <= inject.rank < world_size, f"inject.rank={inject.rank}: this job has ranks 0 to {world_size - 1}")
-    _require(inject.delay_ms >= 0, f"inject.delay_ms={inject.delay_ms}: must be 0 or more")
+    _require(0 <= inject.delay_ms < math.inf, f"inject.delay_ms={inject.delay_ms}: must be 0 or more, and finite")
+    total = train.warmup_steps + train.steps
+    _require(0 <= inject.from_step < total, f"inject.from_step={inject.from_step}: this job has steps 0 to {total - 1}")
     runs = {
         "backward": train.mode != "forward",
         "grad_norm": train.mode == "train" and train.clip_norm is not None,
@@ -268,7 +283,7 @@ def _check_inject(config: Config, world_size: int) -> None:
     }
     _require(
         runs.get(inject.phase, True),
-        f"inject.phase={inject.phase}: train.mode={train.mode} with train.clip_norm={train.clip_norm} has no such phase",
+        f"inject.phase={inject.phase}: train.mode={train.mode} train.clip_norm={train.clip_norm} has no such phase",
     )
 
 

@@ -64,7 +64,7 @@ def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofEr
     """The member of a union of groups whose ``name`` literal is the one given."""
     names = {get_args(get_type_hints(group)["name"])[0]: group for group in groups}
     name = value.get("name") if isinstance(value, Mapping) else value
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise error(f"{where}={_show(where, name)}: expected one of {', '.join(names)}")
     return names[name]
 
@@ -73,7 +73,7 @@ def _scalar(option: Any, value: object) -> tuple[bool, object]:
     if get_origin(option) is Literal:
         return any(value is item or (type(value) is type(item) and value == item) for item in get_args(option)), value
     if option is float and isinstance(value, int) and not isinstance(value, bool):
-        return True, float(value)
+        return abs(value) < 2**63, float(value) if abs(value) < 2**63 else None
     if option is type(None):
         return value is None, None
     if get_origin(option) is tuple:  # of texts: the only kind there is

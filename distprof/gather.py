@@ -116,9 +116,9 @@ class Courier(threading.Thread):
         while True:
             self._wake.wait(0.0 if ended else self._window_s)
             finishing = self._finishing
-            rows = self._guard(lambda: self._take(finishing and not self._alone), "recording") or []
+            rows = self._guard("recording", self._take, finishing and not self._alone) or []
             if finishing and not ended:
-                self._guard(self._end, "recording")
+                self._guard("recording", self._end)
                 ended = True
             if self._alone or self._exchange.broken:
                 if finishing:
@@ -131,15 +131,14 @@ class Courier(threading.Thread):
                 self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
             if self._deliver is not None:
-                deliver = self._deliver
-                self._guard(lambda tables=tables: deliver(tables), "delivery")  # type: ignore[misc]
+                self._guard("delivery", self._deliver, tables)
             if everyone:
                 return
 
-    def _guard(self, work: Callable[[], Any], what: str) -> Any:
+    def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
         """The recorder's border: whatever goes wrong here is told, and training goes on."""
         try:
-            return work()
+            return work(*arguments)
         except Exception as error:
             self._lost(f"{what} stopped: {type(error).__name__}: {error}")
             return None

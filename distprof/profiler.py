@@ -1,12 +1,12 @@
 """The public API: a profiler that a training loop tells what it is doing.
 
-    profiler = start_profiler(world, ...)        # distprof.start
-    profiler.watch(model)
-    for batch in batches:
-        with profiler.step():
-            with profiler.phase("forward"):
-                ...
-    profiler.close()
+profiler = start_profiler(world, ...)        # distprof.start
+profiler.watch(model)
+for batch in batches:
+    with profiler.step():
+        with profiler.phase("forward"):
+            ...
+profiler.close()
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class _PhaseContext:
         if self._on:
             self._recorder.enter(self._code)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._on:
             self._recorder.exit()
 
@@ -168,7 +170,9 @@ class _StepContext:
     def __enter__(self) -> None:
         self._recorder.begin_step(self._number, warmup=self._warmup)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._recorder.end_step(failed=error is not None)
 
 

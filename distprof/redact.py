@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 MASK = "[redacted]"
-_SECRET_NAME = re.compile(r"(pass(word|wd|phrase)?|secret|token|credential|api_?key|access_?key(_id)?|private_?key|auth)$", re.I)
-_NOT_SECRET = frozenset({"tokens", "vocab"})
+_SECRET_NAME = re.compile(
+    r"(pass(word|wd|phrase)|secret|credential|authorization)s?$"
+    r"|(?<![a-z])(pass|auth)$"
+    r"|token$|(api|access|private|secret|encryption|signing|auth)[_-]?(key|token)s?([_-]id)?$",
+    re.I,
+)
 MIN_SECRET_LENGTH = 6
 """Shorter values are not searched for: they would mask ordinary words."""
 
@@ -16,7 +20,7 @@ MIN_SECRET_LENGTH = 6
 def is_secret_name(name: object) -> bool:
     """Whether a key or environment variable of this name holds something that must not be written."""
     last = re.split(r"[.\s]", str(name))[-1]
-    return last.lower() not in _NOT_SECRET and bool(_SECRET_NAME.search(last))
+    return bool(_SECRET_NAME.search(last))
 
 
 def secret_values(arguments: Iterable[str] = ()) -> tuple[str, ...]:

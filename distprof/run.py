@@ -67,7 +67,7 @@ ROW_FIELDS: tuple[str, ...] = (
     "grad_norm",
     "segments_lost",
 )
-"""One rank's step. ``*_host_ns`` and ``*_device_ns`` are durations on that clock; ``begin_host_ns`` is a monotonic time."""
+"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time."""
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)
 

@@ -93,7 +93,9 @@ def resolve_device_type(wanted: str) -> str:
     return wanted if wanted != "auto" else "cuda" if available else "cpu"
 
 
-def resolve_backend(wanted: str, *, device_type: str, local_world_size: int, num_devices: int) -> tuple[str, str | None]:
+def resolve_backend(
+    wanted: str, *, device_type: str, local_world_size: int, num_devices: int
+) -> tuple[str, str | None]:
     """The backend, and a word about it where it is not the obvious one.
 
     Raises:
@@ -136,7 +138,7 @@ def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> 
         torch.cuda.set_device(own)
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     if not identity.launched:
-        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
     try:
         dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo", **options)
     except (RuntimeError, ValueError) as error:
@@ -175,9 +177,7 @@ def collect_texts(text: str, *, group: dist.ProcessGroup | None = None) -> list[
     longest = int(max(lengths))
     buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
     dist.all_gather(buffers, _as_buffer(data, longest), group=group)
-    return [
-        buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)
-    ]
+    return [buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)]
 
 
 def _as_buffer(data: bytes, length: int) -> torch.Tensor:

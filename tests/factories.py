@@ -10,7 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.run import (
-    COLUMN, PHASES, ROW_WIDTH, Clock, DeviceSnapshot, FloatArray, Peak, RankInfo, Run, RunMeta, Segments, Work,
+    COLUMN,
+    PHASES,
+    ROW_WIDTH,
+    Clock,
+    DeviceSnapshot,
+    FloatArray,
+    Peak,
+    RankInfo,
+    Run,
+    RunMeta,
+    Segments,
+    Work,
 )  # fmt: skip
 
 MS = 1_000_000
@@ -70,9 +81,10 @@ def make_run(
     for name, values in (columns or {}).items():
         rows[:, :, COLUMN[name]] = values
     device_type = "cpu" if device_ns is None else "cuda"
+    changes = {rank: {"device": device_type, **(infos or {}).get(rank, {})} for rank in range(num_ranks)}
     return Run(
-        meta=make_meta(world_size=num_ranks, device_type=device_type, **(meta or {})),
-        ranks=tuple(make_info(rank, **{"device": device_type, **(infos or {}).get(rank, {})}) for rank in range(num_ranks)),
+        meta=make_meta(**{"world_size": num_ranks, "device_type": device_type, **(meta or {})}),
+        ranks=tuple(make_info(rank, **changes[rank]) for rank in range(num_ranks)),
         rows=rows,
         warnings=tuple(warnings),
         segments=segments or {},

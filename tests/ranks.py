@@ -65,5 +65,3 @@ def _call(rank: int, number: int, store: str, function: Callable[..., Any], argu
         function(world, *arguments)
     finally:
         leave()
-
-

@@ -46,7 +46,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
-    made = [create_run_folder(runs_dir=str(tmp_path / "runs"), run_dir=None, name="a/../b c", now=NOW) for _ in range(3)]
+    made = [
+        create_run_folder(runs_dir=str(tmp_path / "runs"), run_dir=None, name="a/../b c", now=NOW) for _ in range(3)
+    ]
     names = ["2026-03-04_05-06-07_a-..-b-c", "2026-03-04_05-06-07_a-..-b-c-2", "2026-03-04_05-06-07_a-..-b-c-3"]
     assert [path.name for path in made] == names
     assert all(path.parent == tmp_path / "runs" for path in made)

@@ -113,7 +113,13 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
 
 
 def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:
-    drill = ["inject.rank=1", "inject.phase=forward", "inject.action=kill", "inject.from_step=30", "profile.window_s=0.1"]
+    drill = [
+        "inject.rank=1",
+        "inject.phase=forward",
+        "inject.action=kill",
+        "inject.from_step=30",
+        "profile.window_s=0.1",
+    ]
     started = time.monotonic()
     done = run_ranks(2, [*QUICK, "train.steps=1000", "group_timeout_s=60", *drill], tmp_path)
     assert done.returncode == 1 and time.monotonic() - started < 60
@@ -173,7 +179,9 @@ def start_rank(rank: int, port: int, cwd: Path) -> subprocess.Popen[str]:
         MASTER_PORT=str(port), OMP_NUM_THREADS="1",
     )  # fmt: skip
     command = [sys.executable, "-m", "distprof", "train=gpt2_tiny", "train.steps=2", "logger=none"]
-    return subprocess.Popen(command, cwd=cwd, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
 
 
 def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:

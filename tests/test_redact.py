@@ -19,7 +19,8 @@ CANARY = "canary-5f1c0d"
     [
         "password", "PGPASSWORD", "db_passwd", "passphrase", "secret", "client_secret", "token", "HF_TOKEN",
         "AWS_SESSION_TOKEN", "WANDB_API_KEY", "apikey", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "private_key",
-        "auth", "credential", "logger.api_key", "+logger.api_key", "--password",
+        "auth", "credential", "logger.api_key", "+logger.api_key", "--password", "SECRET_KEY", "ENCRYPTION_KEY",
+        "GOOGLE_APPLICATION_CREDENTIALS", "api-key", "Authorization",
     ],
 )  # fmt: skip
 def test_names_of_secrets(name: str) -> None:
@@ -30,7 +31,7 @@ def test_names_of_secrets(name: str) -> None:
     "name",
     [
         "vocab_size", "tokens", "max_tokens", "tokens_per_s", "token_count", "tokenizer", "vocab", "PWD", "seed", "key",
-        "keys", "author", "secretary", "token.length", "train.model.heads", "", 7,
+        "keys", "author", "secretary", "bypass", "GIT_ASKPASS", "token.length", "train.model.heads", "", 7,
     ],
 )  # fmt: skip
 def test_names_of_other_things(name: object) -> None:

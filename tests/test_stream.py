@@ -46,7 +46,12 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert (stream.run_id, stream.world_size, stream.warnings) == ("r", 2, ())
     np.testing.assert_array_equal(stream.rows, np.stack([make_row(step) for step in range(4)]))
     assert stream.segments[3] == make_segments(3)
-    assert (stream.info.ended, stream.info.error, stream.info.rows_lost, stream.info.notes) == ("failed", "boom", 3, ("n",))
+    assert (stream.info.ended, stream.info.error, stream.info.rows_lost, stream.info.notes) == (
+        "failed",
+        "boom",
+        3,
+        ("n",),
+    )
 
 
 def test_a_step_of_a_hundred_segments_stays_under_two_kilobytes(tmp_path: Path) -> None:
@@ -89,7 +94,9 @@ def test_cut_at_every_byte_the_rows_are_a_prefix(whole: bytes, tmp_path: Path) -
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_flipped_byte_costs_its_record_and_no_other(whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_flipped_byte_costs_its_record_and_no_other(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     place = data.draw(st.integers(0, len(whole) - 1))
     mask = data.draw(st.integers(1, 255))
     damaged = bytearray(whole)

@@ -19,7 +19,7 @@ class CudaClock:
         """Makes every event and lets it happen once, so that none is created inside a step. Synchronises."""
         self._device = device
         self._stream = torch.cuda.current_stream(device)
-        self._rows = [[torch.cuda.Event(enable_timing=True) for _ in range(num_events)] for _ in range(num_rows)]
+        self._rows = [[_make_event() for _ in range(num_events)] for _ in range(num_rows)]
         for row in self._rows:
             for event in row:
                 event.record(self._stream)
@@ -62,7 +62,7 @@ class CudaClock:
         last = events[position]
         if wait:
             last.synchronize()
-        elif not last.query():
+        elif not last.query():  # type: ignore[no-untyped-call]
             return None
         durations = [round(events[index].elapsed_time(events[index + 1]) * 1e6) for index in range(position)]
         total = round(events[0].elapsed_time(last) * 1e6)
@@ -77,3 +77,7 @@ class CudaClock:
             return None
         on_device = isinstance(value, torch.Tensor) and value.is_cuda
         return float(self._scalars[row, column]) if on_device else float(value)
+
+
+def _make_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -34,12 +34,13 @@ def watch_ddp(model: DistributedDataParallel, recorder: Recorder) -> tuple[str, 
     return ()
 
 
-def _make_hook(
-    recorder: Recorder, group: Any, *, host_sees_end: bool
-) -> Callable[[object, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
+def _make_hook(recorder: Recorder, group: Any, *, host_sees_end: bool) -> Callable[..., Any]:
     scale = 1.0 / dist.get_world_size(group)
 
-    def distprof_hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def distprof_hook(
+        state: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
         ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, buffer.nbytes)  # ready, as DDP counts it too
         buffer.mul_(scale)
@@ -54,6 +55,7 @@ def _make_hook(
             result: torch.Tensor = future.value()[0]
             return result
 
-        return work.get_future().then(finish)
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return reduced
 
     return distprof_hook

@@ -28,5 +28,5 @@ def watch_functional(recorder: Recorder) -> Callable[[], None]:
     def restore() -> None:
         functional.all_reduce = original
 
-    functional.all_reduce = all_reduce
+    functional.all_reduce = all_reduce  # type: ignore[assignment]
     return restore

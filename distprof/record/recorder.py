@@ -56,9 +56,7 @@ class DeviceClock(Protocol):
     def close(self, *, position: int, scalars: tuple[Any, Any]) -> int:
         """Ends the open step with event ``position``; returns a ticket to read it by."""
 
-    def read(
-        self, ticket: int, *, wait: bool
-    ) -> tuple[list[int], int, tuple[float | None, float | None]] | None:
+    def read(self, ticket: int, *, wait: bool) -> tuple[list[int], int, tuple[float | None, float | None]] | None:
         """Segment lengths and whole length in device ns, and the scalars; None: not finished yet.
 
         Synchronises only with ``wait``.

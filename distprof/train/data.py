@@ -80,7 +80,9 @@ def read_text(config: TextDataConfig) -> Tensor:
         size += len(part)
         if size >= config.max_bytes:
             break
-    return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    )
 
 
 def _require_utf8(path: Path, part: bytes, *, cut: bool) -> None:

@@ -47,7 +47,9 @@ class Strategy(Protocol):
 class PlainStrategy:
     """One process, DDP or FSDP2: the loop by the book."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, device: torch.device
+    ) -> None:
         """Takes the wrapped model and its optimizer."""
         self.model, self._optimizer, self._accumulation = model, optimizer, config.train.grad_accum
         # FSDP2 casts by itself, module by module; autocast would do it twice.
@@ -74,7 +76,7 @@ class PlainStrategy:
 
     def backward(self, loss: Tensor) -> None:
         """Divided by the micro-steps, so that gradients add up to their mean; scaled under fp16."""
-        self._scaler.scale(loss / self._accumulation if self._accumulation > 1 else loss).backward()
+        self._scaler.scale(loss / self._accumulation if self._accumulation > 1 else loss).backward()  # type: ignore[no-untyped-call]
 
     def clip(self, max_norm: float) -> Tensor:
         """Under FSDP2 the norms of the shards are reduced; the result is a sharded tensor."""
@@ -100,7 +102,7 @@ class AccelerateStrategy:
     def micro_step(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Accelerate's own switch for synchronisation."""
         self._accelerator.sync_gradients = last
-        return contextlib.nullcontext() if last else self._accelerator.no_sync(self.model)  # type: ignore[no-any-return]
+        return contextlib.nullcontext() if last else self._accelerator.no_sync(self.model)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The prepared model casts by itself."""
@@ -191,7 +193,9 @@ def _prepare(config: Config, strategy: AccelerateConfig, model: nn.Module, world
 
 
 def _require_wrapper(model: nn.Module, wanted: str, world_size: int) -> None:
-    got = "fsdp" if isinstance(model, FSDPModule) else "ddp" if isinstance(model, DistributedDataParallel) else "nothing"
+    got = (
+        "fsdp" if isinstance(model, FSDPModule) else "ddp" if isinstance(model, DistributedDataParallel) else "nothing"
+    )
     if got != wanted and world_size > 1:
         raise UsageError(f"strategy.wrap={wanted}: Accelerate made {got} of it on this machine; use strategy={wanted}")
 

@@ -24,7 +24,9 @@ def make_model(width: int, depth: int, bucket_mb: float) -> DistributedDataParal
     return DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
 
 
-def run_steps(world: World, model: DistributedDataParallel, recorder: Recorder | None, steps: int, batch: int) -> list[float]:
+def run_steps(
+    world: World, model: DistributedDataParallel, recorder: Recorder | None, steps: int, batch: int
+) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(world.rank)
     losses = []

@@ -84,7 +84,9 @@ def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
         for phase in (Phase.ALL_GATHER, Phase.ALL_REDUCE, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM):
             assert totals[PHASE_CODE[phase]] > 0
         assert totals[PHASE_CODE[Phase.DATA]] == 0
-        blocked = sum(end - start for code, _, start, end in record.collectives if KINDS[code] is CollectiveKind.ALL_GATHER)
+        blocked = sum(
+            end - start for code, _, start, end in record.collectives if KINDS[code] is CollectiveKind.ALL_GATHER
+        )
         assert totals[PHASE_CODE[Phase.ALL_GATHER]] >= 0.9 * blocked  # gloo blocks: all of it is exposed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ class FakeDevice:
             return None
         self.free += 1
         stamps, (loss, norm) = self.tickets[ticket]
-        lengths = [after - before for before, after in zip(stamps, stamps[1:], strict=False)]
+        lengths = [after - before for before, after in itertools.pairwise(stamps)]
         return lengths, stamps[-1] - stamps[0], (loss, norm)  # type: ignore[return-value]
 
 
@@ -87,14 +89,18 @@ def test_a_step_is_the_row_of_its_segments() -> None:
     assert {phase: total for phase, total in totals.items() if total} == {
         Phase.DATA: 10, Phase.FORWARD: 200, Phase.BACKWARD: 300, Phase.ALL_REDUCE: 40, Phase.OTHER: 6,
     }  # fmt: skip
-    kept = [(PHASES[code], ns) for code, ns in zip(record.segments.codes, record.segments.durations_ns, strict=True) if ns]
+    kept = [
+        (PHASES[code], ns) for code, ns in zip(record.segments.codes, record.segments.durations_ns, strict=True) if ns
+    ]
     assert kept == [
         (Phase.OTHER, 1), (Phase.DATA, 10), (Phase.FORWARD, 200), (Phase.BACKWARD, 300), (Phase.ALL_REDUCE, 40),
         (Phase.OTHER, 5),
     ]  # fmt: skip
 
 
-@given(st.lists(st.tuples(st.sampled_from(["enter", "exit", "mark", "resume"]), st.integers(0, 7), st.integers(0, 9**9))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["enter", "exit", "mark", "resume"]), st.integers(0, 7), st.integers(0, 9**9)))
+)
 def test_phases_sum_to_the_step_whatever_is_called(moves: list[tuple[str, int, int]]) -> None:
     clock = FakeClock()
     recorder = Recorder(now_ns=clock, device_clock=(device := FakeDevice(clock)))

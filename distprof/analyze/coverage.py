@@ -1,0 +1,119 @@
+"""What do the numbers stand on, and what is missing?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from distprof.analyze.basis import Basis, Timing
+from distprof.report import Coverage
+from distprof.run import KINDS, Clock
+
+
+def report_coverage(basis: Basis, timings: Sequence[Timing], headline: Timing | None) -> Coverage:
+    """Ranks and steps present, what was lost, and every note there is.
+
+    Args:
+        basis: The ranks and steps that count.
+        timings: The clocks measured.
+        headline: The one the headline uses.
+    """
+    run = basis.run
+    present = [info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there]
+    whole = {info.rank for info in run.ranks if info.ended is not None} & set(present)
+    planned = _read_planned_steps(run.meta.config)
+    warmup = (run.column("warmup") == 1).any(axis=0)
+    return Coverage(
+        complete=_is_complete(basis, planned),
+        world_size=run.meta.world_size,
+        ranks_present=tuple(present),
+        ranks_missing=tuple(rank for rank in range(run.meta.world_size) if rank not in whole),
+        steps_measured=int(basis.counted.sum()),
+        steps_warmup=int(warmup.sum()),
+        steps_planned=planned,
+        rows_lost=sum(info.rows_lost for info in run.ranks),
+        segments_lost=int(np.nansum(run.column("segments_lost"))),
+        clocks=tuple(timing.clock.value for timing in timings),
+        notes=tuple(dict.fromkeys([*_note_basis(basis, timings, headline), *_collect_notes(basis)])),
+    )
+
+
+def name_ranks(ranks: Sequence[int], world_size: int) -> str:
+    """A set of ranks in few words: ``every rank``, ``rank 3``, ``ranks 0-2, 7``."""
+    ordered = sorted(set(ranks))
+    if len(ordered) == world_size and world_size > 1:
+        return "every rank"
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    names = ", ".join("-".join(map(str, ends)) for ends in runs)
+    return f"rank {names}" if len(ordered) == 1 else f"ranks {names}"
+
+
+def _is_complete(basis: Basis, planned: int | None) -> bool:
+    run = basis.run
+    everyone = {info.rank for info in run.ranks} == set(range(run.meta.world_size))
+    ended_well = all(info.ended == "completed" and info.rows_lost == 0 for info in run.ranks)
+    wanted = basis.recorded.shape[1] if planned is None else max(planned, basis.recorded.shape[1])
+    return everyone and ended_well and wanted > 0 and bool((basis.recorded.sum(axis=1) == wanted).all())
+
+
+def _read_planned_steps(config: Mapping[str, object]) -> int | None:
+    """Warm-up and measured steps that the configuration asks for; None: it does not say."""
+    train = config.get("train")
+    if not isinstance(train, Mapping):
+        return None
+    match train.get("steps"), train.get("warmup_steps"):
+        case int(steps), int(warmup_steps):
+            return steps + warmup_steps
+    return None
+
+
+def _collect_notes(basis: Basis) -> list[str]:
+    """What was noted while recording and reading; a note of several ranks stands once and names them."""
+    run = basis.run
+    ranks_by_note: dict[str, list[int]] = {}
+    for info in run.ranks:
+        for note in info.notes:
+            ranks_by_note.setdefault(note, []).append(info.rank)
+    noted = [
+        note if run.meta.world_size == 1 else f"{name_ranks(ranks, run.meta.world_size)}: {note}"
+        for note, ranks in ranks_by_note.items()
+    ]
+    return [*run.meta.notes, *run.warnings, *noted]
+
+
+def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
+    run, notes = basis.run, []
+    if not basis.counted.any():
+        notes.append("no measured step was reported by every rank present: every statistic is n/a")
+    if failed := int((run.column("failed") == 1).any(axis=0).sum()):
+        notes.append(f"{failed} step(s) failed on some rank and are left out")
+    left_out = (basis.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)).any(axis=0) & ~basis.counted
+    if partial := int(left_out.sum()):
+        notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
+    notes.extend(
+        f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
+        for timing in timings
+        if (lacking := int(basis.counted.sum() - timing.used.sum()))
+    )
+    if headline is not None and headline.clock is Clock.HOST and len(timings) > 1:
+        notes.append("not every rank and step has device times: the headline is on the host clock")
+    if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
+        notes.append("phases were not recorded: step time only")
+    elif _lacks_collectives(basis):
+        notes.append(
+            "no collective was seen: if the ranks synchronised at all, their waiting stands in the other phases "
+            "(profiler.watch(model) tells it apart)"
+        )
+    return notes
+
+
+def _lacks_collectives(basis: Basis) -> bool:
+    """Whether several ranks worked side by side, collectives were watched for, and none was seen."""
+    counts = np.array([basis.mean(f"{kind}_count")[basis.present] for kind in KINDS])
+    return basis.run.meta.world_size > 1 and bool(basis.counted.any()) and bool((counts == 0).all())

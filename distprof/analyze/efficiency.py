@@ -1,0 +1,97 @@
+"""How much arithmetic did each device do, and what share of what it can?
+
+MFU is model FLOPs / (time x peak), as the PaLM report defines it (arXiv:2204.02311, appendix B); HFU has the FLOPs of
+recomputation in the numerator too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.spread import as_number
+from distprof.report import FlopsReport
+from distprof.run import FloatArray, Peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """What one rank reached."""
+
+    achieved_flops_per_s: float | None
+    """Model FLOP/s on the headline clock."""
+    mfu_ratio: float | None
+    hfu_ratio: float | None
+    note: str | None
+    """Why a ratio is missing, and what to do about it."""
+
+
+def report_flops(basis: Basis) -> FlopsReport | None:
+    """Arithmetic per optimizer step of one rank: per micro-step, times the mean number of micro-steps."""
+    work = basis.run.meta.work
+    if work is None:
+        return None
+    micro_steps = _count_micro_steps(basis)[basis.present]
+    factor = as_number(float(micro_steps.mean())) if len(micro_steps) else None
+    model, analytic = work.model_flops_per_micro_step, work.analytic_flops_per_micro_step
+    return FlopsReport(
+        parameters=work.parameters,
+        model_flops_per_step=None if factor is None else model * factor,
+        hardware_flops_per_step=None if factor is None else work.hardware_flops_per_micro_step * factor,
+        analytic_flops_per_step=None if factor is None or analytic is None else analytic * factor,
+        analytic_error_ratio=abs(model - analytic) / analytic if analytic else None,
+    )
+
+
+def measure_efficiency(basis: Basis, timing: Timing | None) -> list[Efficiency]:
+    """What each rank reached, by position in ``run.ranks``.
+
+    Args:
+        basis: The ranks and steps that count.
+        timing: The headline clock; None: nothing was measured.
+    """
+    micro_steps = _count_micro_steps(basis)
+    mean_step_ns = np.full(len(micro_steps), np.nan) if timing is None else timing.mean_step_ns
+    return [
+        _measure_rank(basis, float(number), float(step_ns), info.peak)
+        for number, step_ns, info in zip(micro_steps, mean_step_ns, basis.run.ranks, strict=True)
+    ]
+
+
+def _measure_rank(basis: Basis, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
+    work = basis.run.meta.work
+    if work is None:
+        return _unknown("the model's FLOPs were not counted")
+    step_s = step_ns / 1e9
+    model_flops_per_s = as_number(work.model_flops_per_micro_step * micro_steps / step_s) if step_s > 0 else None
+    if model_flops_per_s is None:
+        return _unknown("no measured step, or its micro-steps were not counted")
+    if peak.flops_per_s is None or not peak.flops_per_s > 0:
+        return _unknown(f"peak FLOP/s unknown: {peak.source}", model_flops_per_s)
+    mfu = model_flops_per_s / peak.flops_per_s
+    hfu = work.hardware_flops_per_micro_step * micro_steps / step_s / peak.flops_per_s
+    note = None
+    if max(mfu, hfu) > 1:
+        note = (
+            f"the {'model' if mfu > 1 else 'hardware'} FLOP/s come to {max(mfu, hfu):.2f} times the peak of "
+            f"{peak.flops_per_s:.3g} FLOP/s ({peak.source}), so that peak is too low: "
+            "measure it (hardware.peak=measure) or supply it (hardware.peak=FLOP/s)"
+        )
+    return Efficiency(
+        achieved_flops_per_s=model_flops_per_s,
+        mfu_ratio=mfu if mfu <= 1 else None,
+        hfu_ratio=hfu if hfu <= 1 else None,
+        note=note,
+    )
+
+
+def _unknown(note: str, achieved_flops_per_s: float | None = None) -> Efficiency:
+    return Efficiency(achieved_flops_per_s=achieved_flops_per_s, mfu_ratio=None, hfu_ratio=None, note=note)
+
+
+def _count_micro_steps(basis: Basis) -> FloatArray:
+    """Mean per step, ``[num_ranks]``; NaN: not counted. A loop that counts none has not done none."""
+    micro_steps = basis.mean("micro_steps")
+    return np.where(micro_steps > 0, micro_steps, np.nan)

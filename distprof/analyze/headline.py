@@ -1,0 +1,64 @@
+"""How fast is the job, and how much of it is waiting?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.busiest import find_busiest, sum_exposed
+from distprof.analyze.efficiency import Efficiency
+from distprof.analyze.phases import find_share
+from distprof.analyze.spread import as_number, spread_over_ranks
+from distprof.report import Headline, Spread
+from distprof.run import Clock, FloatArray
+
+
+def report_headline(basis: Basis, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
+    """The job in a few numbers.
+
+    Args:
+        basis: The ranks and steps that count.
+        timing: The headline clock; None: nothing was measured.
+        reached: Each rank's efficiency on the same clock.
+    """
+    if timing is None:
+        return Headline(
+            clock=Clock.HOST.value, step_mean_ns=None, step_median_ns=None, step_p95_ns=None, tokens_per_s=None,
+            achieved_flops_per_s=None, mfu_ratio=None, hfu_ratio=None, exposed_ratio=None, exposed_ns=None,
+            busiest=None,
+        )  # fmt: skip
+    job_ns: FloatArray = timing.step_ns[timing.measured].max(axis=0)
+    exposed_ns = sum_exposed(timing)
+    there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
+    return Headline(
+        clock=timing.clock.value,
+        step_mean_ns=float(job_ns.mean()),
+        step_median_ns=float(np.median(job_ns)),
+        step_p95_ns=float(np.percentile(job_ns, 95)),
+        tokens_per_s=_count_tokens(basis, timing, float(job_ns.sum())),
+        achieved_flops_per_s=_spread_achieved(basis, reached),
+        mfu_ratio=_mean_or_none([item.mfu_ratio for item in there]),
+        hfu_ratio=_mean_or_none([item.hfu_ratio for item in there]),
+        exposed_ratio=find_share(exposed_ns, timing.mean_step_ns),
+        exposed_ns=as_number(float(exposed_ns[timing.measured].mean())),
+        busiest=find_busiest(basis, timing),
+    )
+
+
+def _count_tokens(basis: Basis, timing: Timing, time_ns: float) -> float | None:
+    """None when tokens were not measured, or never counted by the training loop: that is no throughput of 0."""
+    tokens = float(basis.run.column("tokens")[basis.present][:, timing.used].sum())
+    return tokens / time_ns * 1e9 if tokens > 0 and time_ns > 0 else None
+
+
+def _spread_achieved(basis: Basis, reached: Sequence[Efficiency]) -> Spread | None:
+    values = [np.nan if item.achieved_flops_per_s is None else item.achieved_flops_per_s for item in reached]
+    return spread_over_ranks(np.array(values), basis.numbers) if np.isfinite(values).any() else None
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    """None when one is missing: the mean of some ranks is not the mean of the job."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -1,0 +1,60 @@
+"""Where did each rank's time go?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.spread import as_number, as_numbers, spread_over_ranks
+from distprof.report import PhaseReport, StepReport
+from distprof.run import PHASES, Clock, FloatArray, Phase
+
+
+def report_step(basis: Basis, timing: Timing) -> StepReport:
+    """The step on one clock."""
+    return StepReport(
+        clock=timing.clock.value,
+        mean_ns=as_numbers(timing.mean_step_ns),
+        spread_ns=spread_over_ranks(timing.mean_step_ns, basis.numbers),
+        identity_error_ratio=_find_identity_error(basis, timing.clock),
+    )
+
+
+def report_phases(basis: Basis, timing: Timing) -> list[PhaseReport]:
+    """The phases on one clock, in the order of `PHASES`, without those that no rank spent time in.
+
+    ``other`` stays wherever phases were measured: a remainder of zero is said, not hidden.
+    """
+    reports = []
+    for code, phase in enumerate(PHASES):
+        mean_ns = timing.mean_phase_ns[:, code]
+        there = np.isfinite(mean_ns)
+        if not there.any() or (phase is not Phase.OTHER and not mean_ns[there].any()):
+            continue
+        reports.append(
+            PhaseReport(
+                phase=phase.value,
+                clock=timing.clock.value,
+                mean_ns=as_numbers(mean_ns),
+                median_ns=as_numbers(np.median(timing.phase_ns[:, :, code], axis=1)),
+                spread_ns=spread_over_ranks(mean_ns, basis.numbers),
+                share_ratio=find_share(mean_ns, timing.mean_step_ns),
+            )
+        )
+    return reports
+
+
+def find_share(part_ns: FloatArray, whole_ns: FloatArray) -> float | None:
+    """Sum over ranks of a part over the sum of the whole, of the ranks that measured both, ``[num_ranks]`` each."""
+    there = np.isfinite(part_ns) & np.isfinite(whole_ns)
+    whole = float(whole_ns[there].sum())
+    return as_number(float(part_ns[there].sum()) / whole) if whole > 0 else None
+
+
+def _find_identity_error(basis: Basis, clock: Clock) -> float | None:
+    """Of every recorded step, warm-up and failed ones too: the partition holds there as well."""
+    step_ns = basis.run.step_ns(clock)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.abs(basis.run.phase_ns(clock).sum(axis=2) - step_ns) / step_ns
+    known = error[np.isfinite(error)]
+    return float(known.max()) if known.size else None

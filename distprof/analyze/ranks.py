@@ -1,0 +1,57 @@
+"""Who was each rank, what did it reach, and how did it end?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.basis import Basis
+from distprof.analyze.efficiency import Efficiency
+from distprof.analyze.spread import as_number
+from distprof.report import RankReport
+from distprof.run import FloatArray
+
+
+def report_ranks(basis: Basis, reached: Sequence[Efficiency]) -> list[RankReport]:
+    """Every rank there are facts of, by position in ``run.ranks``."""
+    return [_report_rank(basis, position, item) for position, item in enumerate(reached)]
+
+
+def _report_rank(basis: Basis, position: int, reached: Efficiency) -> RankReport:
+    run, info = basis.run, basis.run.ranks[position]
+    look, recorded = info.snapshot, basis.recorded[position]
+    peaks = run.column("memory_peak_bytes")[position]
+    known = peaks[np.isfinite(peaks)]
+    steps = run.column("step")[position, recorded]
+    return RankReport(
+        rank=info.rank,
+        host=info.host,
+        pid=info.pid,
+        device=info.device,
+        device_name=look.name if look else None,
+        device_memory_total_bytes=look.memory_total_bytes if look else None,
+        device_memory_used_bytes=look.memory_used_bytes if look else None,
+        device_utilization_ratio=look.utilization_ratio if look else None,
+        device_power_w=look.power_w if look else None,
+        device_temperature_c=look.temperature_c if look else None,
+        device_processes=look.processes if look else None,
+        memory_peak_bytes=float(known.max()) if known.size else None,
+        memory_bytes=_read_last(run.column("memory_bytes")[position, recorded]),
+        achieved_flops_per_s=reached.achieved_flops_per_s,
+        mfu_ratio=reached.mfu_ratio,
+        hfu_ratio=reached.hfu_ratio,
+        mfu_note=reached.note,
+        peak_flops_per_s=info.peak.flops_per_s,
+        peak_source=info.peak.source,
+        steps_recorded=int(recorded.sum()),
+        last_step=int(steps.max()) if steps.size else None,
+        ended=info.ended,
+        error=info.error,
+        traceback=info.traceback,
+        rows_lost=info.rows_lost,
+    )
+
+
+def _read_last(values: FloatArray) -> float | None:
+    return as_number(float(values[-1])) if values.size else None

@@ -1,0 +1,59 @@
+"""Puts the answers together into one report."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof import __version__
+from distprof.analyze.basis import Timing, choose_headline, find_basis, read_timing
+from distprof.analyze.communication import report_communication
+from distprof.analyze.coverage import report_coverage
+from distprof.analyze.efficiency import measure_efficiency, report_flops
+from distprof.analyze.headline import report_headline
+from distprof.analyze.phases import report_phases, report_step
+from distprof.analyze.ranks import report_ranks
+from distprof.report import SCHEMA, Report
+from distprof.run import Clock, Run
+
+
+def analyze(run: Run) -> Report:
+    """What can be concluded about a run; never fails for want of facts, which are None in the report.
+
+    Statistics use the steps that every rank with a row reported, warm-up and failed ones left out. The device clock
+    stands before the host clock, and no number mixes the two.
+    """
+    basis = find_basis(run)
+    host, device = read_timing(basis, Clock.HOST), read_timing(basis, Clock.DEVICE)
+    timings = [timing for timing in (device, host) if timing is not None]
+    headline = choose_headline(basis, host, device)
+    reached = measure_efficiency(basis, headline)
+    meta = run.meta
+    return Report(
+        schema=SCHEMA,
+        distprof_version=__version__,
+        run_id=meta.run_id,
+        name=meta.name,
+        started_utc=meta.started_utc,
+        world_size=meta.world_size,
+        backend=meta.backend,
+        device_type=meta.device_type,
+        strategy=meta.strategy,
+        precision=meta.precision,
+        headline=report_headline(basis, headline, reached),
+        steps=tuple(report_step(basis, timing) for timing in timings),
+        phases=tuple(phase for timing in timings for phase in report_phases(basis, timing)),
+        communication=tuple(report_communication(basis)),
+        flops=report_flops(basis),
+        ranks=tuple(report_ranks(basis, reached)),
+        step_times_ns=_list_step_times(run, headline),
+        coverage=report_coverage(basis, timings, headline),
+        config=meta.config,
+    )
+
+
+def _list_step_times(run: Run, headline: Timing | None) -> tuple[tuple[float | None, ...], ...]:
+    """Every step recorded, warm-up too, on the headline clock; None: not measured."""
+    step_ns = run.step_ns(Clock.HOST if headline is None else headline.clock)
+    plain = step_ns.astype(object)
+    plain[~np.isfinite(step_ns)] = None
+    return tuple(map(tuple, plain.tolist()))

@@ -1,0 +1,99 @@
+"""NVTX ranges against a pretended nvtx that checks that they balance."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distprof.record.nvtx_ranges import DOMAIN, NvtxRanges, tool_listens
+from distprof.record.recorder import Recorder
+from distprof.run import PHASE_CODE, Phase
+
+
+class FakeNvtx(SimpleNamespace):
+    """Keeps what is open; every call must be in the domain."""
+
+    def __init__(self) -> None:
+        super().__init__(log=[], open=[], marks={})
+
+    def push_range(self, message: str, *, domain: str, category: str, payload: int) -> None:
+        assert domain == DOMAIN and not any(character.isdigit() for character in message)
+        self.open.append(message)
+        self.log.append(("/".join(self.open), category, payload))
+
+    def pop_range(self, *, domain: str) -> None:
+        assert domain == DOMAIN
+        self.open.pop()
+
+    def start_range(self, message: str, *, domain: str, category: str, payload: int) -> int:
+        assert domain == DOMAIN
+        self.marks[len(self.log)] = message
+        self.log.append((f"<{message}", category, payload))
+        return len(self.log) - 1
+
+    def end_range(self, handle: int) -> None:
+        self.log.append((f"{self.marks.pop(handle)}>", "", -1))
+
+    def mark(self, message: str, *, domain: str, category: str) -> None:
+        self.log.append((message, category, -1))
+
+
+@pytest.fixture
+def nvtx(monkeypatch: pytest.MonkeyPatch) -> FakeNvtx:
+    fake = FakeNvtx()
+    monkeypatch.setitem(sys.modules, "nvtx", fake)  # type: ignore[arg-type]
+    return fake
+
+
+def make_ranges() -> NvtxRanges:
+    return NvtxRanges(rank=1, world_size=4, host="node", pid=77)
+
+
+def test_a_step_shows_its_phases_and_modules(nvtx: FakeNvtx) -> None:
+    recorder = Recorder(ranges=(ranges := make_ranges()))
+    before, after = ranges.module_hooks("blocks.attention")
+    recorder.begin_step(5, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.FORWARD])
+    before(None, ())
+    after(None, (), None)
+    recorder.exit()
+    recorder.enter(PHASE_CODE[Phase.BACKWARD])
+    recorder.mark(PHASE_CODE[Phase.ALL_REDUCE])
+    recorder.exit()
+    recorder.end_step()
+    assert nvtx.log == [
+        ("rank=1 world=4 host=node pid=77", "meta", -1),
+        ("step", "step", 5),
+        ("step/forward", "forward", 5),
+        ("step/forward/blocks.attention", "module", 5),
+        ("step/backward", "backward", 5),
+        ("<all_reduce", "all_reduce", 5),
+        ("all_reduce>", "", -1),
+    ]
+    assert nvtx.open == [] and nvtx.marks == {}
+
+
+def test_what_an_exception_leaves_open_is_closed_with_the_step(nvtx: FakeNvtx) -> None:
+    recorder = Recorder(ranges=make_ranges())
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.FORWARD])
+    recorder.enter(PHASE_CODE[Phase.DATA])
+    recorder.mark(PHASE_CODE[Phase.ALL_GATHER])
+    recorder.end_step(failed=True)
+    assert nvtx.open == [] and nvtx.marks == {}
+
+
+def test_a_tool_announces_itself_by_an_environment_variable() -> None:
+    assert tool_listens({"NVTX_INJECTION64_PATH": "/x.so"})
+    assert not tool_listens({}) and not tool_listens({"NVTX_INJECTION64_PATH": ""})
+
+
+def test_without_a_tool_nothing_is_imported() -> None:
+    import subprocess
+
+    code = "import distprof.start, sys; assert 'nvtx' not in sys.modules"
+    done: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
