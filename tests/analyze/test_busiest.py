@@ -1,0 +1,50 @@
+"""The rank the others may be waiting for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distprof.analyze import analyze
+from distprof.report import BusiestRank
+from distprof.run import Phase
+from tests.factories import MS, USUAL_NS, drop_rows, make_run
+
+
+def make_straggler(rank: int, phase: str, num_ranks: int, waiting: str = "all_reduce") -> dict[str, np.ndarray]:
+    """Every step takes 300 ms: one rank loses 200 in a phase, and the others wait for it."""
+    late = np.arange(num_ranks)[:, None] == rank
+    times = {name: np.full((num_ranks, 1), float(np.asarray(value))) for name, value in USUAL_NS.items()}
+    times[phase] = times[phase] + late * 200.0 * MS
+    times[waiting] = times.get(waiting, np.zeros((num_ranks, 1))) + ~late * 200.0 * MS
+    return times
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "grad_norm", "optimizer", "other"])
+@pytest.mark.parametrize(
+    ("rank", "num_ranks", "waiting"), [(0, 2, "all_reduce"), (2, 4, "all_gather"), (4, 5, "all_reduce")]
+)
+def test_a_straggler_is_named_with_its_phase_and_its_delay(rank: int, num_ranks: int, waiting: str, phase: str) -> None:
+    run = make_run(num_ranks=num_ranks, host_ns=make_straggler(rank, phase, num_ranks, waiting))
+    assert analyze(run).headline.busiest == BusiestRank(
+        rank=rank, own_ns=285 * MS, excess_ns=200 * MS, phase=phase, phase_excess_ns=200 * MS
+    )
+
+
+def test_waiting_is_no_work() -> None:
+    exposed = np.array([[80], [10], [10]]) * MS
+    own = np.array([[10], [20], [15]]) * MS
+    busiest = analyze(make_run(num_ranks=3, host_ns={"all_reduce": exposed, "forward": own})).headline.busiest
+    assert busiest is not None
+    assert (busiest.rank, busiest.excess_ns, busiest.phase) == (1, 7.5 * MS, Phase.FORWARD)
+
+
+def test_alone_there_is_nobody_to_compare_with() -> None:
+    assert analyze(make_run(num_ranks=1)).headline.busiest is None
+    assert analyze(drop_rows(make_run(num_ranks=2), 1, 0)).headline.busiest is None
+
+
+def test_it_is_measured_on_the_headline_clock() -> None:
+    run = make_run(host_ns=make_straggler(0, "data", 2), device_ns=make_straggler(1, "forward", 2))
+    busiest = analyze(run).headline.busiest
+    assert busiest is not None and (busiest.rank, busiest.phase) == (1, "forward")

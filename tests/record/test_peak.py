@@ -1,0 +1,44 @@
+"""A measured peak is the best product seen, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from distprof.record import peak as module
+from distprof.record.peak import measure_peak
+
+
+def test_the_best_product_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIZES", {"cpu": (8,)})
+    readings = iter([0, 0, 10, 10, 20, 520, 520, 520, 770, 770, 770, 1170, 10**9])
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: next(readings))
+    peak = measure_peak(torch.device("cpu"), "fp32")
+    assert peak.flops_per_s == pytest.approx(2 * 8**3 / 250e-9)
+    assert "8 x 8 fp32 matrix product" in peak.source and "best of 3" in peak.source
+
+
+def test_a_slow_device_is_not_given_a_larger_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def time_products(multiply: object, device: object) -> list[int]:
+        sizes.append(len(sizes))
+        return [10**10]
+
+    monkeypatch.setattr(module, "_time_products", time_products)
+    measure_peak(torch.device("cpu"), "bf16")
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_this_machine_has_a_peak(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET_S", 0.02)
+    peak = measure_peak(torch.device("cpu"), precision)
+    assert peak.flops_per_s is not None and 1e7 < peak.flops_per_s < 1e15
+
+
+def test_tf32_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET_S", 0.001)
+    before = torch.backends.cuda.matmul.allow_tf32
+    measure_peak(torch.device("cpu"), "tf32")
+    assert torch.backends.cuda.matmul.allow_tf32 == before
