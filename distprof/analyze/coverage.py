@@ -39,11 +39,9 @@ def report_coverage(basis: Basis, timings: Sequence[Timing], headline: Timing | 
     )
 
 
-def name_ranks(ranks: Sequence[int], world_size: int) -> str:
-    """A set of ranks in few words: ``every rank``, ``rank 3``, ``ranks 0-2, 7``."""
+def name_ranks(ranks: Sequence[int]) -> str:
+    """A set of ranks in few words: ``rank 3``, ``ranks 0-2, 7``."""
     ordered = sorted(set(ranks))
-    if len(ordered) == world_size and world_size > 1:
-        return "every rank"
     runs: list[list[int]] = []
     for rank in ordered:
         if runs and rank == runs[-1][-1] + 1:
@@ -74,14 +72,14 @@ def _read_planned_steps(config: Mapping[str, object]) -> int | None:
 
 
 def _collect_notes(basis: Basis) -> list[str]:
-    """What was noted while recording and reading; a note of several ranks stands once and names them."""
+    """What was noted while recording and reading; a note of several ranks stands once, and names them."""
     run = basis.run
     ranks_by_note: dict[str, list[int]] = {}
     for info in run.ranks:
         for note in info.notes:
             ranks_by_note.setdefault(note, []).append(info.rank)
     noted = [
-        note if run.meta.world_size == 1 else f"{name_ranks(ranks, run.meta.world_size)}: {note}"
+        note if len(ranks) == run.meta.world_size else f"{name_ranks(ranks)}: {note}"
         for note, ranks in ranks_by_note.items()
     ]
     return [*run.meta.notes, *run.warnings, *noted]

@@ -73,9 +73,10 @@ def _measure_rank(basis: Basis, micro_steps: float, step_ns: float, peak: Peak) 
     mfu = model_flops_per_s / peak.flops_per_s
     hfu = work.hardware_flops_per_micro_step * micro_steps / step_s / peak.flops_per_s
     note = None
-    if max(mfu, hfu) > 1:
+    what, excess = ("model", mfu) if mfu > 1 else ("hardware", hfu)
+    if excess > 1:
         note = (
-            f"the {'model' if mfu > 1 else 'hardware'} FLOP/s come to {max(mfu, hfu):.2f} times the peak of "
+            f"the {what} FLOP/s come to {excess:.2f} times the peak of "
             f"{peak.flops_per_s:.3g} FLOP/s ({peak.source}), so that peak is too low: "
             "measure it (hardware.peak=measure) or supply it (hardware.peak=FLOP/s)"
         )

@@ -66,6 +66,7 @@ def read_memory(device: torch.device) -> tuple[int | None, int | None]:
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"), peak_bytes
+            in_use_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            return in_use_bytes, max(peak_bytes, in_use_bytes)  # the kernel updates the two at different times
     except (OSError, ValueError, IndexError):
         return None, peak_bytes

@@ -23,11 +23,6 @@ _ESCAPE = re.compile(
 )
 
 
-def is_measured(value: float | None) -> bool:
-    """Whether there is a number to show."""
-    return value is not None and math.isfinite(value)
-
-
 def format_time(value_ns: float | None) -> str:
     """A duration in the unit that suits its size: ``412.3 ms``, ``1.204 s``."""
     if value_ns is None or not math.isfinite(value_ns):
@@ -43,7 +38,8 @@ def format_time(value_ns: float | None) -> str:
 
 def format_excess(value_ns: float | None) -> str:
     """A difference of durations with its sign: ``+200.1 ms``."""
-    return format_time(value_ns) if value_ns is None or not value_ns > 0 else f"+{format_time(value_ns)}"
+    text = format_time(value_ns)
+    return f"+{text}" if value_ns is not None and 0 < value_ns < math.inf else text
 
 
 def format_milliseconds(value_ns: float | None) -> str:
@@ -133,6 +129,10 @@ def clean_text(text: object, limit: int = NAME_LIMIT) -> str:
     """
     if text is None:
         return NOT_MEASURED
-    plain = " ".join(_ESCAPE.sub("", str(text)).split())
-    shown = "".join(character for character in plain if unicodedata.category(character)[0] != "C")
+    kept = (
+        " " if character.isspace() else character
+        for character in _ESCAPE.sub("", str(text))
+        if character.isspace() or unicodedata.category(character)[0] != "C"
+    )
+    shown = " ".join("".join(kept).split())
     return shown if len(shown) <= limit else f"{shown[: limit - 3].rstrip()}..."

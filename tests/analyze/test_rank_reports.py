@@ -10,7 +10,7 @@ from tests.factories import drop_rows, make_run
 
 
 def test_memory_is_the_largest_and_the_last() -> None:
-    peaks, current = np.array([[5, 9, 9, 9], [1, 2, 3, 4]]), np.array([[4, 8, 6, 3], [1, 2, 3, 4]])
+    peaks, current = np.array([[5, 9, 9, 7], [1, 2, 3, 4]]), np.array([[4, 8, 6, 3], [1, 2, 3, 4]])
     run = drop_rows(make_run(columns={"memory_peak_bytes": peaks, "memory_bytes": current}), 1, 2)
     ranks = analyze(run).ranks
     assert [(rank.memory_peak_bytes, rank.memory_bytes) for rank in ranks] == [(9, 3), (2, 2)]

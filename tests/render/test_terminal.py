@@ -224,9 +224,7 @@ def test_names_cannot_touch_the_terminal() -> None:
         "host": HOSTILE, "device": HOSTILE, "error": HOSTILE, "ended": HOSTILE, "notes": (HOSTILE,),
         "snapshot": DeviceSnapshot(name=HOSTILE, power_w=1), "peak": Peak(flops_per_s=None, source=HOSTILE),
     }  # fmt: skip
-    meta = dict.fromkeys(("name", "backend", "device_type", "strategy", "precision"), HOSTILE) | {
-        "notes": (HOSTILE,)
-    }
+    meta = dict.fromkeys(("name", "backend", "device_type", "strategy", "precision"), HOSTILE) | {"notes": (HOSTILE,)}
     for num_ranks in (1, 2, 20):
         text = show(make_run(num_ranks=num_ranks, infos={0: info}, meta=meta, warnings=(HOSTILE,)), 80)
         assert "evil[red] name" in text

@@ -1,0 +1,149 @@
+"""Weights & Biases, from rank 0: scalars while the job runs, one table and the summary at its end.
+
+wandb is imported when it is used and never trusted: whatever it raises is said once and training goes on. Its own
+record of the command line and the machine is switched off, because overrides may hold secrets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from distprof.config import WandbConfig
+from distprof.errors import UsageError
+from distprof.render.wandb_scalars import METRICS, make_points, make_summary, make_table
+from distprof.report import Report
+from distprof.run import FloatArray, RunMeta
+
+FINISH_TIMEOUT_S = 30.0
+"""How long the end of a job waits for an upload."""
+PUBLIC_SERVER = "https://api.wandb.ai"
+
+
+def require_wandb() -> None:
+    """Raises UsageError when the package is not installed."""
+    if importlib.util.find_spec("wandb") is None:
+        raise UsageError("logger=wandb needs the wandb package: pip install wandb, or logger=none")
+
+
+def is_logged_in() -> bool:
+    """Whether wandb would find a key without asking: in the environment, or in the netrc file."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", PUBLIC_SERVER)).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+class WandbLogger:
+    """One W&B run. Called from one thread at a time; nothing it calls may raise into training."""
+
+    def __init__(self, run: Any, *, meta: RunMeta, peaks: Sequence[float | None], say: Callable[[str], None]) -> None:
+        """Takes an open run; see `start`."""
+        self._run, self._meta, self._peaks, self._say = run, meta, peaks, say
+        self._failed = False
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        meta: RunMeta,
+        config: WandbConfig,
+        folder: Path,
+        say: Callable[[str], None],
+        peaks: Sequence[float | None] = (),
+    ) -> WandbLogger | None:
+        """Opens a run: online when logged in, else offline, with one line saying which.
+
+        Args:
+            meta: Of the job; its configuration is redacted already.
+            config: Project, mode, and how long to try to go online.
+            folder: The run folder; wandb makes its own inside.
+            say: Says a line to the user.
+            peaks: Peak FLOP/s by rank; None: unknown.
+
+        Returns:
+            None when wandb cannot even log offline.
+        """
+        wanted = config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
+        if wanted == "disabled":
+            say("wandb: disabled by WANDB_MODE")
+            return None
+        online = wanted == "online" or (wanted != "offline" and is_logged_in())
+        reason = "" if online or wanted == "offline" else " (not logged in)"
+        try:
+            run = None
+            if online:
+                try:
+                    run = _open(meta, config, folder, "online")
+                except Exception as error:
+                    reason = f" (not online: {type(error).__name__})"
+            run = run or _open(meta, config, folder, "offline")
+            for metric, step_metric in METRICS:
+                run.define_metric(metric, step_metric=step_metric)
+        except Exception as error:
+            say(f"wandb: not used, {type(error).__name__}; the run folder holds everything")
+            return None
+        say(_describe(run, reason))
+        return cls(run, meta=meta, peaks=peaks, say=say)
+
+    def log_rows(self, rows: FloatArray) -> None:
+        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; one point for all of them when steps are fast."""
+        if not self._failed:
+            self._attempt(lambda: [self._run.log(point) for point in make_points(rows, self._meta, self._peaks)])
+
+    def finish(self, report: Report) -> None:
+        """Logs the table and the summary and closes the run, waiting at most `FINISH_TIMEOUT_S`."""
+        if not self._failed:
+            self._attempt(lambda: self._conclude(report))
+        closing = threading.Thread(target=lambda: self._attempt(self._run.finish), daemon=True, name="distprof-wandb")
+        closing.start()
+        closing.join(FINISH_TIMEOUT_S)
+        if closing.is_alive():
+            self._say(f"wandb: the upload is not done after {FINISH_TIMEOUT_S:.0f} s; later: wandb sync {self._folder()}")
+
+    def _conclude(self, report: Report) -> None:
+        import wandb
+
+        columns, rows = make_table(report)
+        self._run.log({"ranks_by_phase": wandb.Table(columns=[*columns], data=rows)})
+        self._run.summary.update(make_summary(report))
+
+    def _folder(self) -> Path:
+        return Path(self._run.dir).parent
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            if not self._failed:
+                self._say(f"wandb: logging stopped, {type(error).__name__}; the run folder holds everything")
+            self._failed = True
+
+
+def _open(meta: RunMeta, config: WandbConfig, folder: Path, mode: Literal["online", "offline"]) -> Any:
+    import wandb
+
+    settings = wandb.Settings(
+        silent=True, console="off", disable_git=True, disable_code=True, save_code=False, x_disable_meta=True,
+        x_disable_machine_info=True, init_timeout=config.init_timeout_s,
+    )  # fmt: skip
+    return wandb.init(
+        project=config.project, entity=config.entity, name=meta.name, dir=str(folder), config=dict(meta.config),
+        mode=mode, reinit="finish_previous", settings=settings,
+    )  # fmt: skip
+
+
+def _describe(run: Any, reason: str) -> str:
+    folder = Path(run.dir).parent
+    if getattr(run, "offline", False):
+        return f"wandb: offline{reason}; upload with: wandb sync {folder}"
+    return f"wandb: online at {run.url}"

@@ -1,0 +1,113 @@
+"""What Weights & Biases is told: points of scalars by step, one table, and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.report import Report
+from distprof.run import COLUMN, COMMUNICATION_PHASES, KINDS, PHASES, Clock, FloatArray, RunMeta
+
+MAX_POINTS = 50
+"""More new steps than this become one point of their means, so that fast steps do not flood the server."""
+METRICS = (("step", None), *((f"{group}/*", "step") for group in ("step", "phase", "flops", "comm", "memory")))
+"""Metrics to define, and the metric on their x axis."""
+
+
+def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> list[dict[str, float]]:
+    """Points for new whole steps; what was not measured is not in them.
+
+    Args:
+        rows: ``[num_ranks, num_new_steps, ROW_WIDTH]``.
+        meta: Of the job.
+        peaks: Peak FLOP/s by rank; None: unknown.
+    """
+    number = rows.shape[1]
+    windows = [rows] if number > MAX_POINTS else [rows[:, index : index + 1] for index in range(number)]
+    return [_make_point(window, meta, peaks) for window in windows]
+
+
+def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
+    """Means over a window's steps of the mean or the worst rank."""
+    table = rows.mean(axis=1)  # [num_ranks, ROW_WIDTH]; NaN stays NaN: a part is not the whole
+    job_step_ns = float(rows[:, :, COLUMN["step_host_ns"]].max(axis=0).mean())
+    point = {
+        "step": float(rows[0, -1, COLUMN["step"]]),
+        "step/time_ms": job_step_ns / 1e6,
+        "step/tokens_per_s": float(table[:, COLUMN["tokens"]].sum()) / job_step_ns * 1e9,
+        "step/loss": float(table[:, COLUMN["loss"]].mean()),
+        "step/grad_norm": float(table[:, COLUMN["grad_norm"]].mean()),
+        "step/warmup": float(rows[0, -1, COLUMN["warmup"]]),
+        "memory/current_bytes_max": float(table[:, COLUMN["memory_bytes"]].max()),
+        "memory/peak_bytes_max": float(table[:, COLUMN["memory_peak_bytes"]].max()),
+    }
+    for clock in Clock:
+        for phase in PHASES:
+            values = table[:, COLUMN[f"{phase}_{clock}_ns"]] / 1e6
+            point[f"phase/{phase}/{clock}_ms_mean"] = float(values.mean())
+            point[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
+            if np.isfinite(values).all():
+                point[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
+        exposed = sum(table[:, COLUMN[f"{phase}_{clock}_ns"]] for phase in COMMUNICATION_PHASES)
+        point[f"comm/exposed_{clock}_ratio"] = float((exposed / table[:, COLUMN[f"step_{clock}_ns"]]).mean())
+    for kind in KINDS:
+        for fact in ("count", "bytes"):
+            point[f"comm/{kind}/{fact}"] = float(table[:, COLUMN[f"{kind}_{fact}"]].mean())
+        point[f"comm/{kind}/busy_host_ms"] = float(table[:, COLUMN[f"{kind}_busy_host_ns"]].mean()) / 1e6
+    point |= _measure_flops(table, meta, peaks)
+    return {name: value for name, value in point.items() if np.isfinite(value)}
+
+
+def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
+    if meta.work is None:
+        return {}
+    device_ns = table[:, COLUMN["step_device_ns"]]
+    step_ns = device_ns if np.isfinite(device_ns).all() else table[:, COLUMN["step_host_ns"]]
+    achieved = meta.work.model_flops_per_micro_step * table[:, COLUMN["micro_steps"]] / step_ns * 1e9
+    point = {"flops/achieved_per_device": float(achieved.mean())}
+    known = [peak for peak in peaks if peak is not None]
+    if known and len(known) == len(achieved) and float((achieved / np.array(known)).max()) <= 1:
+        point["flops/mfu_ratio"] = float((achieved / np.array(known)).mean())
+    return point
+
+
+def make_table(report: Report) -> tuple[list[str], list[list[float | str | None]]]:
+    """Ranks by phase on the headline clock: columns and rows, times in ms."""
+    clock = report.headline.clock
+    phases = [phase for phase in report.phases if phase.clock == clock]
+    steps = next((step.mean_ns for step in report.steps if step.clock == clock), (None,) * len(report.ranks))
+    columns = ["rank", "host", "device", "clock", "step_ms", *(f"{phase.phase}_ms" for phase in phases)]
+    rows: list[list[float | str | None]] = [
+        [
+            rank.rank, rank.host, rank.device_name or rank.device, clock, _to_ms(steps[position]),
+            *(_to_ms(phase.mean_ns[position]) for phase in phases),
+            rank.achieved_flops_per_s, rank.mfu_ratio, rank.memory_peak_bytes,
+        ]
+        for position, rank in enumerate(report.ranks)
+    ]  # fmt: skip
+    return [*columns, "achieved_flops_per_s", "mfu_ratio", "memory_peak_bytes"], rows
+
+
+def make_summary(report: Report) -> dict[str, float | str | bool]:
+    """The headline as ``summary/...``; what was not measured is not in it."""
+    head, busiest = report.headline, report.headline.busiest
+    facts: dict[str, float | str | bool | None] = {
+        "clock": head.clock,
+        "step_mean_ms": _to_ms(head.step_mean_ns),
+        "step_median_ms": _to_ms(head.step_median_ns),
+        "step_p95_ms": _to_ms(head.step_p95_ns),
+        "tokens_per_s": head.tokens_per_s,
+        "achieved_flops_per_s": head.achieved_flops_per_s.median if head.achieved_flops_per_s else None,
+        "mfu_ratio": head.mfu_ratio,
+        "hfu_ratio": head.hfu_ratio,
+        "exposed_ratio": head.exposed_ratio,
+        "busiest_rank": busiest.rank if busiest else None,
+        "busiest_phase": busiest.phase if busiest else None,
+        "complete": report.coverage.complete,
+    }
+    return {f"summary/{name}": value for name, value in facts.items() if value is not None}
+
+
+def _to_ms(time_ns: float | None) -> float | None:
+    return None if time_ns is None else time_ns / 1e6
