@@ -61,7 +61,8 @@ class Transformer(nn.Module):
         logits: Tensor = self.head(self.final_norm(hidden))
         if targets is None:
             return logits
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss: Tensor = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return loss
 
 
 class Block(nn.Module):
