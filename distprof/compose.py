@@ -115,4 +115,5 @@ def _shorten(error: Exception) -> str:
     """Hydra's message on one line: what is wrong and what there is instead."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "Set the env"))]
-    return " ".join(kept)[:600]
+    override = getattr(error, "override", None)  # Hydra's parser names the place only here
+    return (f"{override}: " if override else "") + " ".join(kept)[:600]

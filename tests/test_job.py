@@ -123,7 +123,7 @@ def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) ->
     started = time.monotonic()
     done = run_ranks(2, [*QUICK, "train.steps=1000", "group_timeout_s=60", *drill], tmp_path)
     assert done.returncode == 1 and time.monotonic() - started < 60
-    assert "Traceback" not in done.stderr.split("torch.distributed")[0]
+    assert done.stderr.count("Traceback (most recent call last)") <= 1  # the launcher's own
     shown = run_alone(["report", str(find_folder(tmp_path))], tmp_path)
     assert shown.returncode == 3, shown.stderr
     assert re.search(r"rank 1 is missing", shown.stdout)

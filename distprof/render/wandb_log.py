@@ -96,7 +96,7 @@ class WandbLogger:
         return cls(run, meta=meta, peaks=peaks, say=say)
 
     def log_rows(self, rows: FloatArray) -> None:
-        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; one point for all of them when steps are fast."""
+        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; fast ones as one point."""
         if not self._failed:
             self._attempt(lambda: [self._run.log(point) for point in make_points(rows, self._meta, self._peaks)])
 
@@ -108,7 +108,8 @@ class WandbLogger:
         closing.start()
         closing.join(FINISH_TIMEOUT_S)
         if closing.is_alive():
-            self._say(f"wandb: the upload is not done after {FINISH_TIMEOUT_S:.0f} s; later: wandb sync {self._folder()}")
+            folder = Path(self._run.dir).parent
+            self._say(f"wandb: the upload is not done after {FINISH_TIMEOUT_S:.0f} s; later: wandb sync {folder}")
 
     def _conclude(self, report: Report) -> None:
         import wandb
@@ -116,9 +117,6 @@ class WandbLogger:
         columns, rows = make_table(report)
         self._run.log({"ranks_by_phase": wandb.Table(columns=[*columns], data=rows)})
         self._run.summary.update(make_summary(report))
-
-    def _folder(self) -> Path:
-        return Path(self._run.dir).parent
 
     def _attempt(self, work: Callable[[], object]) -> None:
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from distprof.config import ModelConfig
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         logits: Tensor = self.head(self.final_norm(hidden))
         if targets is None:
             return logits
-        loss: Tensor = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss: Tensor = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
         return loss
 
 
@@ -77,7 +77,8 @@ class Block(nn.Module):
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         """``[batch, seq_len, width]`` to the same."""
         hidden = hidden + self.attention(self.attention_norm(hidden), rotation)
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        result: Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        return result
 
 
 class Attention(nn.Module):
@@ -97,7 +98,7 @@ class Attention(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         projected: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, seq_len, width))
         return projected
 
@@ -112,7 +113,7 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[batch, seq_len, width]`` to the same."""
-        result: Tensor = self.project(F.gelu(self.expand(hidden), approximate="tanh"))
+        result: Tensor = self.project(functional.gelu(self.expand(hidden), approximate="tanh"))
         return result
 
 
@@ -127,7 +128,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[batch, seq_len, width]`` to the same."""
-        result: Tensor = self.project(F.silu(self.gate(hidden)) * self.expand(hidden))
+        result: Tensor = self.project(functional.silu(self.gate(hidden)) * self.expand(hidden))
         return result
 
 
@@ -137,7 +138,7 @@ def make_norm(config: ModelConfig) -> nn.Module:
 
 
 def make_rotation(seq_len: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the rotary angles, float32 ``[seq_len, head_width / 2]`` each (Su et al., arXiv:2104.09864)."""
+    """Cosine and sine of the rotary angles (Su et al., arXiv:2104.09864), float32 ``[seq_len, head_width / 2]`` each."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=device) / head_width)
     angles = torch.outer(torch.arange(seq_len, device=device), frequencies)
     return angles.cos(), angles.sin()

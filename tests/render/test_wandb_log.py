@@ -135,7 +135,7 @@ class BrokenWandb:
         if place == self.place:
             raise RuntimeError("key=canary is wrong")
 
-    offline, dir, summary = True, "/x/y", {}  # noqa: RUF012
+    offline, dir, summary = True, "/x/y", {}
 
     def define_metric(self, *_: Any, **__: Any) -> None:
         self.fail("define_metric")
