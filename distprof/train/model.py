@@ -138,7 +138,7 @@ def make_norm(config: ModelConfig) -> nn.Module:
 
 
 def make_rotation(seq_len: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the rotary angles (Su et al., arXiv:2104.09864), float32 ``[seq_len, head_width / 2]`` each."""
+    """Cosine and sine of the rotary angles (arXiv:2104.09864), float32 ``[seq_len, head_width / 2]`` each."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=device) / head_width)
     angles = torch.outer(torch.arange(seq_len, device=device), frequencies)
     return angles.cos(), angles.sin()
