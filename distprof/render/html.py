@@ -1,0 +1,200 @@
+"""The report as one page: no script, nothing loaded, every name escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from distprof.render.svg import COLOURS, draw_phases, draw_steps
+from distprof.render.terminal import describe_busiest, describe_ends
+from distprof.render.terminal_tables import choose_rows
+from distprof.render.units import (
+    clean_text,
+    format_bytes,
+    format_count,
+    format_flops,
+    format_flops_per_s,
+    format_milliseconds,
+    format_number,
+    format_ratio,
+    format_time,
+)
+from distprof.report import Report
+
+TEXT_LIMIT = 1_000
+MAX_NOTES = 200
+
+
+def render_html(report: Report) -> str:
+    """A page that holds everything it shows; at most a few megabytes, whatever the number of ranks and steps."""
+    style = _read_style()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    title = show(report.name)
+    body = "\n".join(
+        [
+            f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
+            *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
+            _section("Headline", _tile_headline(report)),
+            *_list_phases(report),
+            _section("Step time", draw_steps(report)),
+            _section("Communication, per step and rank", _tabulate_communication(report)),
+            _section("Ranks", _tabulate_ranks(report)),
+            _section("Coverage", _list_coverage(report)),
+            f"<details><summary>Configuration</summary><pre>{_show_config(report)}</pre></details>",
+        ]
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main></body></html>\n"
+    )
+
+
+def show(text: object, limit: int = TEXT_LIMIT) -> str:
+    """Text from a run, safe between tags and in attributes."""
+    return html.escape(clean_text(str(text), limit))
+
+
+@cache
+def _read_style() -> str:
+    return (Path(__file__).with_name("report.css")).read_text(encoding="utf-8")
+
+
+def _describe_job(report: Report) -> str:
+    names = dict.fromkeys(rank.device_name for rank in report.ranks if rank.device_name)
+    facts = [report.strategy, f"{report.world_size:,} ranks", report.backend, *list(names)[:3], report.precision]
+    return f"{', '.join(show(fact) for fact in facts)}; started {show(report.started_utc)}"
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+
+
+def _tile_headline(report: Report) -> str:
+    head = report.headline
+    achieved = head.achieved_flops_per_s
+    parameters = "" if report.flops is None else f"{format_count(report.flops.parameters)} parameters"
+    flops = "" if report.flops is None else f"{format_flops(report.flops.model_flops_per_step)} per step and rank"
+    notes = list(dict.fromkeys(rank.mfu_note for rank in report.ranks if rank.mfu_note))
+    tiles = [
+        ("step time", format_time(head.step_mean_ns), f"median {format_time(head.step_median_ns)}, {head.clock} clock"),
+        ("throughput", f"{format_number(head.tokens_per_s)} tokens/s", parameters),
+        ("FLOP/s per device", format_flops_per_s(achieved.median if achieved else None), flops),
+        ("MFU", format_ratio(head.mfu_ratio), notes[0] if notes else f"HFU {format_ratio(head.hfu_ratio)}"),
+        ("exposed communication", format_ratio(head.exposed_ratio), f"{format_time(head.exposed_ns)} per step"),
+    ]
+    cells = "".join(
+        f"<div><dt>{name}</dt><dd>{show(value)}</dd><small>{show(note)}</small></div>" for name, value, note in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl><p class="verdict">{show(describe_busiest(report))}</p>'
+
+
+def _list_phases(report: Report) -> Iterable[str]:
+    for step in report.steps:
+        phases = [phase for phase in report.phases if phase.clock == step.clock]
+        if not phases:
+            continue
+        spreads = [(phase.phase, phase.spread_ns, phase.share_ratio) for phase in phases]
+        rows = [
+            [
+                f'<i class="{_name_class(name)}"></i>{show(name)}' if name != "step" else "<b>step</b>",
+                *(format_milliseconds(value) for value in (spread.min, spread.median, spread.max)),
+                "n/a" if spread.max_rank is None else str(spread.max_rank),
+                format_ratio(share),
+            ]
+            for name, spread, share in [*spreads, ("step", step.spread_ns, 1.0)]
+        ]
+        table = _tabulate(["phase", "min, ms", "median, ms", "max, ms", "max on rank", "share"], rows)
+        title = f"Phases by rank, {show(step.clock)} clock: mean per measured step"
+        yield _section(title, draw_phases(report, step.clock) + table)
+
+
+def _name_class(phase: str) -> str:
+    return f"p-{phase}" if phase in COLOURS else "p-other"
+
+
+def _tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are safe already."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _tabulate_communication(report: Report) -> str:
+    def span(values: Sequence[float | None], form: Callable[[float | None], str]) -> str:
+        known = [value for value in values if value is not None]
+        low, high = form(min(known, default=None)), form(max(known, default=None))
+        return low if low == high else f"{low} to {high}"
+
+    rows = [
+        [
+            show(kind.kind), span(kind.count_per_step, format_count), span(kind.bytes_per_step, format_bytes),
+            span(kind.busy_host_ns, format_time),
+        ]
+        for kind in report.communication
+    ]  # fmt: skip
+    return _tabulate(["collective", "count", "payload", "busy, host clock"], rows) if rows else ""
+
+
+def _tabulate_ranks(report: Report) -> str:
+    positions = choose_rows(report)
+    rows = [
+        [
+            str(rank.rank), show(rank.host), show(rank.device), show(rank.device_name or "n/a"),
+            format_flops_per_s(rank.achieved_flops_per_s), format_ratio(rank.mfu_ratio),
+            format_bytes(rank.memory_peak_bytes), format_ratio(rank.device_utilization_ratio),
+            "n/a" if rank.device_power_w is None else f"{rank.device_power_w:.0f} W",
+            "n/a" if rank.device_temperature_c is None else f"{rank.device_temperature_c:.0f} C",
+            "n/a" if rank.last_step is None else str(rank.last_step), show(rank.ended or "no word"),
+        ]
+        for rank in (report.ranks[position] for position in positions)
+    ]  # fmt: skip
+    heads = [
+        "rank",
+        "host",
+        "device",
+        "name",
+        "FLOP/s",
+        "MFU",
+        "memory peak",
+        "busy",
+        "power",
+        "temp.",
+        "last step",
+        "ended",
+    ]
+    left_out = len(report.ranks) - len(rows)
+    note = f"<p>{left_out:,} other ranks are left out; report.json has them.</p>" if left_out else ""
+    errors = [rank for rank in report.ranks if rank.traceback][:8]
+    traces = "".join(
+        f"<details><summary>Traceback of rank {rank.rank}</summary>"
+        f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
+        for rank in errors
+    )
+    return _tabulate(heads, rows) + note + traces
+
+
+def _list_coverage(report: Report) -> str:
+    facts = report.coverage
+    lines = [
+        f"{'complete' if facts.complete else 'partial'}: {len(facts.ranks_present):,} of {facts.world_size:,} ranks",
+        f"{facts.steps_measured:,} steps measured, {facts.steps_warmup:,} of warm-up left out",
+        f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments lost; clocks: {', '.join(facts.clocks) or 'n/a'}",
+        *facts.notes[:MAX_NOTES],
+    ]
+    return f"<ul>{''.join(f'<li>{show(line)}</li>' for line in lines)}</ul>"
+
+
+def _show_config(report: Report) -> str:
+    return _show_lines(json.dumps(report.config, indent=2, default=str))
+
+
+def _show_lines(text: str) -> str:
+    return "\n".join(show(line) for line in text[:100_000].splitlines())

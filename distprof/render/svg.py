@@ -1,0 +1,104 @@
+"""The drawings of the HTML report: plain SVG, coloured by the page's style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.report import Report
+from distprof.run import PHASES, FloatArray
+
+COLOURS = tuple(phase.value for phase in PHASES)
+"""Names the style sheet has a colour for, as ``p-NAME``."""
+MAX_BARS = 64
+MAX_LINES = 16
+MAX_POINTS = 600
+WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 70
+
+
+def draw_phases(report: Report, clock: str) -> str:
+    """A bar per rank, its phases side by side; of many ranks, every n-th, which the caption says."""
+    phases = [phase for phase in report.phases if phase.clock == clock]
+    stride = -(-len(report.ranks) // MAX_BARS)
+    positions = list(range(0, len(report.ranks), stride))
+    table = _as_table([phase.mean_ns for phase in phases])
+    longest_ns = float(np.nansum(table, axis=0).max()) if table.size else 0.0
+    if longest_ns <= 0:
+        return ""
+    shapes = []
+    for row, position in enumerate(positions):
+        top = row * (BAR + GAP)
+        rank = report.ranks[position].rank
+        shapes.append(f'<text x="{LEFT - 8}" y="{top + 14}" class="end">rank {rank}</text>')
+        x = float(LEFT)
+        for phase, mean_ns in zip(phases, table[:, position], strict=True):
+            width = 0.0 if np.isnan(mean_ns) else mean_ns / longest_ns * (WIDTH - LEFT)
+            if width > 0.05:
+                label = f"rank {rank}: {phase.phase} {mean_ns / 1e6:,.2f} ms"
+                shapes.append(
+                    f'<rect class="p-{phase.phase}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
+                    f"<title>{label}</title></rect>"
+                )
+            x += width
+    shown = "" if stride == 1 else f"Every {stride}th rank is drawn. "
+    legend = "".join(f'<li><i class="p-{phase.phase}"></i>{phase.phase}</li>' for phase in phases)
+    height = len(positions) * (BAR + GAP)
+    return (
+        f'<ul class="legend">{legend}</ul>{_frame(shapes, height, "Time per phase and rank")}'
+        f"<p>{shown}The longest bar is {longest_ns / 1e6:,.1f} ms.</p>"
+    )
+
+
+def draw_steps(report: Report) -> str:
+    """Step time by step: a line per rank, or of many ranks the smallest, the median and the largest."""
+    table = _as_table(report.step_times_ns)
+    if table.size == 0 or not np.isfinite(table).any():
+        return ""
+    stride = -(-table.shape[1] // MAX_POINTS)
+    warmup = report.coverage.steps_warmup
+    if len(table) > MAX_LINES:
+        with np.errstate(all="ignore"):
+            table = np.stack([np.nanmin(table, axis=0), np.nanmedian(table, axis=0), np.nanmax(table, axis=0)])
+        names = ["smallest", "median", "largest"]
+    else:
+        names = [f"rank {rank.rank}" for rank in report.ranks]
+    top_ns = float(np.nanmax(table))
+    height, steps = 180, table.shape[1]
+    shapes = []
+    if 0 < warmup < steps:
+        shapes.append(
+            f'<rect class="warmup" x="{LEFT}" y="0" width="{_place(warmup - 0.5, steps) - LEFT:.1f}" height="{height}">'
+            "<title>warm-up</title></rect>"
+        )
+    for fraction in (0.0, 0.5, 1.0):
+        y = height - fraction * (height - 10)
+        shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        label = f"{fraction * top_ns / 1e6:,.1f} ms"
+        shapes.append(f'<text x="{LEFT - 8}" y="{max(y, 12):.1f}" class="end">{label}</text>')
+    for index, (name, line) in enumerate(zip(names, table, strict=True)):
+        points = [
+            f"{_place(step, steps):.1f},{height - line[step] / top_ns * (height - 10):.1f}"
+            for step in range(0, steps, stride)
+            if np.isfinite(line[step])
+        ]
+        shapes.append(f'<polyline class="l{index % 8}" points="{" ".join(points)}"><title>{name}</title></polyline>')
+    drawn = f"{', '.join(names)}. " if len(names) <= MAX_LINES else ""
+    shaded = "Warm-up is shaded. " if 0 < warmup < steps else ""
+    thinned = f"Every {stride}th step is drawn. " if stride > 1 else ""
+    return f"{_frame(shapes, height, 'Step time by step')}<p>{shaded}{thinned}Lines: {drawn}</p>"
+
+
+def _place(step: float, steps: int) -> float:
+    return LEFT + (step + 0.5) / steps * (WIDTH - LEFT)
+
+
+def _as_table(values: Sequence[Sequence[float | None]]) -> FloatArray:
+    return np.array([[np.nan if value is None else value for value in row] for row in values], dtype=np.float64)
+
+
+def _frame(shapes: Sequence[str], height: int, title: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" preserveAspectRatio="xMinYMin meet"><title>{title}</title>'
+        f"{''.join(shapes)}</svg>"
+    )

@@ -1,0 +1,107 @@
+"""The page: what it shows, that nothing from a run can be more than text in it, and its size."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from distprof.analyze import analyze
+from distprof.render.html import render_html
+from tests.factories import drop_rows, make_meta, make_run
+
+HOSTILE = [
+    "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)", "a\u202eb", "\x1b[31mred",
+    "\ud800", "x" * 1_000_000, "", '" onmouseover="alert(1)', "</style><style>*{}", "]]>", "&lt;b&gt;",
+]  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_shows_the_report() -> None:
+    report = analyze(make_run(num_ranks=4))
+    page = Page(render_html(report))
+    text = " ".join(page.words)
+    for phase in report.phases:
+        assert phase.phase in text
+    assert page.tags.count("rect") >= 4 * len(report.phases)
+    assert page.tags.count("polyline") == 4
+    assert "Coverage" in text and "complete: 4 of 4 ranks" in text
+
+
+def test_a_missing_rank_stands_at_the_top() -> None:
+    run = drop_rows(make_run(num_ranks=2), 1, 2)
+    ranks = (run.ranks[0], replace(run.ranks[1], ended=None))
+    page = render_html(analyze(replace(run, ranks=ranks)))
+    alert = re.search(r'<p class="alert">(.*?)</p>', page)
+    assert alert and "rank 1 is missing after step 1" in alert[1]
+    assert page.index(alert[0]) < page.index("Headline")
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_names_stay_text(name: str) -> None:
+    infos = {0: {"host": name, "error": name, "traceback": name, "ended": "failed", "notes": (name,)}}
+    meta = make_meta(name=name, strategy=name, config={name: {"key": name}})
+    text = render_html(analyze(replace(make_run(infos=infos), meta=meta)))
+    text.encode()
+    page = Page(text)
+    assert page.tags.count("script") == 0 and page.tags.count("style") == 1 and "img" not in page.tags
+    assert not any(attribute.startswith("on") for attribute in page.attributes) and page.links == []
+    assert "\x1b" not in text and "\u202e" not in text
+    assert len(text) < 1_000_000
+    assert "default-src 'none'" in text
+
+
+def test_runs_without_facts_make_a_page() -> None:
+    for run in (make_run(num_ranks=1, num_steps=1, num_warmup=0), make_run(num_steps=2, num_warmup=2)):
+        assert "Coverage" in render_html(analyze(run))
+    empty = make_run()
+    empty = replace(empty, ranks=(), rows=empty.rows[:0])
+    assert "left no record" in render_html(analyze(empty))
+
+
+def test_a_thousand_ranks_and_steps_stay_small() -> None:
+    report = analyze(make_run(num_ranks=1024, num_steps=1000))
+    text = render_html(report)
+    assert len(text.encode()) < 3 * 2**20
+    assert "Every 16th rank is drawn" in text and "smallest, median, largest" in text
+
+
+@pytest.mark.browser
+def test_a_browser_opens_it_without_a_complaint(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text(render_html(analyze(make_run(num_ranks=4))))
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium-browser"
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    done = subprocess.run(
+        [
+            chromium, *flags.split(), "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--v=0",
+            f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "report.html").as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "Phases by rank" in done.stdout
+    assert "CONSOLE" not in done.stderr and "Content Security Policy" not in done.stderr
