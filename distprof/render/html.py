@@ -120,11 +120,11 @@ def _name_class(phase: str) -> str:
     return f"p-{phase}" if phase in COLOURS else "p-other"
 
 
-def _tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are safe already."""
+def _tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> str:
+    """A table of cells that are safe already; the style sheet knows its kinds."""
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _tabulate_communication(report: Report) -> str:
@@ -178,7 +178,7 @@ def _tabulate_ranks(report: Report) -> str:
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in errors
     )
-    return _tabulate(heads, rows) + note + traces
+    return _tabulate(heads, rows, "wide names") + note + traces
 
 
 def _list_coverage(report: Report) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.render.units import format_time
 from distprof.report import Report
 from distprof.run import PHASES, FloatArray
 
@@ -14,7 +15,7 @@ COLOURS = tuple(phase.value for phase in PHASES)
 MAX_BARS = 64
 MAX_LINES = 16
 MAX_POINTS = 600
-WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 70
+WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 84
 
 
 def draw_phases(report: Report, clock: str) -> str:
@@ -35,7 +36,7 @@ def draw_phases(report: Report, clock: str) -> str:
         for phase, mean_ns in zip(phases, table[:, position], strict=True):
             width = 0.0 if np.isnan(mean_ns) else mean_ns / longest_ns * (WIDTH - LEFT)
             if width > 0.05:
-                label = f"rank {rank}: {phase.phase} {mean_ns / 1e6:,.2f} ms"
+                label = f"rank {rank}: {phase.phase} {format_time(mean_ns)}"
                 shapes.append(
                     f'<rect class="p-{phase.phase}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
                     f"<title>{label}</title></rect>"
@@ -46,7 +47,7 @@ def draw_phases(report: Report, clock: str) -> str:
     height = len(positions) * (BAR + GAP)
     return (
         f'<ul class="legend">{legend}</ul>{_frame(shapes, height, "Time per phase and rank")}'
-        f"<p>{shown}The longest bar is {longest_ns / 1e6:,.1f} ms.</p>"
+        f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
     )
 
 
@@ -74,7 +75,7 @@ def draw_steps(report: Report) -> str:
     for fraction in (0.0, 0.5, 1.0):
         y = height - fraction * (height - 10)
         shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        label = f"{fraction * top_ns / 1e6:,.1f} ms"
+        label = format_time(fraction * top_ns)
         shapes.append(f'<text x="{LEFT - 8}" y="{max(y, 12):.1f}" class="end">{label}</text>')
     for index, (name, line) in enumerate(zip(names, table, strict=True)):
         points = [
@@ -83,10 +84,10 @@ def draw_steps(report: Report) -> str:
             if np.isfinite(line[step])
         ]
         shapes.append(f'<polyline class="l{index % 8}" points="{" ".join(points)}"><title>{name}</title></polyline>')
-    drawn = f"{', '.join(names)}. " if len(names) <= MAX_LINES else ""
     shaded = "Warm-up is shaded. " if 0 < warmup < steps else ""
     thinned = f"Every {stride}th step is drawn. " if stride > 1 else ""
-    return f"{_frame(shapes, height, 'Step time by step')}<p>{shaded}{thinned}Lines: {drawn}</p>"
+    legend = "".join(f'<li><i class="l{index % 8}"></i>{name}</li>' for index, name in enumerate(names))
+    return f'<ul class="legend">{legend}</ul>{_frame(shapes, height, "Step time by step")}<p>{shaded}{thinned}</p>'
 
 
 def _place(step: float, steps: int) -> float:

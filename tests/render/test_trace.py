@@ -28,7 +28,10 @@ def test_segments_follow_each_other_and_sum_to_their_step() -> None:
     base = 7_000_000_000_000_123
     run = make_run(
         num_ranks=2, num_steps=2, num_warmup=1,
-        segments={(0, 0): make_segments(base, 1_001, 0, 2_500), (1, 1): make_segments(base + 10_000, 5, 7, truncated=True)},
+        segments={
+            (0, 0): make_segments(base, 1_001, 0, 2_500),
+            (1, 1): make_segments(base + 10_000, 5, 7, truncated=True),
+        },
     )  # fmt: skip
     _, events = read(run)
     steps = {(event["pid"], event["args"]["step"]): event for event in events if event["name"].startswith("step ")}
