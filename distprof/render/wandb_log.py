@@ -104,7 +104,7 @@ class WandbLogger:
         """Logs the table and the summary and closes the run, waiting at most `FINISH_TIMEOUT_S`."""
         if not self._failed:
             self._attempt(lambda: self._conclude(report))
-        closing = threading.Thread(target=lambda: self._attempt(self._run.finish), daemon=True, name="distprof-wandb")
+        closing = threading.Thread(target=lambda: self._attempt(self._close), daemon=True, name="distprof-wandb")
         closing.start()
         closing.join(FINISH_TIMEOUT_S)
         if closing.is_alive():
@@ -117,6 +117,12 @@ class WandbLogger:
         columns, rows = make_table(report)
         self._run.log({"ranks_by_phase": wandb.Table(columns=[*columns], data=rows)})
         self._run.summary.update(make_summary(report))
+
+    def _close(self) -> None:
+        import wandb
+
+        self._run.finish()
+        wandb.teardown()  # its service writes the end of the file when it leaves, not when the run is finished
 
     def _attempt(self, work: Callable[[], object]) -> None:
         try:

@@ -143,6 +143,9 @@ class BrokenWandb:
     def log(self, *_: Any) -> None:
         self.fail("log")
 
+    def teardown(self) -> None:
+        assert self.finished
+
     def finish(self) -> None:
         self.finished += 1
         self.fail("finish")
