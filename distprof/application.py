@@ -29,8 +29,9 @@ def run_training(arguments: list[str]) -> None:
         _train(arguments)
     except DistprofError as error:
         _refuse(str(error), arguments, error.exit_code)
-    except SystemExit:
-        raise
+    except SystemExit as leaving:
+        if leaving.code:
+            _leave_now(leaving.code if isinstance(leaving.code, int) else EXIT_FAILED)
     except BaseException as error:
         _fail(error, arguments)
 

@@ -259,6 +259,9 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         isinstance(config.hardware.peak, str) or 0 < config.hardware.peak < math.inf,
         f"hardware.peak={config.hardware.peak}: FLOP/s above 0, or auto, measure, none",
     )
+    if isinstance(config.logger, WandbConfig):
+        timeout_s = config.logger.init_timeout_s
+        _require(0 < timeout_s < math.inf, f"logger.init_timeout_s={timeout_s}: must be above 0, and finite")
     if isinstance(config.data, TextDataConfig):
         _require(config.data.workers >= 0, f"data.workers={config.data.workers}: must be 0 or more")
         _require(config.data.max_bytes > 0, f"data.max_bytes={config.data.max_bytes}: must be above 0")

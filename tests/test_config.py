@@ -237,6 +237,10 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"data": TEXT, "train.model.vocab_size": 255}, "data=text has 256 tokens; train.model.vocab_size=255"),
     ({"train.model.ffn_width": 0}, "train.model.ffn_width=0"),
     ({"name": " "}, "name: empty"),
+    (
+        {"logger": {"name": "wandb", "project": "p", "entity": None, "mode": "auto", "init_timeout_s": float("nan")}},
+        "logger.init_timeout_s=nan",
+    ),
     ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
     ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
     ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
