@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Runs the command line. Verbs do not load torch; a training job loads everything."""
     arguments = sys.argv[1:]
-    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
+    if arguments and arguments[0].isidentifier():
         from distprof.cli import run_verb
 
         sys.exit(run_verb(arguments))

@@ -65,6 +65,8 @@ def compose(arguments: list[str]) -> list[Composed]:
         hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="config")(keep)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(mask(_shorten(error), secret_values(arguments))) from None
+    except OSError as error:
+        raise UsageError(f"hydra.run.dir={error.filename}: cannot be made ({error.strerror})") from None
     return jobs
 
 
@@ -113,7 +115,10 @@ def _flatten(value: object, where: str = "") -> Iterator[tuple[str, object]]:
 
 def _shorten(error: Exception) -> str:
     """Hydra's message on one line: what is wrong and what there is instead."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if unknown := re.match(r"Could not override '([^']+)'", text):
+        return f"{unknown[1]}: unknown key; python -m distprof --help lists every key"
+    lines = [line.strip() for line in text.partition("Config search path")[0].splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "Set the env"))]
     override = getattr(error, "override", None)  # Hydra's parser names the place only here
     return (f"{override}: " if override else "") + " ".join(kept)[:600]

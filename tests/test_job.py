@@ -50,6 +50,7 @@ def means_ms(report: dict[str, Any], *phases: str) -> list[float]:
 def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path) -> None:
     done = run_alone(QUICK, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     check_identity(tmp_path, ranks=1, steps=6)
     folder = find_folder(tmp_path)
     first = (folder / "report.json").read_bytes()
@@ -148,10 +149,10 @@ def test_a_failing_rank_leaves_its_traceback(tmp_path: Path) -> None:
     ("overrides", "message"),
     [
         (["train=nope"], "Could not find 'train/nope'"),
-        (["train.stepz=1"], "stepz"),
+        (["train.stepz=1"], "train.stepz: unknown key"),
         (["+train.stepz=1"], "train.stepz: unknown key; did you mean 'steps'?"),
         (["train.steps=x"], "train.steps='x': expected a whole number"),
-        (["strategy=fsdp", "strategy.bucket_mb=3"], "bucket_mb"),
+        (["strategy=fsdp", "strategy.bucket_mb=3"], "strategy.bucket_mb: unknown key"),
         (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate makes DDP of it"),
         (["backend=nccl"], "backend=nccl needs a GPU"),
         (["train.steps=[", ""], "train.steps=["),
