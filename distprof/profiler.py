@@ -75,7 +75,8 @@ class Profiler:
         for note in notes:
             self._scribe.note(note)
         if self._ranges is not None:
-            for name, module in model.named_modules():
+            inner = model.module if isinstance(model, DistributedDataParallel) else model
+            for name, module in inner.named_modules():
                 if name and name.count(".") < self._module_depth:
                     before, after = self._ranges.module_hooks(name)
                     module.register_forward_pre_hook(before)
