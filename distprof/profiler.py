@@ -135,7 +135,7 @@ class Profiler:
         self._scribe.take(False)
         self._scribe.end(
             "terminated" if terminated else "failed",
-            error=self._clean(_last_line(error)),
+            error=None if terminated else self._clean(_last_line(error)),
             traceback=None if terminated else self._clean("".join(traceback.format_exception(error)))[-16_000:],
         )
         self._courier.finish(alone=True, timeout_s=0.0)

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from distprof import __version__
 from distprof.config import HardwareConfig, ProfileConfig
 from distprof.decode import decode
 from distprof.errors import DistprofError, UsageError
@@ -29,6 +25,7 @@ from distprof.gather import Courier, Exchange
 from distprof.hardware import find_peak
 from distprof.live import LiveSteps
 from distprof.profiler import Profiler, WarnOnce
+from distprof.provenance import read_commit, read_versions
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.functional import watch_functional
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
@@ -40,8 +37,6 @@ from distprof.redact import mask, redact, secret_values
 from distprof.run import DeviceSnapshot, FloatArray, Peak, RankInfo, RunMeta, Work
 from distprof.stream import StreamWriter
 from distprof.world import World, collect_texts, share_text
-
-PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +102,7 @@ def start_profiler(
     meta = RunMeta(
         run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         world_size=world.size, backend=world.backend, device_type=world.device.type, strategy=strategy,
-        precision=precision, work=work, versions=read_versions(), git=read_commit(),
+        precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
         config=clean_config, notes=(*world.notes, *notes),
     )  # fmt: skip
     writer, ranks, remote = _open_streams(world, folder, meta, info)
@@ -252,27 +247,3 @@ def _end_remote(remote: dict[int, StreamWriter], warn: Callable[[str], None]) ->
         except OSError as error:
             warn(f"the end of rank {rank} was not written ({error.strerror})")
         writer.close()
-
-
-def read_versions() -> dict[str, str]:
-    """Versions of what the numbers depend on; "none" for a package that is not installed."""
-    found = {"distprof": __version__, "python": platform.python_version(), "os": platform.platform()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "none"
-    found["cuda"] = torch.version.cuda or "none"
-    return found
-
-
-def read_commit() -> str | None:
-    """The commit of the working tree the job is started in, with "+" for uncommitted changes; None: not a checkout."""
-    try:
-        run = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
-        commit, changes = (
-            subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout for command in run
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit.strip() + ("+" if changes.strip() else "")

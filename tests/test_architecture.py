@@ -18,7 +18,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "errors redact",
         "decode",
         "config run",
-        "hardware flops report stream",
+        "hardware flops provenance report stream",
         "folder",
         "world",
         "compose record gather live importers simulate analyze",

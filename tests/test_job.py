@@ -207,13 +207,32 @@ def test_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=make_environment(), text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
     deadline = time.monotonic() + 60
-    while not any(b'"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")):
+    while not any(b'"type":"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 143 and "Traceback" not in errors
     assert read_run(find_folder(tmp_path)).ranks[0].ended == "terminated"
+
+
+def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_path: Path) -> None:
+    from tests.wandb_file import read_wandb_file
+
+    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1", "+logger.password=canary-pw"]
+    assert run_alone(overrides, tmp_path).returncode == 2
+    done = run_ranks(2, overrides[:3], tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("wandb: offline") == 1
+    (path,) = find_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
+    told = read_wandb_file(path)
+    assert [point["step"] for point in told.history if "step/time_ms" in point] == [0, 1, 2, 3]
+    report = read_report(tmp_path)
+    assert told.summary["summary/step_mean_ms"] == pytest.approx(report["headline"]["step_mean_ns"] / 1e6)
+    (table,) = path.parent.glob("files/media/table/ranks_by_phase*.json")
+    assert len(json.loads(table.read_text())["data"]) == 2
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or b"canary" not in file.read_bytes(), file
 
 
 def test_no_secret_is_in_any_file(tmp_path: Path) -> None:
