@@ -58,8 +58,8 @@ class TrainConfig:
     """Largest gradient norm. None: no clipping, no grad_norm phase."""
     learning_rate: float
     """AdamW's learning rate."""
-    fused_optimizer: bool | Literal["auto"]
-    """Fused AdamW. auto: on accelerators."""
+    fused_optimizer: bool
+    """AdamW as one kernel over all parameters."""
     model: ModelConfig
 
 

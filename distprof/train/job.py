@@ -24,6 +24,7 @@ from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
+from distprof.train.memory import require_memory
 from distprof.train.strategy import build_strategy, wait_for_everyone
 from distprof.world import World
 
@@ -99,14 +100,17 @@ def run_job(
         console: Where rank 0 speaks.
 
     Raises:
-        UsageError: The run folder cannot be made; on every rank.
+        UsageError: The run folder cannot be made, on every rank; or the model cannot fit, on rank 0.
     """
     audience = Audience(config, console)
     batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
+    work = count_work(config.train) if world.rank == 0 else None
+    if work is not None and world.device.type == "cpu":
+        require_memory(config, work.parameters, num_ranks=world.identity.local_world_size)
     job = start_profiler(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
         profile=config.profile, hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
-        work=count_work(config.train) if world.rank == 0 else None, notes=notes, timeout_s=config.group_timeout_s,
+        work=work, notes=notes, timeout_s=config.group_timeout_s,
         arguments=arguments, say=audience.say, on_start=audience.start,
     )  # fmt: skip
     try:

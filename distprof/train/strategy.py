@@ -150,7 +150,7 @@ def build_strategy(config: Config, world: World) -> Strategy:
         )
     elif isinstance(strategy, FsdpConfig):
         _shard(model, strategy, train.precision, world)
-    return PlainStrategy(model, _make_optimizer(model, config, world), config, world.device)
+    return PlainStrategy(model, _make_optimizer(model, config), config, world.device)
 
 
 def _shard(model: nn.Module, strategy: FsdpConfig, precision: str, world: World) -> None:
@@ -165,9 +165,8 @@ def _shard(model: nn.Module, strategy: FsdpConfig, precision: str, world: World)
     fully_shard(model, **options)
 
 
-def _make_optimizer(model: nn.Module, config: Config, world: World) -> torch.optim.Optimizer:
-    wanted = config.train.fused_optimizer
-    fused = world.device.type == "cuda" if wanted == "auto" else wanted
+def _make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
+    fused = config.train.fused_optimizer
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(parameters, lr=config.train.learning_rate, fused=fused)
 
@@ -187,7 +186,7 @@ def _prepare(config: Config, strategy: AccelerateConfig, model: nn.Module, world
         mixed_precision=precision, gradient_accumulation_steps=config.train.grad_accum, fsdp_plugin=plugin,
         cpu=world.device.type == "cpu",
     )  # fmt: skip
-    wrapped, optimizer = accelerator.prepare(model, _make_optimizer(model, config, world))
+    wrapped, optimizer = accelerator.prepare(model, _make_optimizer(model, config))
     _require_wrapper(wrapped, strategy.wrap, world.size)
     return AccelerateStrategy(wrapped, optimizer, accelerator)
 

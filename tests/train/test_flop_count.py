@@ -19,7 +19,7 @@ def make_train(model: ModelConfig, **changes: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "mode": "train", "steps": 1, "warmup_steps": 0, "seq_len": 128, "micro_batch": 1, "grad_accum": 1,
         "precision": "fp32", "activation_checkpointing": False, "compile": False, "clip_norm": 1.0,
-        "learning_rate": 1e-3, "fused_optimizer": "auto", "model": model,
+        "learning_rate": 1e-3, "fused_optimizer": True, "model": model,
     }  # fmt: skip
     return TrainConfig(**{**values, **changes})
 
