@@ -166,7 +166,9 @@ def _choose_peak(world: World, precision: str, hardware: HardwareConfig, snapsho
     if wanted == "auto" and world.device.type == "cuda":
         return find_peak(snapshot.name if snapshot else "unknown device", precision)
     measured = Peak(flops_per_s=None, source="not measured")
-    for turn in range(world.identity.local_world_size):  # one at a time: the ranks of a host share its cores
+    turns = torch.tensor([world.identity.local_world_size])
+    dist.all_reduce(turns, op=dist.ReduceOp.MAX)  # hosts may hold different numbers of ranks
+    for turn in range(int(turns)):  # one at a time: the ranks of a host share its cores
         if turn == world.identity.local_rank:
             measured = measure_peak(world.device, precision)
         dist.all_reduce(torch.zeros(1))

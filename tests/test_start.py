@@ -1,0 +1,118 @@
+"""What happens once per job: one folder, also where the ranks do not share a file system, or one refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distprof import start
+from distprof.config import HardwareConfig, ProfileConfig
+from distprof.errors import UsageError
+from distprof.folder import read_run
+from distprof.run import COLUMN, Clock, FloatArray
+from distprof.start import Job, start_profiler
+from distprof.world import World
+from tests.ranks import call_on_ranks
+
+
+def start_job(world: World, runs_dir: str, **options: Any) -> Job:
+    return start_profiler(
+        world, name="job", strategy="none", precision="fp32", config={"password": "x"}, runs_dir=runs_dir,
+        profile=ProfileConfig(level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05),
+        hardware=HardwareConfig(peak=1e9), say=lambda text: None, **options,
+    )  # fmt: skip
+
+
+def run_steps(job: Job, number: int) -> None:
+    for step in range(number):
+        with job.profiler.step(warmup=step == 0):
+            with job.profiler.phase("forward"):
+                pass
+            job.profiler.add_work(tokens=10 + step)
+            job.profiler.keep_scalars(loss=0.5)
+
+
+def work_on_one_host(world: World, runs_dir: str) -> None:
+    seen: list[FloatArray] = []
+    job = start_job(world, runs_dir, on_start=lambda meta, ranks, folder: seen.append)
+    assert [info.rank for info in job.ranks] == [0, 1]
+    run_steps(job, 5)
+    job.profiler.close()
+    job.profiler.close()  # a second time changes nothing
+    if world.rank == 0:
+        steps = [int(step) for rows in seen for step in rows[0, :, COLUMN["step"]]]
+        assert steps == [0, 1, 2, 3, 4] and all(rows.shape[0] == 2 for rows in seen)
+        run = read_run(job.folder)  # what rank 0 does next: every rank's file is whole by now
+        assert [info.ended for info in run.ranks] == ["completed"] * 2
+        assert run.column("tokens").tolist() == [[10, 11, 12, 13, 14]] * 2
+        assert run.phase_ns(Clock.HOST).sum(axis=2).tolist() == run.step_ns(Clock.HOST).tolist()
+        assert run.meta.config["password"] == "[redacted]"
+
+
+def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
+    call_on_ranks(2, work_on_one_host, str(tmp_path / "runs"), tmp_path=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert sorted(path.name for path in (folder / "ranks").iterdir()) == ["rank-00000.jsonl", "rank-00001.jsonl"]
+
+
+def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
+    if world.rank == 1:  # its disk is another one
+        agreed = start._agree_on_folder
+        start._agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
+    job = start_job(world, runs_dir)
+    run_steps(job, 3)
+    job.profiler.close()
+
+
+def test_rank_0_writes_for_a_rank_that_cannot_see_its_folder(tmp_path: Path) -> None:
+    call_on_ranks(2, work_on_two_hosts, str(tmp_path / "runs"), str(tmp_path / "b"), tmp_path=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = read_run(folder)
+    assert [info.rank for info in run.ranks] == [0, 1] and [info.ended for info in run.ranks] == ["completed"] * 2
+    assert run.column("tokens").tolist() == [[10, 11, 12]] * 2
+    assert (tmp_path / "b" / "ranks" / "rank-00001.jsonl").is_file()  # and the rank has a file of its own
+
+
+def refuse_together(world: World, runs_dir: str) -> None:
+    with pytest.raises(UsageError, match="cannot make the run folder"):
+        start_job(world, runs_dir)
+
+
+def test_all_ranks_leave_together_when_there_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    call_on_ranks(2, refuse_together, str(tmp_path / "file"), tmp_path=tmp_path)
+
+
+def fail_alone(world: World, runs_dir: str) -> None:
+    job = start_job(world, runs_dir)
+    run_steps(job, 2)
+    try:
+        with job.profiler.step(), job.profiler.phase("backward"):
+            raise ZeroDivisionError("no luck")
+    except ZeroDivisionError as error:
+        job.profiler.close(error)  # on both, and neither waits for the other
+
+
+def test_a_failure_is_written_by_each_rank_for_itself(tmp_path: Path) -> None:
+    call_on_ranks(2, fail_alone, str(tmp_path / "runs"), tmp_path=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = read_run(folder)
+    assert [info.ended for info in run.ranks] == ["failed"] * 2
+    assert run.ranks[1].error == "ZeroDivisionError: no luck" and "fail_alone" in (run.ranks[1].traceback or "")
+    assert run.column("failed").tolist() == [[0, 0, 1]] * 2
+
+
+def test_phases_are_named_and_belong_into_a_step(tmp_path: Path) -> None:
+    call_on_ranks(1, misuse, str(tmp_path / "runs"), tmp_path=tmp_path)
+
+
+def misuse(world: World, runs_dir: str) -> None:
+    profiler = start_job(world, runs_dir).profiler
+    with pytest.raises(ValueError, match="no such phase: 'sleep'"):
+        profiler.phase("sleep")
+    with pytest.raises(ValueError, match="outside"), profiler.phase("data"):
+        pass
+    assert profiler.phase("data") is profiler.phase("data")  # nothing is allocated per use
+    profiler.close()
