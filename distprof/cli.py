@@ -15,8 +15,6 @@ from distprof.folder import read_run
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
 
-VERBS = ("report", "version")
-
 
 def run_verb(arguments: list[str]) -> int:
     """Runs one verb and returns the exit code."""

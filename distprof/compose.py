@@ -80,8 +80,8 @@ def _by_device(accelerator: object, cpu: object, *, _root_: DictConfig) -> objec
 
 
 def _device_type(config: DictConfig) -> str:
-    wanted = config.get("device")
-    return resolve_device_type(wanted if wanted in ("cpu", "cuda") else "auto")
+    wanted = str(config.get("device"))
+    return wanted if wanted in ("cpu", "cuda") else resolve_device_type("auto")  # whether it is there is asked later
 
 
 def _to_plain(config: DictConfig) -> Composed:

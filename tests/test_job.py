@@ -155,6 +155,8 @@ def test_a_failing_rank_leaves_its_traceback(tmp_path: Path) -> None:
         (["strategy=fsdp", "strategy.bucket_mb=3"], "strategy.bucket_mb: unknown key"),
         (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate makes DDP of it"),
         (["backend=nccl"], "backend=nccl needs a GPU"),
+        (["train.model.width=32768"], "parameters on 1 rank(s) need at least"),
+        (["hydra.run.dir=/proc/none"], "hydra.run.dir=/proc/none"),
         (["train.steps=[", ""], "train.steps=["),
         (["data=text", "data.path=/nowhere"], "/nowhere: no such file"),
         (["runs_dir=/proc/none"], "cannot make the run folder"),
