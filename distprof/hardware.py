@@ -31,11 +31,13 @@ def _device(pattern: str, fp32: float, tf32: float | None, bf16: float | None, f
     return Device(pattern=pattern, fp32=fp32, tf32=tf32, bf16=bf16, fp16=fp16, source=source)
 
 
-MEMORY = r"( ?\d+ ?GB)?( HBM\d\w?)?"
+MEMORY = r"( ?\d+ ?GB?)?( HBM3e?)?"
+"""HBM3 only: an H100 that says HBM2e need not be the SXM board."""
 HALF_RATE = "fp16 and bf16 at the half rate of fp32 accumulation"
 
 DEVICES = (
-    _device(r"V100-SXM\d(-\d+GB)?(-LS)?|V100S-PCIE-\d+GB", 15.7, None, None, 125, "NVIDIA V100 datasheet, SXM2"),
+    _device(r"V100-SXM\d(-\d+GB)?(-LS)?", 15.7, None, None, 125, "NVIDIA V100 datasheet, SXM2"),
+    _device(r"V100S-PCIE-\d+GB", 16.4, None, None, 130, "NVIDIA V100 datasheet, V100S PCIe"),
     _device(r"V100-(PCIE|FHHL)(-\d+GB)?", 14, None, None, 112, "NVIDIA V100 datasheet, PCIe"),
     _device(r"T4", 8.1, None, None, 65, "NVIDIA T4 datasheet"),
     _device(r"A10", 31.2, 62.5, 125, 125, "NVIDIA A10 datasheet"),
@@ -60,11 +62,13 @@ DEVICES = (
     _device(rf"H200( SXM5)?{MEMORY}", 66.9, 494.7, 989.4, 989.4, "NVIDIA H200 datasheet, sparse figures halved"),
     _device(r"H20(-3e)?", 44, 74, 148, 148, "NVIDIA H20 specification"),
     _device(rf"GH200{MEMORY}", 66.9, 494.7, 989.4, 989.4, "NVIDIA GH200 datasheet, sparse figures halved"),
-    _device(rf"B[23]00{MEMORY}", 75, 1125, 2250, 2250, "NVIDIA HGX B200 and B300 datasheet, one of eight, halved"),
+    _device(
+        rf"B200{MEMORY}|B300( SXM6)?( AC)?{MEMORY}", 75, 1125, 2250, 2250, "NVIDIA HGX datasheet, one of 8, halved"
+    ),
     _device(rf"GB200{MEMORY}", 80, 1250, 2500, 2500, "NVIDIA GB200 NVL72 datasheet, one GPU, sparse figures halved"),
     _device(r"MI210", 45.3, None, 181, 181, "AMD Instinct MI210 datasheet, matrix figures"),
     _device(r"MI250", 45.3, None, 181, 181, "AMD Instinct MI250 datasheet, one of its two dies, matrix figures"),
-    _device(r"MI250X( / MI250)?", 47.9, None, 191.5, 191.5, "AMD Instinct MI250X datasheet, one of its two dies"),
+    _device(r"MI250X( / MI250)?", 47.9, None, 191.5, 191.5, "AMD Instinct MI250X datasheet, one die, matrix figures"),
     _device(r"MI3(00|25)X( OAM)?", 163.4, 653.7, 1307.4, 1307.4, "AMD Instinct MI300X and MI325X datasheets"),
     _device(r"MI350X( OAM)?", 144.2, None, 2306.9, 2306.9, "AMD Instinct MI350X datasheet"),
     _device(r"MI355X( OAM)?", 157.3, None, 2516.6, 2516.6, "AMD Instinct MI355X datasheet"),

@@ -12,6 +12,7 @@ from distprof.hardware import DEVICES, find_peak
     [
         ("Tesla V100-SXM2-32GB", "fp16", 125),
         ("Tesla V100-PCIE-16GB", "fp16", 112),
+        ("Tesla V100S-PCIE-32GB", "fp16", 130),
         ("Tesla T4", "fp16", 65),
         ("NVIDIA A10", "bf16", 125),
         ("NVIDIA A10G", "bf16", 70),
@@ -29,7 +30,9 @@ from distprof.hardware import DEVICES, find_peak
         ("NVIDIA H200", "fp32", 66.9),
         ("NVIDIA H20", "bf16", 148),
         ("NVIDIA GH200 480GB", "bf16", 989.4),
+        ("NVIDIA GH200 144G HBM3e", "bf16", 989.4),
         ("NVIDIA B200", "bf16", 2250),
+        ("NVIDIA B300 SXM6 AC", "bf16", 2250),
         ("NVIDIA GB200", "bf16", 2500),
         ("AMD Instinct MI250X / MI250", "bf16", 191.5),
         ("AMD Instinct MI300X", "bf16", 1307.4),
@@ -47,6 +50,7 @@ def test_names_as_drivers_report_them(name: str, precision: str, tera: float) ->
     [
         "NVIDIA H999", "NVIDIA A1000 Laptop GPU", "NVIDIA A100X", "NVIDIA RTX 4090 Laptop GPU", "NVIDIA L400",
         "NVIDIA GeForce RTX 4080 SUPER", "Intel Xeon", "", "NVIDIA", "NVIDIA B2000",
+        "NVIDIA H100 80GB HBM2e",
     ],
 )  # fmt: skip
 def test_an_unknown_card_has_no_peak_and_a_remedy(name: str) -> None:

@@ -26,12 +26,12 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.final_norm = make_norm(config)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
-        if config.style == "gpt2":
-            self.head.weight = self.token_embedding.weight
         self.init_weights()
 
     def init_weights(self) -> None:
         """GPT-2's initialisation: normal with 0.02; projections into the residual stream less, by depth."""
+        if self.config.style == "gpt2":
+            self.head.weight = self.token_embedding.weight  # again: `to_empty` gives each module a tensor of its own
         residual = 0.02 / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
@@ -65,6 +65,16 @@ class Transformer(nn.Module):
         return loss
 
 
+class Rotation:
+    """Rotary angles as float32 ``[seq_len, head_width / 2]`` each.
+
+    Neither a tuple nor a dataclass: FSDP2 looks for tensors inside those and casts them to the run's precision.
+    """
+
+    def __init__(self, cosine: Tensor, sine: Tensor) -> None:
+        self.cosine, self.sine = cosine, sine
+
+
 class Block(nn.Module):
     """Attention and feed-forward, each behind a norm and beside the residual stream."""
 
@@ -74,7 +84,7 @@ class Block(nn.Module):
         self.feed_forward_norm = make_norm(config)
         self.feed_forward = GatedFeedForward(config) if config.style == "llama" else FeedForward(config)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
         """``[batch, seq_len, width]`` to the same."""
         hidden = hidden + self.attention(self.attention_norm(hidden), rotation)
         result: Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
@@ -91,13 +101,13 @@ class Attention(nn.Module):
         self.query_key_value = nn.Linear(config.width, 3 * config.width, bias=bias)
         self.project = nn.Linear(config.width, config.width, bias=bias)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
         """``[batch, seq_len, width]`` to the same."""
         batch, seq_len, width = hidden.shape
         parts = self.query_key_value(hidden).view(batch, seq_len, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if rotation is not None:
-            query, key = rotate(query, *rotation), rotate(key, *rotation)
+            query, key = rotate(query, rotation), rotate(key, rotation)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         projected: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, seq_len, width))
         return projected
@@ -137,14 +147,15 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return nn.LayerNorm(config.width) if config.style == "gpt2" else nn.RMSNorm(config.width, eps=1e-5)
 
 
-def make_rotation(seq_len: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the rotary angles (arXiv:2104.09864), float32 ``[seq_len, head_width / 2]`` each."""
+def make_rotation(seq_len: int, head_width: int, device: torch.device) -> Rotation:
+    """Cosine and sine of the rotary angles (arXiv:2104.09864)."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, head_width, 2, device=device) / head_width)
     angles = torch.outer(torch.arange(seq_len, device=device), frequencies)
-    return angles.cos(), angles.sin()
+    return Rotation(angles.cos(), angles.sin())
 
 
-def rotate(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotate(values: Tensor, rotation: Rotation) -> Tensor:
     """Turns each pair of features by its position's angle, ``[batch, heads, seq_len, head_width]`` to the same."""
     left, right = values.float().chunk(2, dim=-1)
+    cosine, sine = rotation.cosine, rotation.sine
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1).to(values.dtype)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -42,3 +45,31 @@ def test_tf32_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     measure_peak(torch.device("cpu"), "tf32")
     assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+def test_a_gpu_is_timed_on_its_own_clock_with_the_launch_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+            self.name = ("start", "end")[len([entry for entry in queue if entry == "made"]) % 2]
+            queue.append("made")
+
+        def record(self) -> None:
+            queue.append(self.name)
+
+        def synchronize(self) -> None:
+            queue.append(f"wait for {self.name}")
+
+        def elapsed_time(self, other: Event) -> float:
+            assert (self.name, other.name) == ("start", "end")
+            return 1.5  # ms, as CUDA says it
+
+    cuda = SimpleNamespace(Event=Event, device=lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(module.torch, "cuda", cuda)
+    clock_s = iter((0.0, 0.1, 1.0))
+    monkeypatch.setattr(module.time, "monotonic_ns", lambda: int(next(clock_s) * 1e9))
+    times_ns = module._time_products(lambda: queue.append("multiply"), torch.device("cuda", 0))  # type: ignore[arg-type, return-value]
+    assert times_ns == [1_500_000]
+    assert queue[2:7] == ["multiply", "start", "multiply", "end", "wait for end"] and queue[:2] == ["made", "made"]

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from distprof.config import ModelConfig
-from distprof.train.model import Transformer, make_rotation, rotate
+from distprof.train import model as module
+from distprof.train.model import Rotation, Transformer, make_rotation, rotate
 
 GPT2 = ModelConfig(vocab_size=50257, layers=12, width=768, heads=12, ffn_width=None, max_seq_len=1024, style="gpt2")
 TOY = ModelConfig(vocab_size=61, layers=2, width=16, heads=2, ffn_width=None, max_seq_len=32, style="gpt2")
@@ -86,9 +92,9 @@ def test_a_model_made_on_meta_can_be_initialised_later() -> None:
     with torch.device("meta"):
         model = Transformer(TOY)
     model.to_empty(device="cpu")
-    model.head.weight = model.token_embedding.weight
     torch.manual_seed(0)
     model.init_weights()
+    assert model.head.weight is model.token_embedding.weight
     torch.manual_seed(0)
     usual = Transformer(TOY)
     torch.manual_seed(0)
@@ -98,11 +104,46 @@ def test_a_model_made_on_meta_can_be_initialised_later() -> None:
 
 
 def test_rotation_keeps_lengths_and_depends_on_distance_only() -> None:
-    cosine, sine = make_rotation(10, 8, torch.device("cpu"))
+    rotation = make_rotation(10, 8, torch.device("cpu"))
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 8).expand(2, 1, 1, 10, 8)
-    turned_query, turned_key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+    turned_query, turned_key = rotate(query, rotation), rotate(key, rotation)
     torch.testing.assert_close(turned_query.norm(dim=-1), query.norm(dim=-1))
     scores = (turned_query @ turned_key.transpose(-1, -2))[0, 0]
     torch.testing.assert_close(scores[5, 2], scores[9, 6])
     assert not torch.allclose(scores[5, 2], scores[5, 3])
+
+
+def test_sharding_in_bf16_leaves_the_angles_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: set[torch.dtype] = set()
+
+    def watch(values: Tensor, rotation: Rotation) -> Tensor:
+        seen.update((values.dtype, rotation.cosine.dtype, rotation.sine.dtype))
+        return rotate(values, rotation)
+
+    monkeypatch.setattr(module, "rotate", watch)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model, tokens = Transformer(replace(TOY, style="llama")), torch.arange(32).view(2, 16)
+        options: Any = {
+            "mesh": init_device_mesh("cpu", (1,)),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        }
+        for block in model.blocks:
+            fully_shard(block, **options)
+        fully_shard(model, **options)
+        model(tokens, tokens).backward()
+    finally:
+        dist.destroy_process_group()
+    assert seen == {torch.bfloat16, torch.float32}  # the values in the precision of the run, the angles not
+
+
+@STYLES
+def test_compiled_blocks_compute_the_same(style: Any) -> None:
+    torch.manual_seed(0)
+    model = Transformer(replace(TOY, style=style))
+    tokens = torch.arange(32).view(2, 16)
+    usual = model(tokens, tokens)
+    for block in model.blocks:
+        block.compile(backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(model(tokens, tokens), usual)
