@@ -137,11 +137,12 @@ def describe(record: StepRecord) -> list[float]:
 def test_backward_exposed_and_busy_agree_with_ddps_own_account(tmp_path: Path, width: int, depth: int) -> None:
     call_on_ranks(2, agree_with_ddp, str(tmp_path), width, depth, tmp_path=tmp_path)
     for rank in range(2):
-        ours, theirs = np.load(tmp_path / f"{rank}.npy").sum(axis=1)
-        backward, busy, overlapped = ours
-        their_backward, their_span, their_overlapped = theirs
-        assert abs(backward / their_backward - 1) < 0.05
-        assert abs((busy - overlapped) / (their_span - their_overlapped) - 1) < 0.05
+        (backward, busy, overlapped), (their_backward, their_span, their_overlapped) = np.load(
+            tmp_path / f"{rank}.npy"
+        ).transpose(0, 2, 1)
+        # Step by step, and the middle step: a thread that the machine puts off now and then is in one of the two only.
+        assert abs(np.median(backward / their_backward) - 1) < 0.05
+        assert abs(np.median((busy - overlapped) / (their_span - their_overlapped)) - 1) < 0.05
         # DDP counts from the first bucket's start to the last one's end; with one bucket that is the union.
-        assert busy <= their_span * 1.01
-        assert depth > 1 or abs(busy / their_span - 1) < 0.05
+        assert np.median(busy / their_span) <= 1.01
+        assert depth > 1 or abs(np.median(busy / their_span) - 1) < 0.05
