@@ -52,6 +52,8 @@ def _train(arguments: list[str]) -> None:
         world = join(identity, device=config.device, backend=config.backend, timeout_s=config.group_timeout_s)
         run_job(config, world, raw=job.values, notes=job.notes, arguments=arguments, console=console)
         leave()
+    if identity.launched and jobs:
+        _leave_now(0)
 
 
 def _decode(values: dict[str, object], identity: Identity) -> Config:
@@ -81,7 +83,7 @@ def _fail(error: BaseException, arguments: list[str]) -> None:
 
 
 def _leave_now(exit_code: int) -> None:
-    """Without Python's shutdown: a background thread may be waiting for ranks that are gone."""
+    """Without Python's shutdown: a thread of torch's may outlive it and abort, or wait for ranks that are gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
