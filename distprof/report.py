@@ -152,6 +152,19 @@ class FlopsReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadReport:
+    """What recording costs: steps with instruments against the shadow steps between them, host clock."""
+
+    ratio: float
+    """Median step time with instruments over the median without, less 1."""
+    low_ratio: float
+    """Lower end of the 95 % interval (block bootstrap over steps)."""
+    high_ratio: float
+    shadow_steps: int
+    """Steps without instruments that it stands on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """What the numbers stand on."""
 
@@ -193,6 +206,8 @@ class Report:
     communication: tuple[CommunicationReport, ...]
     flops: FlopsReport | None
     ranks: tuple[RankReport, ...]
+    overhead: OverheadReport | None
+    """None: too few shadow steps to tell."""
     step_times_ns: tuple[tuple[float | None, ...], ...]
     """The headline clock's step time ``[num_ranks][num_steps]``, warm-up included."""
     coverage: Coverage

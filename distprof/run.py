@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 class Phase(enum.StrEnum):
@@ -37,37 +38,50 @@ class Clock(enum.StrEnum):
 
 
 class CollectiveKind(enum.StrEnum):
-    """What kind of collective moved the bytes."""
+    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, exchanges and the like."""
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
+    OTHER = "other"
 
 
 PHASES: tuple[Phase, ...] = tuple(Phase)
 PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)}
 COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
+OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
+"""What a rank does itself, apart from the waits that stand inside these phases too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
+
+KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "exposed_device_ns")
 
 ROW_FIELDS: tuple[str, ...] = (
     "step",
     "warmup",
     "failed",
+    "shadow",
     "micro_steps",
     "tokens",
     "begin_host_ns",
     "step_host_ns",
     *(f"{phase}_host_ns" for phase in PHASES),
+    *(f"{phase}_wait_host_ns" for phase in OWN_PHASES),
     "step_device_ns",
     *(f"{phase}_device_ns" for phase in PHASES),
-    *(f"{kind}_{fact}" for kind in KINDS for fact in ("count", "bytes", "busy_host_ns")),
+    *(f"{phase}_wait_device_ns" for phase in OWN_PHASES),
+    *(f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS),
     "memory_bytes",
     "memory_peak_bytes",
     "loss",
     "grad_norm",
     "segments_lost",
 )
-"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time."""
+"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
+
+``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``: the
+union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran without
+instruments, to see what they cost; it has a step time and nothing else.
+"""
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)
 
@@ -135,6 +149,29 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """One rank's monotonic clock against rank 0's, read once."""
+
+    rank: int
+    at_ns: int
+    """When, on rank 0's clock."""
+    offset_ns: int
+    """The rank's clock less rank 0's."""
+    bound_ns: int
+    """The error is at most this: half the shortest round trip. 0: the ranks share the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReading:
+    """How fast data moves between rank 0's host and another, probed once."""
+
+    rank: int
+    """The rank of the other host that took part."""
+    bytes_per_s: float
+    """One way, over the CPU's network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
     """What is true of the whole job."""
 
@@ -156,6 +193,40 @@ class RunMeta:
     """The whole configuration, secrets redacted."""
     notes: tuple[str, ...] = ()
     """What differs from what one might expect: shortened sequences, shared devices."""
+    clock_readings: tuple[ClockReading, ...] = ()
+    """Host clocks against rank 0's, in the order read. Empty: not read; ranks of several hosts are not compared."""
+    link_readings: tuple[LinkReading, ...] = ()
+    """One per host other than rank 0's. Empty: one host, or not probed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """The collectives that one process group issues in each of some steps, matched across its ranks.
+
+    Matched on (group, step, place in the group's order, kind, bytes); steps whose ranks do not agree are left out, and
+    a warning of the run names where they part.
+    """
+
+    group: str
+    """The group's name; the same on all its ranks."""
+    ranks: IntArray
+    """Positions in ``Run.ranks`` of the members there are facts of, ``[num_members]``."""
+    size: int
+    """Number of ranks of the group, present or not."""
+    kinds: tuple[CollectiveKind, ...]
+    """``[num_collectives]``, in the order of issue; so are the next two."""
+    phases: tuple[Phase, ...]
+    """The phase in which each is issued; backward for the gradients of DDP and FSDP."""
+    sizes_bytes: tuple[int, ...]
+    """The buffer reduced or, for gathers and scatters, the whole unsharded buffer."""
+    steps: IntArray
+    """Positions on axis 1 of ``Run.rows``, ascending, ``[num_steps]``."""
+    arrival_ns: FloatArray
+    """When a rank was ready, on its own host clock, ``[num_members, num_steps, num_collectives]``."""
+    end_ns: FloatArray
+    """When it was over there, same shape; NaN: the host cannot see it."""
+    exposed_ns: FloatArray
+    """How long the rank's compute waited for it, host clock, same shape; NaN: not known; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +242,8 @@ class Run:
     """What went wrong in reading: damaged records, foreign files."""
     segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
     """Timelines of single steps by (rank, step), where they were kept."""
+    collectives: tuple[Collectives, ...] = ()
+    """One table per process group and order of collectives, where they were kept."""
 
     def column(self, name: str) -> FloatArray:
         """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""
@@ -185,9 +258,15 @@ class Run:
         """Step time on one clock, ns, ``[num_ranks, num_steps]``; NaN: not measured."""
         return self.column(f"step_{clock}_ns")
 
+    def wait_ns(self, clock: Clock) -> FloatArray:
+        """Time waited inside each own phase on one clock, ns, ``[num_ranks, num_steps, len(OWN_PHASES)]``."""
+        first = COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"]
+        return self.rows[:, :, first : first + len(OWN_PHASES)]
+
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: recorded, whole, and not warm-up."""
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: recorded, whole, no warm-up and no shadow."""
         counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
+        counted &= ~(self.column("shadow") == 1)
         return counted
 
 

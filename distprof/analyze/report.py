@@ -45,6 +45,7 @@ def analyze(run: Run) -> Report:
         communication=tuple(report_communication(basis)),
         flops=report_flops(basis),
         ranks=tuple(report_ranks(basis, reached)),
+        overhead=None,
         step_times_ns=_list_step_times(run, headline),
         coverage=report_coverage(basis, timings, headline),
         config=meta.config,

@@ -28,6 +28,8 @@ class StepRecord:
     step: int
     warmup: bool
     failed: bool
+    shadow: bool = False
+    """Ran without instruments."""
     micro_steps: int
     tokens: int
     step_host_ns: int
@@ -40,7 +42,10 @@ class StepRecord:
     """(kind code, bytes, start host ns, end host ns); end 0: not seen by the host."""
     scalars: tuple[float | None, float | None]
     """Loss and gradient norm."""
+    wait_host_ns: list[int] | None = None
+    """Waited in collectives that stand inside own phases, by position in `OWN_PHASES`. None: not known."""
     phase_device_ns: list[int] | None = None
+    wait_device_ns: list[int] | None = None
     step_device_ns: int | None = None
 
 

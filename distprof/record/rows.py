@@ -10,7 +10,10 @@ import numpy as np
 import torch
 
 from distprof.record.recorder import StepRecord
-from distprof.run import COLUMN, KINDS, PHASES, ROW_WIDTH, FloatArray
+from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
+
+_PHASES_HOST, _PHASES_DEVICE = (COLUMN[f"{PHASES[0]}_{clock}_ns"] for clock in ("host", "device"))
+_WAITS_HOST, _WAITS_DEVICE = (COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"] for clock in ("host", "device"))
 
 
 def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes: int | None) -> FloatArray:
@@ -22,7 +25,8 @@ def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes:
         memory_peak_bytes: The largest so far, read when the step was packed.
     """
     facts: dict[str, float | None] = {
-        "step": record.step, "warmup": record.warmup, "failed": record.failed, "micro_steps": record.micro_steps,
+        "step": record.step, "warmup": record.warmup, "failed": record.failed, "shadow": record.shadow,
+        "micro_steps": record.micro_steps,
         "tokens": record.tokens, "begin_host_ns": record.segments.begin_ns, "step_host_ns": record.step_host_ns,
         "step_device_ns": record.step_device_ns, "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
         "loss": record.scalars[0], "grad_norm": record.scalars[1], "segments_lost": record.segments_lost,
@@ -31,9 +35,12 @@ def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes:
     for name, value in facts.items():
         if value is not None and np.isfinite(value):
             row[COLUMN[name]] = value
-    for clock, totals in (("host", record.phase_host_ns), ("device", record.phase_device_ns)):
-        for phase, total in zip(PHASES, totals or (), strict=False):
-            row[COLUMN[f"{phase}_{clock}_ns"]] = total
+    for first, totals in (
+        (_PHASES_HOST, record.phase_host_ns), (_PHASES_DEVICE, record.phase_device_ns),
+        (_WAITS_HOST, record.wait_host_ns), (_WAITS_DEVICE, record.wait_device_ns),
+    ):  # fmt: skip
+        if totals is not None:
+            row[first : first + len(totals)] = totals
     if record.phase_host_ns is not None:
         _pack_collectives(row, record.collectives)
     return row
