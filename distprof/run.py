@@ -78,9 +78,9 @@ ROW_FIELDS: tuple[str, ...] = (
 )
 """One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
 
-``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``: the
-union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran without
-instruments, to see what they cost; it has a step time and nothing else.
+``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
+the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
+without instruments, to see what they cost; it has a step time and nothing else.
 """
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)

@@ -66,8 +66,8 @@ def make_run(
     """
     rows = np.full((num_ranks, num_steps, ROW_WIDTH), np.nan)
     usual: dict[str, npt.ArrayLike] = {
-        "step": np.arange(num_steps), "warmup": np.arange(num_steps) < num_warmup, "failed": 0, "shadow": 0, "micro_steps": 1,
-        "tokens": 1024, "memory_bytes": 2e9, "memory_peak_bytes": 3e9, "loss": 2.5, "grad_norm": 0.5,
+        "step": np.arange(num_steps), "warmup": np.arange(num_steps) < num_warmup, "failed": 0, "shadow": 0,
+        "micro_steps": 1, "tokens": 1024, "memory_bytes": 2e9, "memory_peak_bytes": 3e9, "loss": 2.5, "grad_norm": 0.5,
         "segments_lost": 0, "all_reduce_count": 3, "all_reduce_bytes": 4_000_000, "all_reduce_busy_host_ns": 30 * MS,
         "reduce_scatter_count": 0, "reduce_scatter_bytes": 0, "reduce_scatter_busy_host_ns": 0,
         "all_gather_count": 0, "all_gather_bytes": 0, "all_gather_busy_host_ns": 0,
