@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from distprof.waiting import ClockReport, Stall, Verdict, WaitReport, WhatIf
+
 SCHEMA = "distprof.report/1"
 
 
@@ -158,7 +160,7 @@ class OverheadReport:
     ratio: float
     """Median step time with instruments over the median without, less 1."""
     low_ratio: float
-    """Lower end of the 95 % interval (block bootstrap over steps)."""
+    """Lower end of the 95 % interval of the median; exact, whatever the noise."""
     high_ratio: float
     shadow_steps: int
     """Steps without instruments that it stands on."""
@@ -199,11 +201,18 @@ class Report:
     device_type: str
     strategy: str
     precision: str
+    verdict: Verdict
     headline: Headline
     steps: tuple[StepReport, ...]
     phases: tuple[PhaseReport, ...]
     """Every phase on every clock measured; phases that no rank spent time in are left out."""
     communication: tuple[CommunicationReport, ...]
+    waits: tuple[WaitReport, ...]
+    """Where the ranks recorded their collectives; empty elsewhere."""
+    what_if: tuple[WhatIf, ...]
+    stalls: tuple[Stall, ...]
+    clocks: tuple[ClockReport, ...]
+    """One per clock. Empty: not read."""
     flops: FlopsReport | None
     ranks: tuple[RankReport, ...]
     overhead: OverheadReport | None

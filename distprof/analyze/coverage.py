@@ -91,8 +91,11 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
         notes.append("no measured step was reported by every rank present: every statistic is n/a")
     if failed := int((run.column("failed") == 1).any(axis=0).sum()):
         notes.append(f"{failed} step(s) failed on some rank and are left out")
-    left_out = (basis.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)).any(axis=0) & ~basis.counted
-    if partial := int(left_out.sum()):
+    shadow = run.column("shadow") == 1
+    if shadows := int(shadow.any(axis=0).sum()):
+        notes.append(f"{shadows} shadow step(s) ran without instruments, to see what recording costs, and are left out")
+    left_out = basis.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
+    if partial := int((left_out.any(axis=0) & ~shadow.any(axis=0) & ~basis.counted).sum()):
         notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"

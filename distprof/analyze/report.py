@@ -6,12 +6,21 @@ import numpy as np
 
 from distprof import __version__
 from distprof.analyze.basis import Timing, choose_headline, find_basis, read_timing
+from distprof.analyze.clock_report import report_clocks
 from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
+from distprof.analyze.culprit import find_culprit
+from distprof.analyze.cycles import find_cycles
 from distprof.analyze.efficiency import measure_efficiency, report_flops
 from distprof.analyze.headline import report_headline
+from distprof.analyze.link import find_slow_link
+from distprof.analyze.overhead import measure_overhead
 from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
+from distprof.analyze.stalls import list_stalls
+from distprof.analyze.verdict import find_verdict
+from distprof.analyze.waits import report_waits
+from distprof.analyze.what_if import list_what_ifs
 from distprof.report import SCHEMA, Report
 from distprof.run import Clock, Run
 
@@ -27,6 +36,12 @@ def analyze(run: Run) -> Report:
     timings = [timing for timing in (device, host) if timing is not None]
     headline = choose_headline(basis, host, device)
     reached = measure_efficiency(basis, headline)
+    cycles = find_cycles(basis, headline)
+    culprit = find_culprit(cycles)
+    verdict = find_verdict(basis, cycles, culprit, find_slow_link(basis, cycles))
+    if verdict.rank is None:
+        culprit = None
+    summary = report_headline(basis, headline, reached)
     meta = run.meta
     return Report(
         schema=SCHEMA,
@@ -39,13 +54,18 @@ def analyze(run: Run) -> Report:
         device_type=meta.device_type,
         strategy=meta.strategy,
         precision=meta.precision,
-        headline=report_headline(basis, headline, reached),
+        verdict=verdict,
+        headline=summary,
         steps=tuple(report_step(basis, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(basis, timing)),
         communication=tuple(report_communication(basis)),
+        waits=tuple(report_waits(basis)),
+        what_if=tuple(list_what_ifs(cycles, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
+        stalls=tuple(list_stalls(basis, cycles)),
+        clocks=tuple(report_clocks(basis)),
         flops=report_flops(basis),
         ranks=tuple(report_ranks(basis, reached)),
-        overhead=None,
+        overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
         coverage=report_coverage(basis, timings, headline),
         config=meta.config,

@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.analyze.coverage import name_ranks
+from distprof.render.overhead import describe_overhead
 from distprof.render.terminal_tables import (
     tabulate_communication,
     tabulate_devices,
     tabulate_phases,
     tabulate_ranks,
+    tabulate_verdict,
 )
 from distprof.render.units import (
     NOT_MEASURED,
@@ -27,6 +29,7 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
+from distprof.render.verdict import describe_clocks, describe_stall, describe_verdict
 from distprof.report import Headline, RankReport, Report, Spread
 
 MAX_ALERTS = 12
@@ -45,17 +48,25 @@ def render_terminal(report: Report, console: Console) -> None:
     """Prints a report, fitted to the console's width and to what its encoding can say."""
     parts: list[RenderableType] = [
         *(Text(line, style="bold red") for line in describe_ends(report)),
+        *_open_with_verdict(report),
         _title(report),
         Text(),
         _grid(_list_headline(report)),
     ]
     for clock in [step.clock for step in report.steps]:
         parts += tabulate_phases(report, clock, console)
+    parts += tabulate_verdict(report, console)
     parts += tabulate_ranks(report, console)
     parts += tabulate_devices(report, console)
     parts += tabulate_communication(report, console)
     parts += [Text(), Text("coverage", style="bold"), _grid(_list_coverage(report))]
     console.print(Segments(_make_encodable(console.render(Group(*parts)), console.encoding)), end="")
+
+
+def _open_with_verdict(report: Report) -> list[RenderableType]:
+    sentence = describe_verdict(report)
+    style = "bold red" if report.verdict.critical else "bold"
+    return [Text(sentence, style=style), Text()] if sentence else []
 
 
 def describe_ends(report: Report) -> list[str]:
@@ -189,7 +200,11 @@ def _list_coverage(report: Report) -> list[tuple[str, RenderableType]]:
         ("steps", Text(f"{facts.steps_measured:,} measured, {facts.steps_warmup:,} of warm-up left out{planned}")),
         ("lost", Text(f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments")),
         ("clocks", Text(", ".join(facts.clocks) or NOT_MEASURED)),
+        ("recording", Text(describe_overhead(report.overhead))),
     ]
+    if clocks := describe_clocks(report):
+        rows.append(("hosts' clocks", Text(f"against rank 0: {clocks}")))
+    rows += [("stall", Text(describe_stall(stall))) for stall in report.stalls]
     notes = [Text(clean_text(note, TEXT_LIMIT)) for note in facts.notes[:MAX_NOTES]]
     if len(facts.notes) > MAX_NOTES:
         notes.append(Text(f"and {len(facts.notes) - MAX_NOTES:,} more, in report.json"))

@@ -22,6 +22,7 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
+from distprof.render.verdict import list_evidence, list_waits, list_what_ifs
 from distprof.report import PhaseReport, RankReport, Report, Spread
 from distprof.run import COMMUNICATION_PHASES
 
@@ -120,6 +121,27 @@ def tabulate_devices(report: Report, console: Console) -> list[RenderableType]:
     name = ("device", [clean_text(rank.device, 12) for rank in ranks])
     tables = (_table([("rank", _number(ranks)), name, *told], gap=gap, left={"device"}) for gap in (2, 1))
     return [*_head("devices, before the first step"), choose_fitting(tables, console)]
+
+
+def tabulate_verdict(report: Report, console: Console) -> list[RenderableType]:
+    """What the verdict stands on, what changes would buy, and who waited for whom."""
+    parts: list[RenderableType] = []
+    for title, heads, rows in (
+        ("evidence, per step", ("sign", "the rank", "the others", "steps that agree"), list_evidence(report.verdict)),
+        (
+            "what if: the recorded steps, run again (ceilings; they do not add up)",
+            ("change", "step", "shorter by", "tokens/s", "rank-hours a day"), list_what_ifs(report),
+        ),
+        (
+            "waits: until the last rank arrives, and the transfer after it, per collective",
+            ("collective", "group", "count", "payload", "wait", "transfer", "last"), list_waits(report),
+        ),
+    ):  # fmt: skip
+        if rows:
+            columns = [(head, [row[index] for row in rows]) for index, head in enumerate(heads)]
+            tables = (_table(kept, gap=gap) for kept in (columns, columns[:1] + columns[2:]) for gap in (2, 1))
+            parts += [*_head(title), choose_fitting(tables, console)]
+    return parts
 
 
 def tabulate_communication(report: Report, console: Console) -> list[RenderableType]:

@@ -1,0 +1,133 @@
+"""What time was it on rank 0 when a rank's clock showed this, and how wrong can that be?
+
+Two hosts' clocks run at slightly different rates, so between two readings the offset changes evenly. The bound covers
+the readings' own errors and what the rates may have changed in between; a comparison closer than it is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.run import ClockReading, FloatArray, IntArray, Run
+
+MAX_DRIFT_RATIO = 1e-4
+"""How fast two clocks may part when there is one reading only: two crystals, each within 50 parts per million."""
+MAX_WANDER_RATIO = 1e-6
+"""How far the rate may be from its mean between readings: what some degrees do to a crystal."""
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Track:
+    """The readings of one clock, in order. ``[num_readings]`` each."""
+
+    at_ns: FloatArray
+    """On rank 0's clock."""
+    offset_ns: FloatArray
+    """The clock less rank 0's."""
+    bound_ns: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockMap:
+    """Every rank's monotonic clock against rank 0's. Positions are those of ``Run.ranks``; arrays keep their shape."""
+
+    clock: IntArray
+    """Which clock each rank reads, ``[num_ranks]``: equal numbers share one; `UNKNOWN`: nobody knows how it stands."""
+    tracks: tuple[_Track, ...]
+    """By clock number."""
+
+    def offset_ns(self, position: int, at_ns: npt.ArrayLike) -> FloatArray:
+        """The rank's clock less rank 0's when rank 0's clock shows ``at_ns``; NaN: unknown."""
+        at = np.asarray(at_ns, dtype=np.float64)
+        if self.clock[position] == UNKNOWN:
+            return np.full(at.shape, np.nan)
+        track = self.tracks[self.clock[position]]
+        return _follow(track.at_ns, track.offset_ns, at)
+
+    def bound_ns(self, position: int, at_ns: npt.ArrayLike) -> FloatArray:
+        """How wrong `offset_ns` can be, and with it `to_reference`; 0: the rank reads rank 0's clock; inf: unknown."""
+        at = np.asarray(at_ns, dtype=np.float64)
+        if self.clock[position] == UNKNOWN:
+            return np.full(at.shape, np.inf)
+        track = self.tracks[self.clock[position]]
+        if not (track.bound_ns.any() or track.offset_ns.any()):
+            return np.zeros(at.shape)
+        away: FloatArray = np.abs(at[..., None] - track.at_ns).min(axis=-1)
+        if len(track.at_ns) == 1:
+            bound: FloatArray = track.bound_ns[0] + MAX_DRIFT_RATIO * away
+        else:
+            left = _find_left(track.at_ns, at)
+            place = (at - track.at_ns[left]) / np.diff(track.at_ns)[left]  # beyond the readings both errors tell more
+            bound = np.abs(1 - place) * track.bound_ns[left] + np.abs(place) * track.bound_ns[left + 1]
+            bound = bound + MAX_WANDER_RATIO * away
+        return bound / (1 - MAX_DRIFT_RATIO)  # `to_reference` goes the other way, at the rate of the rank's clock
+
+    def pair_bound_ns(self, first: int, second: int, at_ns: npt.ArrayLike) -> FloatArray:
+        """How wrong the difference of two ranks' times on rank 0's clock can be; 0: they share a clock."""
+        at = np.asarray(at_ns, dtype=np.float64)
+        if self.clock[first] == self.clock[second] != UNKNOWN:
+            return np.zeros(at.shape)
+        return self.bound_ns(first, at) + self.bound_ns(second, at)
+
+    def to_reference(self, position: int, times_ns: npt.ArrayLike) -> FloatArray:
+        """Times of the rank's own clock on rank 0's; NaN: unknown."""
+        times = np.asarray(times_ns, dtype=np.float64)
+        if self.clock[position] == UNKNOWN:
+            return np.full(times.shape, np.nan)
+        track = self.tracks[self.clock[position]]
+        return times - _follow(track.at_ns + track.offset_ns, track.offset_ns, times)
+
+    def comparable(self, *positions: int) -> bool:
+        """Whether times of these ranks can be compared at all, within their bounds."""
+        numbers = self.clock[list(positions)]
+        return bool((numbers != UNKNOWN).all())
+
+
+def map_clocks(run: Run) -> ClockMap:
+    """How the ranks' clocks stand to rank 0's. A run without readings on one host has one clock; on several, nobody
+    knows.
+    """
+    readings: dict[int, list[ClockReading]] = {}
+    for reading in run.meta.clock_readings:
+        readings.setdefault(reading.rank, []).append(reading)
+    shared = not readings and len({info.host for info in run.ranks}) <= 1
+    found: dict[tuple[tuple[int, int, int], ...], int] = {((0, 0, 0),): 0}
+    clock = []
+    for info in run.ranks:
+        key = _order_readings(readings.get(info.rank, []))
+        if info.rank == 0 or shared or (key and not any(offset or bound for _, offset, bound in key)):
+            key = ((0, 0, 0),)
+        clock.append(found.setdefault(key, len(found)) if key else UNKNOWN)
+    tracks = (np.array(key, dtype=np.float64).T for key in found)
+    return ClockMap(
+        clock=np.array(clock, dtype=np.int64),
+        tracks=tuple(_Track(at_ns=at, offset_ns=offset, bound_ns=bound) for at, offset, bound in tracks),
+    )
+
+
+def _order_readings(readings: list[ClockReading]) -> tuple[tuple[int, int, int], ...]:
+    """(at, offset, bound) in the order of both clocks; what contradicts it, such as a second reading, is left out."""
+    kept: list[tuple[int, int, int]] = []
+    for reading in sorted(readings, key=lambda item: (item.at_ns, item.bound_ns)):
+        own_ns = reading.at_ns + reading.offset_ns
+        if not kept or (reading.at_ns > kept[-1][0] and own_ns > kept[-1][0] + kept[-1][1]):
+            kept.append((reading.at_ns, reading.offset_ns, reading.bound_ns))
+    return tuple(kept)
+
+
+def _follow(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
+    """The line through the values at the knots, and on beyond them; one value is there for ever."""
+    if len(knots) == 1:
+        return np.where(np.isnan(at), np.nan, values[0])
+    left = _find_left(knots, at)
+    followed: FloatArray = values[left] + (at - knots[left]) * (np.diff(values) / np.diff(knots))[left]
+    return followed
+
+
+def _find_left(knots: FloatArray, at: FloatArray) -> IntArray:
+    """The reading before each time, such that there is one after it; beyond the readings the outermost two."""
+    return np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)

@@ -1,0 +1,160 @@
+"""The steps as ranks live through them: from the end of one step's last wait to the end of the next one's.
+
+Between two waits a rank is on its own, so that own time is a difference of two stamps of one clock and needs no other.
+What a rank does after a step's last wait (the optimizer, say) makes it late into the next step's first: a cycle counts
+it there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.basis import Basis, BoolArray, Timing
+from distprof.analyze.clocks import map_clocks
+from distprof.analyze.line_up import Lined, line_up
+from distprof.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
+
+_OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
+_WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycles:
+    """Own time, waits and transfers of the ranks that count, collective by collective, in order of issue."""
+
+    source: str
+    """"collectives": every collective is known. "rows": one wait per step stands for all of them."""
+    clock: Clock
+    positions: IntArray
+    """Positions in ``Run.ranks``, ``[num_ranks]``."""
+    steps: IntArray
+    """Positions on axis 1 of ``Run.rows``, ``[num_cycles]``."""
+    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
+    """For each collective the groups that run it: name, and places on axis 0 below."""
+    blocking: BoolArray
+    """Whether the ranks wait for it where they issue it, ``[num_collectives]``; the last one's always."""
+    gap_ns: FloatArray
+    """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``; so are the next two."""
+    exposed_ns: FloatArray
+    """Waited for it; 0 where not blocking."""
+    transfer_ns: FloatArray
+    """From when the last member was there and the one before it was through, to the end; the same for its members."""
+    phase_ns: FloatArray
+    """Own phases less the waits inside them, ``[num_ranks, num_cycles, len(OWN_PHASES)]``; NaN: not measured."""
+
+    @property
+    def cycle_ns(self) -> FloatArray:
+        """How long each cycle took, ``[num_cycles]``: the ranks' median, since all leave the last wait together."""
+        long: FloatArray = np.median(self.gap_ns.sum(axis=2) + self.exposed_ns.sum(axis=2), axis=0)
+        return long
+
+
+def find_cycles(basis: Basis, timing: Timing | None) -> Cycles | None:
+    """The cycles of a run: from its collectives where the ranks recorded them, else from its rows.
+
+    Args:
+        basis: The ranks and steps that count.
+        timing: The headline clock, whose rows are used.
+
+    Returns:
+        None with fewer than two ranks, or where no wait was measured.
+    """
+    if timing is None or basis.present.sum() < 2 or not bool(timing.measured[basis.present].all()):
+        return None
+    lined = line_up(basis) if timing.clock is Clock.HOST else None
+    if lined is not None:
+        return _from_collectives(basis, lined)
+    return _from_rows(basis, timing)
+
+
+def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
+    arrival_ns = lined.arrival_ns
+    exposed_ns = np.where(lined.blocking, np.nan_to_num(lined.exposed_ns), 0.0)
+    resume_ns = arrival_ns + exposed_ns
+    gap_ns = np.empty_like(arrival_ns)
+    gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
+    begin_ns = basis.run.column("begin_host_ns")[lined.positions]
+    over_ns = begin_ns + basis.run.column("step_host_ns")[lined.positions]
+    tail_ns = over_ns[:, lined.steps] - resume_ns[:, :, -1]
+    before = _find_predecessors(basis, lined.steps)
+    at = np.searchsorted(lined.steps, np.maximum(before, 0))
+    known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
+    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], tail_ns)
+    idle_ns = np.where(before >= 0, begin_ns[:, lined.steps] - over_ns[:, np.maximum(before, 0)], 0.0)
+    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + np.maximum(idle_ns, 0)
+    last = lined.phases[-1]
+    return Cycles(
+        source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
+        blocking=lined.blocking, gap_ns=np.maximum(gap_ns, 0), exposed_ns=exposed_ns,
+        transfer_ns=_find_transfers(basis, lined, exposed_ns),
+        phase_ns=_take_phases(basis, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
+    )  # fmt: skip
+
+
+def _find_transfers(basis: Basis, lined: Lined, exposed_ns: FloatArray) -> FloatArray:
+    """Where clocks can be compared: end less whichever is later, the last arrival or the end before. Else the shortest
+    wait of a member, which had nobody to wait for; and nothing for what nobody waits for."""
+    clocks = map_clocks(basis.run)
+    left_ns = np.where(lined.blocking, lined.arrival_ns + exposed_ns, np.nan)
+    end_ns = np.where(np.isfinite(lined.end_ns), lined.end_ns, left_ns)
+    there = [clocks.to_reference(int(position), lined.arrival_ns[row]) for row, position in enumerate(lined.positions)]
+    over = [clocks.to_reference(int(position), end_ns[row]) for row, position in enumerate(lined.positions)]
+    transfer_ns = np.zeros_like(exposed_ns)
+    free: dict[str, FloatArray] = {}
+    for index, parties in enumerate(lined.parties):
+        for group, members in parties:
+            arrived = np.max([there[member][:, index] for member in members], axis=0)
+            ended = np.min([over[member][:, index] for member in members], axis=0)
+            started = np.maximum(arrived, free.get(group, arrived))
+            took = ended - started
+            shortest = exposed_ns[members, :, index].min(axis=0)
+            transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
+            free[group] = np.where(np.isfinite(ended), ended, started)
+    return transfer_ns
+
+
+def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
+    positions = np.flatnonzero(basis.present)
+    steps = np.flatnonzero(timing.used)
+    before = _find_predecessors(basis, steps)
+    waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
+    exposed_ns = basis.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
+    phase_ns = _take_phases(basis, timing.clock, positions, steps, before, Phase.BACKWARD, np.zeros(1))
+    own_ns = phase_ns.sum(axis=2)
+    whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
+    if not whole.any() or not exposed_ns[:, whole].any():
+        return None
+    transfer_ns = np.broadcast_to(exposed_ns[:, whole].min(axis=0), exposed_ns[:, whole].shape)
+    return Cycles(
+        source="rows", clock=timing.clock, positions=positions, steps=steps[whole],
+        parties=((("default", np.arange(len(positions))),),), blocking=np.array([True]),
+        gap_ns=own_ns[:, whole, None], exposed_ns=exposed_ns[:, whole, None], transfer_ns=transfer_ns[:, :, None],
+        phase_ns=phase_ns[:, whole],
+    )  # fmt: skip
+
+
+def _find_predecessors(basis: Basis, steps: IntArray) -> IntArray:
+    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one."""
+    numbers = np.nanmax(basis.run.column("step")[basis.present], axis=0, initial=-1)
+    whole = basis.recorded[basis.present].all(axis=0) & (basis.run.column("failed")[basis.present] == 0).all(axis=0)
+    previous = steps - 1
+    follows = (previous >= 0) & whole[previous] & (numbers[previous] == numbers[steps] - 1)
+    return np.where(follows, previous, -1)
+
+
+def _take_phases(
+    basis: Basis, clock: Clock, positions: IntArray, steps: IntArray, before: IntArray, last: Phase, idle_ns: FloatArray
+) -> FloatArray:
+    """Own phases by cycle: those that follow the last wait are taken from the step before, where there is one."""
+    spent = basis.run.phase_ns(clock)[:, :, _OWN_CODES]
+    own_ns = (spent - np.nan_to_num(basis.run.wait_ns(clock)))[positions]
+    taken = own_ns[:, steps]
+    after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
+    for phase in after:
+        code = OWN_PHASES.index(phase)
+        earlier = own_ns[:, np.where(before >= 0, before, steps), code]
+        taken[:, :, code] = np.where(np.isfinite(earlier), earlier, taken[:, :, code])
+    taken[:, :, OWN_PHASES.index(Phase.OTHER)] += np.maximum(idle_ns, 0)
+    return taken

@@ -1,0 +1,174 @@
+"""Who held whom up, and why? One answer, or the reason that there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.basis import Basis
+from distprof.analyze.bootstrap import find_interval, midmean
+from distprof.analyze.culprit import MIN_CYCLES, Culprit, compare_to_others
+from distprof.analyze.cycles import Cycles
+from distprof.analyze.link import SlowLink
+from distprof.analyze.replay import replay
+from distprof.analyze.stalls import find_far
+from distprof.run import OWN_PHASES, Clock, FloatArray, Phase
+from distprof.waiting import Estimate, Evidence, Verdict
+
+CRITICAL_RATIO = 0.1
+"""Of the step."""
+JITTER_RATIO = 0.05
+"""Of the step: what waiting for whoever is last must cost to be worth a word."""
+MIN_PRESENT_RATIO = 0.5
+"""Of the ranks."""
+CAUSES = {
+    Phase.DATA: "input", Phase.FORWARD: "compute", Phase.BACKWARD: "compute", Phase.GRAD_NORM: "gradient norm",
+    Phase.OPTIMIZER: "optimizer", Phase.OTHER: "outside the phases",
+}  # fmt: skip
+
+
+def find_verdict(basis: Basis, cycles: Cycles | None, culprit: Culprit | None, link: SlowLink | None) -> Verdict:
+    """Weighs what was found.
+
+    Args:
+        basis: The ranks and steps that count.
+        cycles: None: no waits to look at.
+        culprit: The rank whose excess costs most, if any.
+        link: A link that moves data no faster than the steps need, if any.
+    """
+    short = _find_shortage(basis, cycles)
+    if cycles is None or short is not None:
+        return _say_none(cycles, short or "no waits were measured")
+    if link is not None and (culprit is None or float(link.lost_ns.mean()) > float(culprit.lost_ns.mean())):
+        return _blame_link(cycles, link)
+    if culprit is not None:
+        return _blame_rank(basis, cycles, culprit)
+    return _blame_nobody(cycles)
+
+
+def _find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
+    present, world = int(basis.present.sum()), basis.run.meta.world_size
+    if world == 1:
+        return "one rank: nobody to wait for"
+    if present < max(2, MIN_PRESENT_RATIO * world):
+        return f"{present} of {world} ranks are there: too few to compare"
+    if cycles is None:
+        return "no waits were measured: they need profile=phases and a strategy that synchronises"
+    if len(cycles.steps) < MIN_CYCLES:
+        return f"{len(cycles.steps)} measured steps: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
+    return None
+
+
+def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None) -> tuple[Estimate, Estimate]:
+    """What a change is worth per step: the mean over steps and its share of the step, with their intervals.
+
+    Args:
+        lost_ns: By cycle.
+        whole_ns: Mean cycle.
+        excess_ns: Of a steady culprit: the change takes its usual excess away, whose own error is then part of it.
+    """
+    value = float(lost_ns.mean())
+    if excess_ns is None:
+        low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
+    else:
+        centre = float(midmean(excess_ns))
+        low, high = find_interval(
+            np.stack([lost_ns, excess_ns]),
+            lambda drawn: drawn[0].mean(axis=-1) * midmean(drawn[1]) / centre,
+        )
+    low, high = min(low, value), max(high, value)
+    share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
+    return Estimate(value=value, low=low, high=high), share
+
+
+def _blame_rank(basis: Basis, cycles: Cycles, culprit: Culprit) -> Verdict:
+    whole_ns = float(cycles.cycle_ns.mean())
+    lost_ns, lost_ratio = estimate(
+        culprit.lost_ns, whole_ns, culprit.usual_ns if culprit.steady else None
+    )  # fmt: skip
+    evidence = _gather_evidence(cycles, culprit)
+    waits = evidence[1]
+    seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * culprit.late_ns and waits.agree_ratio >= 0.5
+    whole_job = int(basis.present.sum()) == basis.run.meta.world_size
+    return Verdict(
+        kind="slow_rank", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others and whole_job,
+        pattern="persistent" if culprit.persistent else "intermittent",
+        rank=basis.numbers[int(cycles.positions[culprit.place])], phase=culprit.phase.value,
+        cause=_name_cause(basis, cycles, culprit), hosts=(), late_ns=culprit.late_ns, lost_ns=lost_ns,
+        lost_ratio=lost_ratio, waited_ns=lost_ns.value * (len(cycles.positions) - 1),
+        held_ratio=float(culprit.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
+        reason=_explain(seen_by_others, whole_job), evidence=evidence,
+    )  # fmt: skip
+
+
+def _explain(seen_by_others: bool, whole_job: bool) -> str:
+    if not whole_job:
+        return "ranks are missing: the slowest may be one of them"
+    if not seen_by_others:
+        return "its own time is larger, and the others' waits do not confirm it"
+    return "its own time is larger, and the others wait for it while it waits least"
+
+
+def _gather_evidence(cycles: Cycles, culprit: Culprit) -> tuple[Evidence, ...]:
+    own_ns, waits_ns = cycles.gap_ns.sum(axis=2), cycles.exposed_ns.sum(axis=2)
+    phase_ns = cycles.phase_ns[:, :, OWN_PHASES.index(culprit.phase)]
+    return (
+        _compare("own time between waits, on the rank's clock", own_ns, culprit, sign=1),
+        _compare("time spent waiting, on every rank's own clock", waits_ns, culprit, sign=-1),
+        _compare(f"own time in {culprit.phase}", phase_ns, culprit, sign=1),
+    )
+
+
+def _compare(what: str, values_ns: FloatArray, culprit: Culprit, *, sign: int) -> Evidence:
+    held = culprit.held
+    mine, others = values_ns[culprit.place][held], compare_to_others(values_ns)[culprit.place][held]
+    extreme = (sign * values_ns[:, held]).max(axis=0)
+    return Evidence(
+        sign=what, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)),
+        agree_ratio=float(np.mean(sign * mine >= extreme)),
+    )  # fmt: skip
+
+
+def _name_cause(basis: Basis, cycles: Cycles, culprit: Culprit) -> str:
+    """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
+    if cycles.clock is Clock.DEVICE and culprit.phase in (Phase.FORWARD, Phase.BACKWARD):
+        code = OWN_PHASES.index(culprit.phase)
+        position = int(cycles.positions[culprit.place])
+        host_ns = basis.run.column(f"{culprit.phase}_host_ns")[position, cycles.steps]
+        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[culprit.place, :, code]):
+            return "host"
+    return CAUSES[culprit.phase]
+
+
+def _blame_link(cycles: Cycles, link: SlowLink) -> Verdict:
+    lost_ns, lost_ratio = estimate(link.lost_ns, float(cycles.cycle_ns.mean()))
+    return Verdict(
+        kind="slow_link", critical=lost_ratio.value >= CRITICAL_RATIO, pattern="persistent", rank=None, phase=None,
+        cause="network", hosts=link.hosts, late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio,
+        waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None, clock=cycles.clock.value,
+        steps_used=len(cycles.steps), reason=link.reason, evidence=(),
+    )  # fmt: skip
+
+
+def _blame_nobody(cycles: Cycles) -> Verdict:
+    """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank does what
+    the median rank does."""
+    level = np.broadcast_to(np.median(cycles.gap_ns, axis=0), cycles.gap_ns.shape)
+    usual = np.delete(np.arange(len(cycles.steps)), find_far(cycles))
+    lost = (replay(cycles) - replay(cycles, gap_ns=level))[usual]
+    lost_ns, lost_ratio = estimate(lost, float(cycles.cycle_ns[usual].mean()))
+    worth = lost_ratio.low >= JITTER_RATIO
+    reason = "no rank is behind the others by more than chance"
+    return Verdict(
+        kind="jitter" if worth else "none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(),
+        late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=None, held_ratio=None,
+        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=reason, evidence=(),
+    )  # fmt: skip
+
+
+def _say_none(cycles: Cycles | None, reason: str) -> Verdict:
+    return Verdict(
+        kind="none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(), late_ns=None,
+        lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
+        clock=Clock.HOST.value if cycles is None else cycles.clock.value,
+        steps_used=0 if cycles is None else len(cycles.steps), reason=reason, evidence=(),
+    )  # fmt: skip

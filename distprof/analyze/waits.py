@@ -1,0 +1,113 @@
+"""How long did each rank wait for the last one, and how long did moving the data take, collective by collective?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.basis import Basis, BoolArray
+from distprof.analyze.clocks import ClockMap, map_clocks
+from distprof.analyze.line_up import MAX_CELLS
+from distprof.run import Collectives, FloatArray, IntArray
+from distprof.waiting import WaitReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """One group's collectives on one clock, ns, ``[num_members, num_steps, num_collectives]``."""
+
+    wait_ns: FloatArray
+    """Last arrival less own."""
+    transfer_ns: FloatArray
+    """End less last arrival; NaN: the end was not seen."""
+    last: BoolArray
+    """Whether the member arrived last, by more than ``bound_ns``."""
+    bound_ns: float
+    """Largest error of a comparison of two members' clocks; infinite: they cannot be compared."""
+
+
+def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Waits:
+    """Waits and transfers of a table in some of its steps, given as positions in ``table.steps``."""
+    arrival_ns, end_ns = table.arrival_ns[:, steps], table.end_ns[:, steps].copy()
+    left_ns = arrival_ns + table.exposed_ns[:, steps]
+    np.copyto(end_ns, left_ns, where=~np.isfinite(end_ns) & (table.exposed_ns[:, steps] > 0))
+    bound_ns = _find_bound(table, arrival_ns, clocks)
+    there = np.stack([clocks.to_reference(int(pos), arrival_ns[row]) for row, pos in enumerate(table.ranks)])
+    over = np.stack([clocks.to_reference(int(pos), end_ns[row]) for row, pos in enumerate(table.ranks)])
+    ranked = np.sort(there, axis=0)
+    latest = ranked[-1]
+    lead = latest - ranked[-2] if len(ranked) > 1 else np.zeros_like(latest)
+    return Waits(
+        wait_ns=latest - there, transfer_ns=np.maximum(over - latest, 0), bound_ns=bound_ns,
+        last=(there == latest) & (lead > bound_ns) & bool(len(ranked) > 1),
+    )  # fmt: skip
+
+
+def report_waits(basis: Basis) -> list[WaitReport]:
+    """By group, kind and phase, of the groups with two members or more whose clocks can be compared."""
+    clocks = map_clocks(basis.run)
+    reports: list[WaitReport] = []
+    for table in _choose(basis):
+        steps = np.flatnonzero(basis.counted[table.steps])
+        cells = len(steps) * len(table.ranks) * len(table.kinds)
+        steps = steps[:: max(1, -(-cells // MAX_CELLS))]
+        if len(table.ranks) > 1 and len(steps):
+            waits = measure_waits(table, steps, clocks)
+            if np.isfinite(waits.bound_ns):
+                reports += _summarize(basis, table, steps, waits)
+    return reports
+
+
+def _choose(basis: Basis) -> Iterable[Collectives]:
+    """Of every group the table that most counted steps follow."""
+    best: dict[tuple[str, tuple[int, ...]], Collectives] = {}
+    for table in basis.run.collectives:
+        key = (table.group, tuple(table.ranks.tolist()))
+        if key not in best or basis.counted[table.steps].sum() > basis.counted[best[key].steps].sum():
+            best[key] = table
+    return best.values()
+
+
+def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:
+    """Of the two clocks that are known least well; 0: the members share one."""
+    rows = {int(clocks.clock[position]): row for row, position in enumerate(table.ranks)}
+    if len(rows) == 1:
+        first = int(table.ranks[0])
+        return 0.0 if clocks.comparable(first) or len(table.ranks) == 1 else np.inf
+    bounds = []
+    for row in rows.values():
+        position = int(table.ranks[row])
+        ends = clocks.to_reference(position, (arrival_ns[row].min(), arrival_ns[row].max()))
+        bounds.append(float(np.nan_to_num(clocks.bound_ns(position, ends), nan=np.inf, posinf=np.inf).max()))
+    return sum(sorted(bounds)[-2:])
+
+
+def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
+    kinds = list(zip(table.kinds, table.phases, strict=True))
+    reports = []
+    for kind, phase in dict.fromkeys(kinds):
+        own = [index for index, item in enumerate(kinds) if item == (kind, phase)]
+        transfer_ns = waits.transfer_ns[:, :, own].min(axis=0)
+        exposed_ns = np.nan_to_num(table.exposed_ns[:, steps][:, :, own]).sum(axis=2).mean(axis=1)
+        reports.append(
+            WaitReport(
+                group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
+                bytes_per_step=sum(table.sizes_bytes[index] for index in own),
+                wait_ns=_place(basis, table, waits.wait_ns[:, :, own].mean(axis=(1, 2))),
+                transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() else None,
+                exposed_ns=_place(basis, table, exposed_ns),
+                last_ratio=_place(basis, table, waits.last[:, :, own].mean(axis=(1, 2))),
+                bound_ns=waits.bound_ns, steps_used=len(steps),
+            )
+        )  # fmt: skip
+    return reports
+
+
+def _place(basis: Basis, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
+    """By position in the report; None: no member."""
+    placed: list[float | None] = [None] * len(basis.run.ranks)
+    for position, value in zip(table.ranks.tolist(), values.tolist(), strict=True):
+        placed[position] = value
+    return tuple(placed)

@@ -1,0 +1,117 @@
+"""What would fixing it buy? The recorded steps, run again with one thing changed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.culprit import Culprit
+from distprof.analyze.cycles import Cycles
+from distprof.analyze.replay import replay
+from distprof.analyze.verdict import estimate
+from distprof.run import OWN_PHASES, FloatArray, Phase
+from distprof.waiting import WhatIf
+
+MAX_RANKS = 4096
+"""The largest job that is guessed at."""
+
+
+def list_what_ifs(
+    cycles: Cycles | None, culprit: Culprit | None, *, rank: int | None, tokens_per_s: float | None
+) -> list[WhatIf]:
+    """Every change that the facts allow, the most worthwhile first.
+
+    Args:
+        cycles: None: nothing to run again.
+        culprit: Of the verdict, if a rank is named.
+        rank: Its global rank.
+        tokens_per_s: Of the job as it ran.
+    """
+    if cycles is None or not len(cycles.steps):
+        return []
+    as_is_ns = replay(cycles)
+    nothing = np.zeros_like(cycles.transfer_ns)
+    found = [
+        _report(cycles, as_is_ns, replay(cycles, transfer_ns=nothing), "perfect overlap", tokens_per_s,
+                "moving data never holds a rank up; waiting for a late rank still does"),
+        _report(cycles, as_is_ns, replay(cycles, gap_ns=_without_data(cycles)), "no data wait", tokens_per_s,
+                "every batch is there when it is asked for"),
+    ]  # fmt: skip
+    if culprit is not None:
+        without_ns = as_is_ns - culprit.lost_ns
+        excess_ns = culprit.usual_ns if culprit.steady else None
+        found.append(
+            _report(cycles, as_is_ns, without_ns, f"rank {rank} as fast as the others", tokens_per_s,
+                    "its usual chance stays, its excess goes", excess_ns)
+        )  # fmt: skip
+    found = [item for item in found if item.saved_ratio.value > 0]
+    found.sort(key=lambda item: -item.saved_ratio.value)
+    return [*found, *_guess_sizes(cycles, as_is_ns, tokens_per_s)]
+
+
+def _report(
+    cycles: Cycles, as_is_ns: FloatArray, would_be_ns: FloatArray, change: str, tokens_per_s: float | None,
+    assumption: str, excess_ns: FloatArray | None = None,
+) -> WhatIf:  # fmt: skip
+    now_ns, then_ns = float(as_is_ns.mean()), float(would_be_ns.mean())
+    _, saved = estimate(as_is_ns - would_be_ns, now_ns, excess_ns)
+    return WhatIf(
+        change=change, step_ns=then_ns, saved_ratio=saved,
+        tokens_per_s=None if tokens_per_s is None or then_ns <= 0 else tokens_per_s * now_ns / then_ns,
+        rank_hours_per_day=24 * len(cycles.positions) * saved.value if saved.value > 0 else None,
+        assumption=assumption,
+    )  # fmt: skip
+
+
+def _without_data(cycles: Cycles) -> FloatArray:
+    """Own times less those of the data phase, which comes first: taken from the front."""
+    left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PHASES.index(Phase.DATA)])
+    gap_ns = cycles.gap_ns.copy()
+    for index in range(gap_ns.shape[2]):
+        taken = np.minimum(gap_ns[:, :, index], left_ns)
+        gap_ns[:, :, index] -= taken
+        left_ns = left_ns - taken
+    return gap_ns
+
+
+def _guess_sizes(cycles: Cycles, as_is_ns: FloatArray, tokens_per_s: float | None) -> list[WhatIf]:
+    """Half and twice the ranks, where one group holds them all: own times drawn from the ranks there are."""
+    count = len(cycles.positions)
+    if any(len(parties) != 1 for parties in cycles.parties) or count < 4:
+        return []
+    found = []
+    for size in (count // 2, count * 2):
+        if not 2 <= size <= MAX_RANKS:
+            continue
+        then_ns = _replay_with(cycles, size)
+        _, saved = estimate(as_is_ns - then_ns, float(as_is_ns.mean()))
+        ratio = float(as_is_ns.mean() / then_ns.mean())
+        found.append(
+            WhatIf(
+                change=f"{size} ranks", step_ns=float(then_ns.mean()), saved_ratio=saved,
+                tokens_per_s=None if tokens_per_s is None else tokens_per_s * ratio * size / count,
+                rank_hours_per_day=None,
+                assumption="same work per rank, ranks like these, and a ring over links like these",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _replay_with(cycles: Cycles, size: int) -> FloatArray:
+    """Cycles of another number of ranks; a ring's time grows with (ranks - 1) / ranks."""
+    count = len(cycles.positions)
+    scale = (size - 1) / size * count / (count - 1)
+    draws = np.random.default_rng(size)
+    total_ns = np.zeros(len(cycles.steps))
+    rounds = 8 if count <= 64 else 1
+    for _ in range(rounds):
+        order = np.argsort(draws.random((count, len(cycles.steps))), axis=0)
+        chosen = order[:size] if size <= count else draws.integers(count, size=(size, len(cycles.steps)))
+        now = np.zeros((size, len(cycles.steps)))
+        free = np.zeros(len(cycles.steps))
+        for index in range(cycles.gap_ns.shape[2]):
+            now += np.take_along_axis(cycles.gap_ns[:, :, index], chosen, axis=0)
+            free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[0, :, index] * scale
+            if cycles.blocking[index]:
+                now = np.maximum(now, free)
+        total_ns += now.max(axis=0)
+    return total_ns / rounds

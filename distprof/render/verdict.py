@@ -1,0 +1,126 @@
+"""The verdict in a sentence that a tired person understands, and what stands behind it."""
+
+from __future__ import annotations
+
+from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
+from distprof.report import Report
+from distprof.waiting import Estimate, Stall, Verdict, WaitReport
+
+CAUSES = {
+    "input": "its input pipeline", "compute": "its compute", "host": "its host, which launches too slowly",
+    "gradient norm": "its gradient norm", "optimizer": "its optimizer", "outside the phases": "work outside the phases",
+}  # fmt: skip
+NAME_LIMIT = 80
+TEXT_LIMIT = 300
+
+
+def describe_verdict(report: Report) -> str:
+    """One sentence; empty for a job of one rank, where there is nothing to say."""
+    verdict = report.verdict
+    if report.world_size == 1:
+        return ""
+    mark = "critical: " if verdict.critical else ""
+    if verdict.kind == "slow_rank":
+        return mark + _describe_rank(report, verdict)
+    if verdict.kind == "slow_link":
+        return mark + _describe_link(verdict)
+    if verdict.lost_ratio is None:
+        return f"no verdict: {clean_text(verdict.reason, TEXT_LIMIT)}"
+    costs = f"waiting for whoever is last costs {_show_share(verdict.lost_ratio, 'of a step')}"
+    if verdict.kind == "jitter":
+        return f"nobody in particular: now one rank is late, now another; {costs}"
+    return f"nobody holds the others up: {clean_text(verdict.reason, TEXT_LIMIT)}; {costs}"
+
+
+def _describe_rank(report: Report, verdict: Verdict) -> str:
+    assert verdict.lost_ratio is not None
+    late = format_time(verdict.late_ns)
+    often = "every step" if verdict.pattern == "persistent" else f"{format_ratio(verdict.held_ratio)} of the steps"
+    cause = CAUSES.get(verdict.cause or "", clean_text(verdict.cause or "", NAME_LIMIT))
+    excess = next((item.rank_ns - item.others_ns for item in reversed(verdict.evidence)), None)
+    others = len(report.coverage.ranks_present) - 1
+    who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
+    together = "" if others == 1 else " together"
+    doubt = "" if "while it waits least" in verdict.reason else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
+    return (
+        f"rank {verdict.rank} is {late} late in {often}: {cause} ({verdict.phase} {format_excess(excess)}); "
+        f"{who} {format_time(verdict.waited_ns)} per step{together}; "
+        f"fixing it makes steps {_show_share(verdict.lost_ratio, 'shorter')}{doubt}"
+    )
+
+
+def _describe_link(verdict: Verdict) -> str:
+    assert verdict.lost_ratio is not None
+    hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
+    where = f"the link of {hosts[0]}" if len(hosts) == 1 else f"the link between {' and '.join(hosts)}"
+    return (
+        f"{where} holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}; "
+        f"if moving data took no time, steps would be {_show_share(verdict.lost_ratio, 'shorter')}"
+    )
+
+
+def _show_share(share: Estimate, what: str = "") -> str:
+    """``19 % shorter (17 to 21 %)``; one digit more for what is small."""
+    digits = 0 if share.value >= 0.1 else 1
+    value, low, high = (f"{100 * number:.{digits}f}" for number in (share.value, share.low, share.high))
+    told = f"{value} % {what}".rstrip()
+    return told if low == high else f"{told} ({low} to {high} %)"
+
+
+def list_evidence(verdict: Verdict) -> list[list[str]]:
+    """A row per sign: what was looked at, the rank's, the others', and in how many steps it alone says so."""
+    return [
+        [clean_text(item.sign, NAME_LIMIT), format_time(item.rank_ns), format_time(item.others_ns),
+         format_ratio(item.agree_ratio)]
+        for item in verdict.evidence
+    ]  # fmt: skip
+
+
+def list_what_ifs(report: Report) -> list[list[str]]:
+    """A row per change: what, the step that results, by how much it is shorter, tokens/s, rank-hours a day."""
+    return [
+        [clean_text(item.change, NAME_LIMIT), format_time(item.step_ns), _show_share(item.saved_ratio),
+         format_number(item.tokens_per_s), "" if item.rank_hours_per_day is None else f"{item.rank_hours_per_day:,.1f}"]
+        for item in report.what_if
+    ]  # fmt: skip
+
+
+def list_waits(report: Report) -> list[list[str]]:
+    """A row per kind of collective, group and phase: count, bytes, the longest and the shortest wait, transfer, last."""
+    return [
+        [
+            clean_text(f"{item.kind} in {item.phase}", NAME_LIMIT), clean_text(item.group, 24),
+            str(item.count_per_step), format_bytes(item.bytes_per_step), _show_waits(item),
+            format_time(item.transfer_ns), _show_last(report, item),
+        ]
+        for item in report.waits
+    ]  # fmt: skip
+
+
+def _show_waits(item: WaitReport) -> str:
+    known = [value for value in item.wait_ns if value is not None]
+    low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
+    return low if low == high else f"{low} to {high}"
+
+
+def _show_last(report: Report, item: WaitReport) -> str:
+    """Who arrived last most often, and how often."""
+    known = [(value, -place) for place, value in enumerate(item.last_ratio) if value is not None]
+    share, place = max(known, default=(0.0, 0))
+    return f"rank {report.ranks[-place].rank}: {format_ratio(share)}" if share > 0 else "n/a"
+
+
+def describe_stall(stall: Stall) -> str:
+    """One step far beyond the others, in a sentence."""
+    return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: rank {stall.rank}, {stall.phase}"
+
+
+def describe_clocks(report: Report) -> str:
+    """How well the hosts' clocks are known; empty where one clock serves all."""
+    apart = [clock for clock in report.clocks if clock.bound_ns > 0]
+    shown = [
+        f"{clean_text(clock.host, NAME_LIMIT)} {format_excess(clock.offset_ns)} (within {format_time(clock.bound_ns)})"
+        for clock in apart[:8]
+    ]
+    more = f" and {len(apart) - 8:,} more" if len(apart) > 8 else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,92 @@
+"""Plays a made-up job step by step on the true clock.
+
+The rules are few. A rank computes; a collective starts when its last rank has arrived and the one before it on the same
+stream has ended, and takes its transfer time; a rank that waits for it goes on when it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.run import PHASE_CODE, PHASES, FloatArray, IntArray
+from distprof.simulate.job import Compute, Issue, SimulatedJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One play on the true clock, ns."""
+
+    begin_ns: FloatArray
+    """``[num_ranks, num_steps]``; so is the next."""
+    end_ns: FloatArray
+    phase_ns: FloatArray
+    """``[num_ranks, num_steps, len(PHASES)]``; waits inside own phases are in them."""
+    inner_wait_ns: FloatArray
+    """Waits inside own phases, same shape."""
+    arrival_ns: FloatArray
+    """``[num_ranks, num_steps, num_collectives]``; so are the next four."""
+    start_ns: FloatArray
+    over_ns: FloatArray
+    exposed_ns: FloatArray
+    last_arrival_ns: FloatArray
+
+
+def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray) -> Played:
+    """Plays a program.
+
+    Args:
+        job: Sizes.
+        program: What every rank does in a step.
+        own_ns: Own time by phase, ``[num_ranks, num_steps, len(PHASES)]``.
+        transfer_ns: Of each collective for each rank, ``[num_ranks, num_steps, num_collectives]``.
+    """
+    ranks, steps = job.num_ranks, job.num_steps
+    shape = (ranks, steps, transfer_ns.shape[2])
+    arrival, start, over, exposed, last = (np.zeros(shape) for _ in range(5))
+    begin, end = np.zeros((ranks, steps)), np.zeros((ranks, steps))
+    phase_ns, inner_ns = np.zeros((ranks, steps, len(PHASES))), np.zeros((ranks, steps, len(PHASES)))
+    groups = {name: find_groups(job, name) for name in ("world", "shard", "replica")}
+    now = np.zeros(ranks)
+    free = {name: np.zeros(ranks) for name in groups}
+    for step in range(steps):
+        begin[:, step] = now
+        index = 0
+        for op in program:
+            if isinstance(op, Compute):
+                time = own_ns[:, step, PHASE_CODE[op.phase]] * op.share_ratio
+                now = now + time
+                phase_ns[:, step, PHASE_CODE[op.phase]] += time
+                continue
+            group = groups[op.partition]
+            place = (slice(None), step, index)
+            arrival[place], last[place] = now, _max_by_group(now, group)
+            start[place] = np.maximum(last[place], free[op.partition])
+            over[place] = free[op.partition] = start[place] + transfer_ns[place]
+            if op.blocking:
+                exposed[place] = np.maximum(over[place] - now, 0)
+                phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
+                inner_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
+                now = np.maximum(now, over[place])
+            index += 1
+        end[:, step] = now
+    return Played(
+        begin_ns=begin, end_ns=end, phase_ns=phase_ns, inner_wait_ns=inner_ns, arrival_ns=arrival, start_ns=start,
+        over_ns=over, exposed_ns=exposed, last_arrival_ns=last,
+    )  # fmt: skip
+
+
+def find_groups(job: SimulatedJob, partition: str) -> IntArray:
+    """The group of each rank, ``[num_ranks]``: all in one, halves that share parameters, or pairs across the halves."""
+    ranks = np.arange(job.num_ranks)
+    half = max(1, job.num_ranks // 2)
+    return {"world": np.zeros_like(ranks), "shard": ranks // half, "replica": ranks % half}[partition]
+
+
+def _max_by_group(values: FloatArray, groups: IntArray) -> FloatArray:
+    if not groups.any():
+        return np.broadcast_to(values.max(), values.shape)
+    latest = np.full(int(groups.max()) + 1, -np.inf)
+    np.maximum.at(latest, groups, values)
+    return latest[groups]

@@ -1,0 +1,114 @@
+"""A made-up job and its truth: played once as it is and once without each of its faults, with the same draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
+from distprof.simulate.job import Compute, Issue, SimulatedJob, write_program
+from distprof.simulate.play import Played, play
+from distprof.simulate.stamps import write_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What really happened, on the true clock, and what would have without its causes; ns."""
+
+    step_ns: FloatArray
+    """From the end of one step's last wait to the end of the next, first step from its start, ``[num_steps]``."""
+    exposed_ns: FloatArray
+    """Communication that held a rank up, waits inside own phases too, ``[num_ranks, num_steps]``."""
+    wait_ns: FloatArray
+    """Last arrival less own, ``[num_ranks, num_steps, num_collectives]``."""
+    transfer_ns: FloatArray
+    """End less last arrival, ``[num_ranks, num_steps, num_collectives]``: the same for all ranks of a group."""
+    places: Mapping[str, tuple[int, ...]]
+    """By partition: which of the collectives above its groups' tables hold."""
+    without_delays_ns: FloatArray
+    """``step_ns`` as it would be without `Delay`; the difference is what they cost, ``[num_steps]``."""
+    without_transfer_ns: FloatArray
+    """``step_ns`` if moving data took no time."""
+    without_data_ns: FloatArray
+    """``step_ns`` if data were always there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A made-up run and its truth."""
+
+    run: Run
+    truth: Truth
+
+
+def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
+    """Plays a job.
+
+    Args:
+        job: What to play.
+        seed: Of every draw; the same seed and job give the same run.
+        truth: False leaves the plays without faults out, which take as long as the first: they are then NaN.
+    """
+    draws = np.random.default_rng(seed)
+    program = write_program(job)
+    issues = [op for op in program if isinstance(op, Issue)]
+    own_ns, delay_ns = _draw_own(job, draws)
+    transfer_ns = _draw_transfers(job, program, draws)
+    played = play(job, program, own_ns + delay_ns, transfer_ns)
+
+    def replay(own: FloatArray, transfers: FloatArray) -> FloatArray:
+        if not truth:
+            return np.full(job.num_steps, np.nan)
+        return _cycle(play(job, program, own, transfers))
+
+    without_data = own_ns + delay_ns
+    without_data[:, :, PHASE_CODE[Phase.DATA]] = 0
+    return Simulated(
+        run=write_run(job, program, played, draws),
+        truth=Truth(
+            step_ns=_cycle(played),
+            exposed_ns=played.exposed_ns.sum(axis=2),
+            wait_ns=played.last_arrival_ns - played.arrival_ns,
+            transfer_ns=played.over_ns - played.last_arrival_ns,
+            places={
+                name: tuple(index for index, op in enumerate(issues) if op.partition == name)
+                for name in ("world", "shard", "replica")
+            },
+            without_delays_ns=replay(own_ns, transfer_ns),
+            without_transfer_ns=replay(own_ns + delay_ns, np.zeros_like(transfer_ns)),
+            without_data_ns=replay(without_data, transfer_ns),
+        ),
+    )
+
+
+def _draw_own(job: SimulatedJob, draws: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Own time by phase with jitter and tails, and the delays, ns, ``[num_ranks, num_steps, len(PHASES)]`` each."""
+    shape = (job.num_ranks, job.num_steps, len(PHASES))
+    means = np.array([job.phase_ns.get(phase, 0.0) for phase in PHASES])
+    own_ns = means * draws.lognormal(0, job.jitter_ratio, shape)
+    own_ns *= np.where(draws.random(shape[:2]) < job.tail_share_ratio, job.tail_factor, 1.0)[:, :, None]
+    delay_ns = np.zeros(shape)
+    steps = np.arange(job.num_steps)
+    for delay in job.delays:
+        struck = (steps >= delay.first_step) & (draws.random(job.num_steps) < delay.share_ratio)
+        ranks = draws.integers(job.num_ranks, size=job.num_steps)
+        if delay.rank is not None:
+            ranks[:] = delay.rank
+        delay_ns[ranks[struck], steps[struck], PHASE_CODE[delay.phase]] += delay.delay_ns
+    return own_ns, delay_ns
+
+
+def _draw_transfers(job: SimulatedJob, program: list[Compute | Issue], draws: np.random.Generator) -> FloatArray:
+    """Transfer time of each collective for each rank, ns, ``[num_ranks, num_steps, num_collectives]``."""
+    means = np.array([op.transfer_ns for op in program if isinstance(op, Issue)])
+    drawn: FloatArray = means * draws.lognormal(0, job.jitter_ratio, (job.num_steps, len(means)))
+    slow = max(job.slow_hosts.values(), default=1.0) if job.num_hosts > 1 else 1.0
+    return np.broadcast_to(drawn * slow, (job.num_ranks, *drawn.shape)).copy()
+
+
+def _cycle(played: Played) -> FloatArray:
+    """From the end of one step's last wait to that of the next, of the rank where it ends last, ``[num_steps]``."""
+    marks = played.over_ns[:, :, -1].max(axis=0) if played.over_ns.shape[2] else played.end_ns.max(axis=0)
+    return np.diff(marks, prepend=0.0)

@@ -1,0 +1,126 @@
+"""The conclusions about waiting: who held whom up, what it costs, and what a change would buy. Parts of a report."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number and how sure it is: the 95 % interval by block bootstrap over steps."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One independent sign, medians over the steps that the rank held."""
+
+    sign: str
+    """What was looked at, and who measured it."""
+    rank_ns: float
+    """Of the rank that is named."""
+    others_ns: float
+    """Median of the other ranks."""
+    agree_ratio: float
+    """Share of the steps that it held in which this sign alone points at it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Who held whom up, and why; or that nobody can be named."""
+
+    kind: str
+    """"slow_rank"; "slow_link": late in transfer and not in arrival; "jitter": another rank at every step; "none"."""
+    critical: bool
+    """Costs a tenth of the step or more, and two independent signs say so."""
+    pattern: str | None
+    """"persistent" or "intermittent". None: no rank is named."""
+    rank: int | None
+    phase: str | None
+    """The phase in which the rank loses the time."""
+    cause: str | None
+    """What that phase stands for: "input", "compute", "host", "gradient norm", "optimizer", "outside the phases"."""
+    hosts: tuple[str, ...]
+    """The ends of a slow link."""
+    late_ns: float | None
+    """The rank's own time between waits less the median of the others': median over the steps, or over those that
+    it held if it holds only some."""
+    lost_ns: Estimate | None
+    """By how much shorter a step would be, mean over steps."""
+    lost_ratio: Estimate | None
+    """The same over the mean step."""
+    waited_ns: float | None
+    """What the other ranks wait for it together, rank-time per step."""
+    held_ratio: float | None
+    """Share of the steps that the rank held."""
+    clock: str
+    steps_used: int
+    reason: str
+    """In a sentence: what the verdict stands on, or why there is none."""
+    evidence: tuple[Evidence, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The recorded steps, run again with one thing changed. These are ceilings, and do not add up."""
+
+    change: str
+    step_ns: float
+    """Mean step that would result."""
+    saved_ratio: Estimate
+    """Of the mean step; negative: it would be longer."""
+    tokens_per_s: float | None
+    rank_hours_per_day: float | None
+    """What a day of this job loses by it. None: nothing is saved, or the number of ranks differs."""
+    assumption: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """A step far beyond the others, left out of the verdict."""
+
+    step: int
+    rank: int
+    """Furthest behind the others in that step."""
+    phase: str
+    lost_ns: float
+    """Against the median step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WaitReport:
+    """One kind of collective in one group and phase; by position in ``Report.ranks``, null: no member."""
+
+    group: str
+    kind: str
+    phase: str
+    """In which it is issued."""
+    count_per_step: int
+    bytes_per_step: int
+    wait_ns: tuple[float | None, ...]
+    """Last arrival less own, mean over the collectives: spans that overlap are not added."""
+    transfer_ns: float | None
+    """End less last arrival, shortest of the members, mean over the collectives. None: no end was seen."""
+    exposed_ns: tuple[float | None, ...]
+    """What the rank's compute waited for them in a step, mean over steps."""
+    last_ratio: tuple[float | None, ...]
+    """Share of the collectives in which the rank arrived last, by more than the clocks' bound."""
+    bound_ns: float
+    """Largest error of a comparison between two members' clocks."""
+    steps_used: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReport:
+    """A host's monotonic clock against rank 0's."""
+
+    host: str
+    ranks: tuple[int, ...]
+    offset_ns: float
+    """At the first reading."""
+    bound_ns: float
+    drift_ratio: float | None
+    """None: read once."""

@@ -1,0 +1,32 @@
+"""Intervals over steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distprof.analyze.bootstrap import draw_blocks, find_interval, midmean
+
+
+def test_blocks_are_runs_of_neighbouring_steps() -> None:
+    drawn = draw_blocks(27, num_draws=50)
+    assert drawn.shape == (50, 27) and drawn.min() >= 0 and drawn.max() <= 26
+    steps = np.diff(drawn.reshape(50, 9, 3), axis=2)
+    assert (steps == 1).all()  # 27 ** (1/3) = 3 long
+
+
+def test_the_middle_half_by_hand() -> None:
+    assert midmean(np.array([100.0, 1, 2, 3, 4, 5, 6, -50])) == (2 + 3 + 4 + 5) / 4
+
+
+def test_a_constant_is_sure() -> None:
+    assert find_interval(np.full(30, 7.0), lambda drawn: drawn.mean(axis=-1)) == (7, 7)
+
+
+def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
+    """Of independent draws: 1.96 standard errors to either side."""
+    widths = []
+    for seed in range(20):
+        low, high = find_interval(np.random.default_rng(seed).normal(0, 1, 400), lambda drawn: drawn.mean(axis=-1))
+        widths.append(high - low)
+    assert np.mean(widths) == pytest.approx(2 * 1.96 / np.sqrt(400), rel=0.1)

@@ -1,0 +1,76 @@
+"""Recorded cycles, run again: an example by hand, and what must hold for any."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.analyze.cycles import Cycles
+from distprof.analyze.replay import replay
+from distprof.run import OWN_PHASES, Clock
+
+EVERYONE = np.arange(2)
+
+
+def make_cycles(gap_ns: list[list[float]], transfer_ns: list[float], blocking: list[bool]) -> Cycles:
+    """One cycle of two ranks; the gaps by rank and collective."""
+    gaps = np.array(gap_ns, dtype=float)[:, None, :]
+    return Cycles(
+        source="collectives", clock=Clock.HOST, positions=EVERYONE, steps=np.arange(1),
+        parties=tuple((("default", EVERYONE),) for _ in transfer_ns), blocking=np.array(blocking), gap_ns=gaps,
+        exposed_ns=np.zeros_like(gaps), transfer_ns=np.broadcast_to(np.array(transfer_ns, dtype=float), gaps.shape),
+        phase_ns=np.zeros((2, 1, len(OWN_PHASES))),
+    )  # fmt: skip
+
+
+def test_two_buckets_by_hand() -> None:
+    """Bucket 0 leaves when rank 1 is there, at 12, and bucket 1 at 42; each takes 5."""
+    cycles = make_cycles([[10, 10], [12, 30]], [5, 5], [False, True])
+    assert replay(cycles).tolist() == [47]
+    punctual = cycles.gap_ns.copy()
+    punctual[1, 0, 1] = 10
+    assert replay(cycles, gap_ns=punctual).tolist() == [27]
+    assert replay(cycles, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist() == [42]
+
+
+def test_a_bucket_queues_behind_the_one_before() -> None:
+    cycles = make_cycles([[10, 1], [10, 2]], [50, 5], [False, True])
+    assert replay(cycles).tolist() == [65]  # 10 + 50 + 5, though the last arrival was at 12
+
+
+def test_a_wait_in_between_makes_the_ranks_start_together() -> None:
+    cycles = make_cycles([[10, 20], [30, 5]], [1, 1], [True, True])
+    assert replay(cycles).tolist() == [30 + 1 + 20 + 1]
+
+
+def test_groups_wait_for_their_own_members_only() -> None:
+    cycles = make_cycles([[10, 5], [40, 5]], [1, 1], [True, True])
+    apart = (("a", np.array([0])), ("b", np.array([1])))
+    cycles = dataclasses.replace(cycles, parties=(apart, (("default", EVERYONE),)))
+    slow_first = cycles.transfer_ns.copy()
+    slow_first[0, :, 0] = 100  # group a alone
+    assert replay(cycles).tolist() == [40 + 1 + 5 + 1]
+    assert replay(cycles, transfer_ns=slow_first).tolist() == [10 + 100 + 5 + 1]
+
+
+GAPS = st.lists(st.floats(0, 1e9), min_size=3, max_size=3)
+
+
+TRANSFERS = st.lists(st.floats(0, 1e8), min_size=3, max_size=3)
+
+
+@given(st.tuples(GAPS, GAPS), TRANSFERS, st.tuples(st.booleans(), st.booleans()), st.integers(0, 2))
+def test_nobody_gains_by_more_work(
+    gaps: tuple[list[float], list[float]], transfers: list[float], waits: tuple[bool, bool], at: int
+) -> None:
+    cycles = make_cycles(list(gaps), transfers, [*waits, True])
+    whole = replay(cycles)
+    assert whole[0] >= max(sum(own) for own in gaps)
+    assert whole[0] <= sum(max(pair) for pair in zip(*gaps, strict=True)) + sum(transfers) + 1
+    more = cycles.gap_ns.copy()
+    more[0, 0, at] += 1e6
+    longer = replay(cycles, gap_ns=more)
+    assert whole[0] <= longer[0] <= whole[0] + 1e6 + 1

@@ -1,0 +1,122 @@
+"""The analyses against a thousand made-up jobs whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from distprof.analyze import analyze
+from distprof.analyze.basis import Basis, find_basis, read_timing
+from distprof.analyze.clocks import map_clocks
+from distprof.analyze.culprit import find_culprit
+from distprof.analyze.cycles import Cycles, find_cycles
+from distprof.analyze.replay import replay
+from distprof.analyze.waits import measure_waits
+from distprof.analyze.what_if import list_what_ifs
+from distprof.run import Clock, Collectives, FloatArray, Phase, Run
+from distprof.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
+
+NUM_RUNS, NUM_BATCHES = 1000, 20
+MS = 1_000_000
+DELAYED = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER, Phase.OTHER)
+
+
+def draw_job(draws: np.random.Generator) -> SimulatedJob:
+    """Any job: strategy, sizes, speed, jitter, a delay, clocks that are seconds apart and drift."""
+    scale = float(draws.uniform(0.2, 5))
+    phases = {phase: float(draws.uniform(0.5, 40)) * MS * scale for phase in DELAYED}
+    num_ranks = 2 * int(draws.integers(1, 5))
+    delay = Delay(
+        rank=int(draws.integers(num_ranks)), phase=DELAYED[draws.integers(len(DELAYED))],
+        delay_ns=float(draws.uniform(0.1, 0.8)) * sum(phases.values()),
+    )  # fmt: skip
+    return SimulatedJob(
+        strategy=("ddp", "fsdp", "hsdp")[draws.integers(3)], num_ranks=num_ranks,
+        ranks_per_host=int(draws.integers(1, num_ranks + 1)), num_steps=20, num_buckets=int(draws.integers(1, 4)),
+        phase_ns=phases, transfer_ns=float(draws.uniform(1, 60)) * MS * scale,
+        jitter_ratio=float(draws.choice([0, 0.001, 0.003])), delays=(delay,),
+        clocks=Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=float(draws.choice([0, 5_000]))),
+    )  # fmt: skip
+
+
+def prepare(run: Run) -> tuple[Basis, Cycles]:
+    basis = find_basis(run)
+    cycles = find_cycles(basis, read_timing(basis, Clock.HOST))
+    assert cycles is not None
+    return basis, cycles
+
+
+def require_close(what: str, found: FloatArray | float, truth: FloatArray | float) -> None:
+    """Within 3 % or 50 us, whichever is more."""
+    error = np.abs(np.asarray(found) - truth)
+    allowed = np.maximum(0.03 * np.abs(truth), 50_000)
+    assert (error <= allowed).all(), f"{what}: off by up to {np.max(error / allowed):.1f} times what is allowed"
+
+
+def gather_by_table(made: Simulated, table: Collectives, number: int, values: FloatArray) -> FloatArray:
+    """The truth of a table's collectives, which stand in the job's order in ``values``."""
+    job_tables = made.run.collectives
+    partition = table.group.partition("-")[0]
+    programs = {"default": "world", "shard": "shard", "replica": "replica"}
+    places = made.truth.places[programs[partition]]
+    assert job_tables[number] is table
+    return values[table.ranks][:, :, list(places)]
+
+
+@pytest.mark.parametrize("batch", range(NUM_BATCHES))
+def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
+    for seed in range(batch, NUM_RUNS, NUM_BATCHES):
+        draws = np.random.default_rng(seed)
+        job = draw_job(draws)
+        made = simulate(job, seed=seed)
+        basis, cycles = prepare(made.run)
+        clocks = map_clocks(made.run)
+        for number, table in enumerate(made.run.collectives):
+            waits = measure_waits(table, np.arange(len(table.steps)), clocks)
+            require_close("wait", waits.wait_ns, gather_by_table(made, table, number, made.truth.wait_ns))
+            require_close("transfer", waits.transfer_ns, gather_by_table(made, table, number, made.truth.transfer_ns))
+        require_close("exposed", cycles.exposed_ns.sum(axis=2), made.truth.exposed_ns)
+        require_close("cycle", cycles.cycle_ns[1:], made.truth.step_ns[1:])
+        require_close("replay", replay(cycles)[1:].mean(), float(made.truth.step_ns[1:].mean()))
+        culprit = find_culprit(cycles)
+        lost_ns = made.truth.step_ns - made.truth.without_delays_ns
+        assert culprit is not None or lost_ns.mean() < 0.05 * made.truth.step_ns.mean()
+        if culprit is not None:
+            assert (culprit.place, culprit.phase) == (job.delays[0].rank, job.delays[0].phase), seed
+            require_close("lost", culprit.lost_ns[1:].mean(), float(lost_ns[1:].mean()))
+        changes = {item.change: item.step_ns for item in list_what_ifs(cycles, None, rank=None, tokens_per_s=None)}
+        for change, truth in (
+            ("perfect overlap", made.truth.without_transfer_ns), ("no data wait", made.truth.without_data_ns),
+        ):  # fmt: skip
+            require_close(change, changes.get(change, float(replay(cycles).mean())), float(truth[1:].mean()))
+        identity = made.run.phase_ns(Clock.HOST).sum(axis=2) - made.run.step_ns(Clock.HOST)
+        assert np.abs(identity).max() < 1
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_relabelled_ranks_get_relabelled_answers(strategy: str) -> None:
+    job = SimulatedJob(
+        strategy=strategy, num_ranks=6, ranks_per_host=6, delays=(Delay(rank=1, phase=Phase.FORWARD, delay_ns=9 * MS),)
+    )  # fmt: skip
+    run = simulate(job, seed=5).run
+    order = np.array([3, 5, 1, 0, 2, 4])  # the rank that stands at each place now
+    moved = np.argsort(order)
+    infos = tuple(dataclasses.replace(run.ranks[old], rank=new) for new, old in enumerate(order))
+    tables = tuple(
+        dataclasses.replace(
+            table, ranks=np.arange(6), arrival_ns=table.arrival_ns[order], end_ns=table.end_ns[order],
+            exposed_ns=table.exposed_ns[order],
+        )
+        for table in run.collectives
+    )  # fmt: skip
+    relabelled = dataclasses.replace(run, ranks=infos, rows=run.rows[order], collectives=tables)
+    before, after = analyze(run), analyze(relabelled)
+    assert before.verdict.rank == 1 and after.verdict.rank == moved[1]
+    assert after.verdict.lost_ns == before.verdict.lost_ns
+    assert after.verdict.evidence == before.verdict.evidence
+    assert [item.step_ns for item in after.what_if][:3] == pytest.approx([item.step_ns for item in before.what_if][:3])
+    for was, now in zip(before.waits, after.waits, strict=True):
+        assert now.wait_ns == pytest.approx([was.wait_ns[old] for old in order])
+        assert now.last_ratio == tuple(was.last_ratio[old] for old in order)

@@ -1,0 +1,126 @@
+"""What is said: kinds, critical or not, and when nothing is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from distprof.analyze import analyze
+from distprof.run import Phase, Run
+from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
+from distprof.waiting import Verdict
+from tests.factories import MS, USUAL_NS, make_run
+
+
+def judge(job: SimulatedJob, seed: int = 3) -> Verdict:
+    return analyze(simulate(job, seed=seed).run).verdict
+
+
+def test_a_slow_rank_is_critical_with_two_signs() -> None:
+    verdict = judge(SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),)))
+    assert (verdict.kind, verdict.critical, verdict.pattern) == ("slow_rank", True, "persistent")
+    assert (verdict.rank, verdict.phase, verdict.cause) == (2, "data", "input")
+    assert verdict.lost_ns is not None and verdict.lost_ns.low <= verdict.lost_ns.value <= verdict.lost_ns.high
+    assert verdict.waited_ns == 3 * verdict.lost_ns.value
+    own, waits, phase = verdict.evidence
+    assert own.rank_ns - own.others_ns == pytest.approx(41 * MS, rel=0.05)
+    assert waits.others_ns - waits.rank_ns == pytest.approx(41 * MS, rel=0.05)
+    assert phase.rank_ns - phase.others_ns == pytest.approx(41 * MS, rel=0.01)
+    assert [item.agree_ratio for item in verdict.evidence] == [1, 1, 1]
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    inside = 0
+    for seed in range(40):
+        made = simulate(SimulatedJob(delays=(Delay(rank=2, phase=Phase.FORWARD, delay_ns=12 * MS),)), seed=seed)
+        lost = analyze(made.run).verdict.lost_ns
+        assert lost is not None
+        inside += lost.low <= (made.truth.step_ns - made.truth.without_delays_ns).mean() <= lost.high
+    assert inside >= 34  # 95 % of 40 is 38; fewer than 34 would be one chance in 150
+
+
+def test_below_a_tenth_of_the_step_nothing_is_critical() -> None:
+    verdict = judge(SimulatedJob(delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=8 * MS),)))
+    assert verdict.rank == 2 and not verdict.critical
+
+
+def make_doubtful_run() -> Run:
+    """Rank 1 does more than the others, and waits as long as they do: its waits do not confirm it."""
+    late = np.array([[0], [30], [0], [0]]) * MS
+    return make_run(num_ranks=4, num_steps=12, host_ns={**USUAL_NS, "forward": 20 * MS + late, "all_reduce": 40 * MS})
+
+
+def test_one_sign_is_not_enough() -> None:
+    verdict = analyze(make_doubtful_run()).verdict
+    assert verdict.rank == 1 and not verdict.critical
+    assert "do not confirm" in verdict.reason
+
+
+def test_with_a_rank_missing_nothing_is_critical() -> None:
+    run = simulate(SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),)), seed=3).run
+    part = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=6))
+    verdict = analyze(part).verdict
+    assert verdict.rank == 2 and not verdict.critical and "missing" in verdict.reason
+    few = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=128))
+    none = analyze(few).verdict
+    assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are there: too few to compare")
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (make_run(num_ranks=1, num_steps=20), "one rank: nobody to wait for"),
+        (make_run(num_ranks=4, num_steps=5), "4 measured steps: at least 8 are needed"),
+        (make_run(num_ranks=4, num_steps=20, host_ns={"forward": 1 * MS}), "no waits were measured"),
+        (make_run(num_ranks=0, num_steps=0, meta={"world_size": 4}), "0 of 4 ranks are there"),
+    ],
+    ids=["alone", "few steps", "no waits", "no ranks"],
+)
+def test_where_nothing_can_be_said_the_reason_is(run: Run, reason: str) -> None:
+    verdict = analyze(run).verdict
+    assert (verdict.kind, verdict.rank, verdict.lost_ns) == ("none", None, None)
+    assert verdict.reason.startswith(reason)
+
+
+def test_jitter_is_nobodys_and_has_its_price() -> None:
+    job = SimulatedJob(delays=(Delay(rank=None, phase=Phase.FORWARD, delay_ns=41 * MS),))
+    verdict = judge(job)
+    assert (verdict.kind, verdict.rank, verdict.critical) == ("jitter", None, False)
+    assert verdict.lost_ns is not None and verdict.lost_ns.value == pytest.approx(41 * MS, rel=0.1)
+
+
+LINK = SimulatedJob(num_ranks=8, ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=20e9)
+
+
+@pytest.mark.parametrize("clocks", [Clocks(), Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=30_000)])
+def test_a_slow_link_is_no_slow_rank(clocks: Clocks) -> None:
+    verdict = judge(dataclasses.replace(LINK, clocks=clocks))
+    assert (verdict.kind, verdict.critical, verdict.rank) == ("slow_link", True, None)
+    assert verdict.hosts == ("host-0", "host-1")
+
+
+def test_of_many_hosts_the_slow_one_is_named_alone() -> None:
+    job = dataclasses.replace(LINK, num_ranks=16, slow_hosts={2: 100})
+    assert judge(job).hosts == ("host-2",)
+
+
+def test_transfers_far_below_what_the_link_carries_are_not_the_links_doing() -> None:
+    """The probe got a hundred times as much through: the time goes elsewhere."""
+    assert judge(dataclasses.replace(LINK, link_bytes_per_s=2000e9)).kind == "none"
+
+
+def test_a_slow_rank_behind_a_healthy_link_is_a_slow_rank() -> None:
+    job = SimulatedJob(num_ranks=8, ranks_per_host=4, delays=(Delay(rank=5, phase=Phase.BACKWARD, delay_ns=50 * MS),))
+    verdict = judge(job)
+    assert (verdict.kind, verdict.rank, verdict.cause) == ("slow_rank", 5, "compute")
+
+
+def test_a_device_that_its_host_cannot_feed_is_the_hosts_doing() -> None:
+    late = np.array([[0], [30], [0], [0]]) * MS
+    times = {**USUAL_NS, "forward": 20 * MS + late, "all_reduce": 45 * MS - late}
+    starved = make_run(num_ranks=4, num_steps=12, host_ns=times, device_ns=times)
+    assert analyze(starved).verdict.cause == "host"
+    quick_host = make_run(num_ranks=4, num_steps=12, host_ns={"forward": 2 * MS}, device_ns=times)
+    assert analyze(quick_host).verdict.cause == "compute"

@@ -1,0 +1,71 @@
+"""Waits and transfers by collective: an example by hand, on one clock, on two, and on clocks nobody compared."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from distprof.analyze.basis import find_basis
+from distprof.analyze.waits import report_waits
+from distprof.run import ClockReading, CollectiveKind, Collectives, Phase, Run
+from distprof.waiting import WaitReport
+from tests.factories import make_run
+
+BEGIN = 10**12
+ARRIVAL = np.array([[[100.0, 500.0]], [[180.0, 500.0]]])
+"""Rank 1 is 80 late into the first; into the second both come together."""
+
+
+def make_waits_run(*, shift: int = 0, readings: tuple[ClockReading, ...] = (), hosts: int = 1) -> Run:
+    clock = BEGIN + np.array([0, shift])[:, None, None]
+    table = Collectives(
+        group="default", ranks=np.arange(2), size=2, kinds=(CollectiveKind.ALL_REDUCE,) * 2,
+        phases=(Phase.BACKWARD,) * 2, sizes_bytes=(8, 16), steps=np.array([1]), arrival_ns=clock + ARRIVAL,
+        end_ns=clock + np.array([[[230.0, 520.0]], [[240.0, 530.0]]]), exposed_ns=np.array([[[0, 20.0]], [[0, 30.0]]]),
+    )  # fmt: skip
+    infos = {rank: {"host": f"host-{rank % hosts}"} for rank in range(2)}
+    run = make_run(num_steps=2, infos=infos, meta={"clock_readings": readings})
+    return dataclasses.replace(run, collectives=(table,))
+
+
+def get_report(run: Run) -> WaitReport:
+    (report,) = report_waits(find_basis(run))
+    return report
+
+
+def test_waits_by_hand() -> None:
+    report = get_report(make_waits_run())
+    assert (report.group, report.kind, report.phase) == ("default", "all_reduce", "backward")
+    assert (report.count_per_step, report.bytes_per_step, report.steps_used) == (2, 24, 1)
+    assert report.wait_ns == (40, 0)  # (80 + 0) / 2: per collective
+    assert report.transfer_ns == (50 + 20) / 2  # 230 - 180 on rank 0, 520 - 500
+    assert report.exposed_ns == (20, 30)
+    assert report.last_ratio == (0, 0.5)  # together is nobody's
+    assert report.bound_ns == 0
+
+
+def read_twice(offset_ns: int, bound_ns: int) -> tuple[ClockReading, ...]:
+    return tuple(
+        ClockReading(rank=1, at_ns=at, offset_ns=offset_ns, bound_ns=bound_ns) for at in (BEGIN, BEGIN + 10_000)
+    )
+
+
+@pytest.mark.parametrize(("bound_ns", "last"), [(10, 0.5), (200, 0)])
+def test_another_clock_is_set_right_and_closer_than_its_bound_nobody_is_last(bound_ns: int, last: float) -> None:
+    report = get_report(make_waits_run(shift=3_000_000, readings=read_twice(3_000_000, bound_ns), hosts=2))
+    assert report.wait_ns == pytest.approx((40, 0))
+    assert report.last_ratio == (0, last)
+    assert bound_ns <= report.bound_ns < bound_ns + 1
+
+
+def test_clocks_that_nobody_compared_are_not_compared() -> None:
+    assert report_waits(find_basis(make_waits_run(hosts=2))) == []
+
+
+def test_warmup_steps_are_left_out() -> None:
+    run = make_waits_run()
+    (table,) = run.collectives
+    warm = dataclasses.replace(run, collectives=(dataclasses.replace(table, steps=np.array([0])),))
+    assert report_waits(find_basis(warm)) == []
