@@ -6,13 +6,14 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from distprof.render.svg import COLOURS, draw_phases, draw_steps
+from distprof.render.overhead import describe_overhead
+from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.terminal import describe_busiest, describe_ends
-from distprof.render.terminal_tables import choose_rows
+from distprof.render.terminal_tables import EVIDENCE_HEADS, WAIT_HEADS, WHAT_IF_HEADS, choose_rows, show_range
 from distprof.render.units import (
     clean_text,
     format_bytes,
@@ -24,9 +25,20 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
+from distprof.render.verdict import (
+    describe_clocks,
+    describe_stall,
+    describe_verdict,
+    list_evidence,
+    list_waits,
+    list_what_ifs,
+)
 from distprof.report import Report
 
 TEXT_LIMIT = 1_000
+RANK_HEADS = (
+    "rank", "host", "device", "name", "FLOP/s", "MFU", "memory peak", "busy", "power", "temp.", "last step", "ended",
+)  # fmt: skip
 MAX_NOTES = 200
 
 
@@ -40,8 +52,12 @@ def render_html(report: Report) -> str:
         [
             f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
+            _show_verdict(report),
             _section("Headline", _tile_headline(report)),
             *_list_phases(report),
+            _section("Evidence, per step", _tabulate(EVIDENCE_HEADS, _show_rows(list_evidence(report.verdict)))),
+            _section("What if: the recorded steps, run again", _tabulate_what_ifs(report)),
+            _section("Waits, per collective", _tabulate(WAIT_HEADS, _show_rows(list_waits(report)), "wide names")),
             _section("Step time", draw_steps(report)),
             _section("Communication, per step and rank", _tabulate_communication(report)),
             _section("Ranks", _tabulate_ranks(report)),
@@ -55,6 +71,23 @@ def render_html(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main></body></html>\n"
     )
+
+
+def _show_verdict(report: Report) -> str:
+    sentence = describe_verdict(report)
+    kind = "verdict critical" if report.verdict.critical else "verdict"
+    return f'<p class="{kind}">{show(sentence)}</p>' if sentence else ""
+
+
+def _tabulate_what_ifs(report: Report) -> str:
+    table = _tabulate(WHAT_IF_HEADS, _show_rows(list_what_ifs(report)))
+    notes = dict.fromkeys((item.change, item.assumption) for item in report.what_if)
+    told = "".join(f"<li>{show(change)}: {show(assumption)}</li>" for change, assumption in notes)
+    return f"{table}<p>These are ceilings, and they do not add up.</p><ul>{told}</ul>" if table else ""
+
+
+def _show_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[show(cell) for cell in row] for row in rows]
 
 
 def show(text: object, limit: int = TEXT_LIMIT) -> str:
@@ -93,7 +126,7 @@ def _tile_headline(report: Report) -> str:
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{show(value)}</dd><small>{show(note)}</small></div>" for name, value, note in tiles
     )
-    return f'<dl class="tiles">{cells}</dl><p class="verdict">{show(describe_busiest(report))}</p>'
+    return f'<dl class="tiles">{cells}</dl><p>Busiest: {show(describe_busiest(report))}</p>'
 
 
 def _list_phases(report: Report) -> Iterable[str]:
@@ -104,7 +137,7 @@ def _list_phases(report: Report) -> Iterable[str]:
         spreads = [(phase.phase, phase.spread_ns, phase.share_ratio) for phase in phases]
         rows = [
             [
-                f'<i class="{_name_class(name)}"></i>{show(name)}' if name != "step" else "<b>step</b>",
+                f'<i class="p-{name}"></i>{show(name)}' if name != "step" else "<b>step</b>",
                 *(format_milliseconds(value) for value in (spread.min, spread.median, spread.max)),
                 "n/a" if spread.max_rank is None else str(spread.max_rank),
                 format_ratio(share),
@@ -116,31 +149,24 @@ def _list_phases(report: Report) -> Iterable[str]:
         yield _section(title, draw_phases(report, step.clock) + table)
 
 
-def _name_class(phase: str) -> str:
-    return f"p-{phase}" if phase in COLOURS else "p-other"
-
-
 def _tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> str:
-    """A table of cells that are safe already; the style sheet knows its kinds."""
+    """A table of cells that are safe already; the style sheet knows its kinds. Nothing without rows."""
+    if not rows:
+        return ""
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _tabulate_communication(report: Report) -> str:
-    def span(values: Sequence[float | None], form: Callable[[float | None], str]) -> str:
-        known = [value for value in values if value is not None]
-        low, high = form(min(known, default=None)), form(max(known, default=None))
-        return low if low == high else f"{low} to {high}"
-
     rows = [
         [
-            show(kind.kind), span(kind.count_per_step, format_count), span(kind.bytes_per_step, format_bytes),
-            span(kind.busy_host_ns, format_time),
+            show(kind.kind), show_range(kind.count_per_step, format_count),
+            show_range(kind.bytes_per_step, format_bytes), show_range(kind.busy_host_ns, format_time),
         ]
         for kind in report.communication
     ]  # fmt: skip
-    return _tabulate(["collective", "count", "payload", "busy, host clock"], rows) if rows else ""
+    return _tabulate(["collective", "count", "payload", "busy, host clock"], rows)
 
 
 def _tabulate_ranks(report: Report) -> str:
@@ -156,20 +182,6 @@ def _tabulate_ranks(report: Report) -> str:
         ]
         for rank in (report.ranks[position] for position in positions)
     ]  # fmt: skip
-    heads = [
-        "rank",
-        "host",
-        "device",
-        "name",
-        "FLOP/s",
-        "MFU",
-        "memory peak",
-        "busy",
-        "power",
-        "temp.",
-        "last step",
-        "ended",
-    ]
     left_out = len(report.ranks) - len(rows)
     note = f"<p>{left_out:,} other ranks are left out; report.json has them.</p>" if left_out else ""
     errors = [rank for rank in report.ranks if rank.traceback][:8]
@@ -178,7 +190,7 @@ def _tabulate_ranks(report: Report) -> str:
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in errors
     )
-    return _tabulate(heads, rows, "wide names") + note + traces
+    return _tabulate(RANK_HEADS, rows, "wide names") + note + traces
 
 
 def _list_coverage(report: Report) -> str:
@@ -187,6 +199,9 @@ def _list_coverage(report: Report) -> str:
         f"{'complete' if facts.complete else 'partial'}: {len(facts.ranks_present):,} of {facts.world_size:,} ranks",
         f"{facts.steps_measured:,} steps measured, {facts.steps_warmup:,} of warm-up left out",
         f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments lost; clocks: {', '.join(facts.clocks) or 'n/a'}",
+        f"recording {describe_overhead(report.overhead)}",
+        *([f"hosts' clocks against rank 0: {clocks}"] if (clocks := describe_clocks(report)) else []),
+        *(describe_stall(stall) for stall in report.stalls),
         *facts.notes[:MAX_NOTES],
     ]
     return f"<ul>{''.join(f'<li>{show(line)}</li>' for line in lines)}</ul>"
@@ -197,4 +212,6 @@ def _show_config(report: Report) -> str:
 
 
 def _show_lines(text: str) -> str:
-    return "\n".join(show(line) for line in text[:100_000].splitlines())
+    """Several lines, each with its indentation."""
+    lines = text[:100_000].splitlines()
+    return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + show(line) for line in lines)

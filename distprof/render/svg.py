@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.render.terminal_tables import choose_rows
 from distprof.render.units import format_time
 from distprof.report import Report
-from distprof.run import PHASES, FloatArray
+from distprof.run import FloatArray
 
-COLOURS = tuple(phase.value for phase in PHASES)
-"""Names the style sheet has a colour for, as ``p-NAME``."""
 MAX_BARS = 64
 MAX_LINES = 16
 MAX_POINTS = 600
@@ -19,10 +18,9 @@ WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 84
 
 
 def draw_phases(report: Report, clock: str) -> str:
-    """A bar per rank, its phases side by side; of many ranks, every n-th, which the caption says."""
+    """A bar per rank, its phases side by side; of many ranks some, and among them whoever stands out."""
     phases = [phase for phase in report.phases if phase.clock == clock]
-    stride = -(-len(report.ranks) // MAX_BARS)
-    positions = list(range(0, len(report.ranks), stride))
+    positions = _choose_bars(report)
     table = _as_table([phase.mean_ns for phase in phases])
     longest_ns = float(np.nansum(table, axis=0).max()) if table.size else 0.0
     if longest_ns <= 0:
@@ -42,7 +40,8 @@ def draw_phases(report: Report, clock: str) -> str:
                     f"<title>{label}</title></rect>"
                 )
             x += width
-    shown = "" if stride == 1 else f"Every {stride}th rank is drawn. "
+    left_out = len(report.ranks) - len(positions)
+    shown = f"{left_out:,} ranks that do not stand out are not drawn. " if left_out else ""
     legend = "".join(f'<li><i class="p-{phase.phase}"></i>{phase.phase}</li>' for phase in phases)
     height = len(positions) * (BAR + GAP)
     return (
@@ -51,8 +50,18 @@ def draw_phases(report: Report, clock: str) -> str:
     )
 
 
+def _choose_bars(report: Report) -> list[int]:
+    """All, or of many: the rank of the verdict, those with the most and the least time of their own, and every n-th."""
+    count = len(report.ranks)
+    if count <= MAX_BARS:
+        return list(range(count))
+    named = [place for place, rank in enumerate(report.ranks) if rank.rank == report.verdict.rank]
+    return sorted({*named, *choose_rows(report), *range(0, count, -(-count // (MAX_BARS // 2)))})
+
+
 def draw_steps(report: Report) -> str:
-    """Step time by step: a line per rank, or of many ranks the smallest, the median and the largest."""
+    """Step time by step: a line per rank, or of many ranks the smallest, the median and the largest; of many steps the
+    longest of each few, so that no peak is lost."""
     table = _as_table(report.step_times_ns)
     if table.size == 0 or not np.isfinite(table).any():
         return ""
@@ -80,12 +89,13 @@ def draw_steps(report: Report) -> str:
     for index, (name, line) in enumerate(zip(names, table, strict=True)):
         points = [
             f"{_place(step, steps):.1f},{height - line[step] / top_ns * (height - 10):.1f}"
-            for step in range(0, steps, stride)
-            if np.isfinite(line[step])
+            for first in range(0, steps, stride)
+            if np.isfinite(line[first : first + stride]).any()
+            for step in [first + int(np.nanargmax(line[first : first + stride]))]
         ]
         shapes.append(f'<polyline class="l{index % 8}" points="{" ".join(points)}"><title>{name}</title></polyline>')
     shaded = "Warm-up is shaded. " if 0 < warmup < steps else ""
-    thinned = f"Every {stride}th step is drawn. " if stride > 1 else ""
+    thinned = f"Of every {stride} steps the longest is drawn. " if stride > 1 else ""
     legend = "".join(f'<li><i class="l{index % 8}"></i>{name}</li>' for index, name in enumerate(names))
     return f'<ul class="legend">{legend}</ul>{_frame(shapes, height, "Step time by step")}<p>{shaded}{thinned}</p>'
 

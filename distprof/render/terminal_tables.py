@@ -31,6 +31,10 @@ MAX_RANK_ROWS = 16
 EXTREMES = 4
 """Ranks shown from either end where there are too many for a row each."""
 
+EVIDENCE_HEADS = ("sign", "the rank", "the others", "steps that agree")
+WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
+WAIT_HEADS = ("collective", "group", "count", "payload", "wait", "transfer", "last")
+
 Column = tuple[str, Sequence[str]]
 """A heading and the cells below it; the first column of a table stands left, the others right."""
 
@@ -127,15 +131,10 @@ def tabulate_verdict(report: Report, console: Console) -> list[RenderableType]:
     """What the verdict stands on, what changes would buy, and who waited for whom."""
     parts: list[RenderableType] = []
     for title, heads, rows in (
-        ("evidence, per step", ("sign", "the rank", "the others", "steps that agree"), list_evidence(report.verdict)),
-        (
-            "what if: the recorded steps, run again (ceilings; they do not add up)",
-            ("change", "step", "shorter by", "tokens/s", "rank-hours a day"), list_what_ifs(report),
-        ),
-        (
-            "waits: until the last rank arrives, and the transfer after it, per collective",
-            ("collective", "group", "count", "payload", "wait", "transfer", "last"), list_waits(report),
-        ),
+        ("evidence, per step", EVIDENCE_HEADS, list_evidence(report.verdict)),
+        ("what if: the recorded steps, run again (ceilings; they do not add up)", WHAT_IF_HEADS, list_what_ifs(report)),
+        ("waits: until the last rank arrives, and the transfer after it, per collective", WAIT_HEADS,
+         list_waits(report)),
     ):  # fmt: skip
         if rows:
             columns = [(head, [row[index] for row in rows]) for index, head in enumerate(heads)]
@@ -151,9 +150,9 @@ def tabulate_communication(report: Report, console: Console) -> list[RenderableT
         return []
     columns: list[Column] = [
         ("collective", [kind.kind for kind in kinds]),
-        ("count", [_show_range(kind.count_per_step, format_count) for kind in kinds]),
-        ("payload", [_show_range(kind.bytes_per_step, format_bytes) for kind in kinds]),
-        ("busy, host clock", [_show_range(kind.busy_host_ns, format_time) for kind in kinds]),
+        ("count", [show_range(kind.count_per_step, format_count) for kind in kinds]),
+        ("payload", [show_range(kind.bytes_per_step, format_bytes) for kind in kinds]),
+        ("busy, host clock", [show_range(kind.busy_host_ns, format_time) for kind in kinds]),
     ]
     tables = (_table(columns, gap=gap) for gap in (2, 1))
     return [*_head("communication: per step and rank"), choose_fitting(tables, console)]
@@ -211,7 +210,8 @@ def _number(ranks: Sequence[RankReport]) -> list[str]:
     return [str(rank.rank) for rank in ranks]
 
 
-def _show_range(values: Sequence[float | None], show: Callable[[float | None], str]) -> str:
+def show_range(values: Sequence[float | None], show: Callable[[float | None], str]) -> str:
+    """One number where all are shown alike, else the smallest to the largest."""
     known = [value for value in values if value is not None]
     low, high = show(min(known, default=None)), show(max(known, default=None))
     return low if low == high else f"{low} to {high}"

@@ -50,23 +50,34 @@ def _list_events(run: Run) -> Iterator[bytes]:
         yield _encode({"ph": "M", "pid": info.rank, "name": "process_sort_index", "args": {"sort_index": info.rank}})
         for thread, label in ((STEP_THREAD, "steps"), (PHASE_THREAD, "phases (host clock)")):
             yield _encode({"ph": "M", "pid": info.rank, "tid": thread, "name": "thread_name", "args": {"name": label}})
-    warmup = _find_warmup(run)
+    facts = _find_steps(run)
     for (rank, step), kept in sorted(run.segments.items()):
-        yield from _list_step(rank, step, kept, kept.begin_ns - origins_ns[hosts[rank]], (rank, step) in warmup)
+        begin_ns = kept.begin_ns - origins_ns[hosts[rank]]
+        yield from _list_step(rank, step, kept, begin_ns, *facts.get((rank, step), (False, sum(kept.durations_ns))))
 
 
-def _find_warmup(run: Run) -> set[tuple[int, int]]:
-    where = np.argwhere(run.column("warmup") == 1)
-    return {(run.ranks[position].rank, int(run.rows[position, index, COLUMN["step"]])) for position, index in where}
+def _find_steps(run: Run) -> dict[tuple[int, int], tuple[bool, float]]:
+    """Whether each kept step was warm-up, and how long it took: its kept segments may be fewer than it had."""
+    places = {int(number): index for index, number in enumerate(np.nanmax(run.column("step"), axis=0, initial=-1))}
+    positions = {info.rank: position for position, info in enumerate(run.ranks)}
+    facts = {}
+    for rank, step in run.segments:
+        row = run.rows[positions[rank], places[step]] if step in places else np.full(len(COLUMN), np.nan)
+        if np.isfinite(row[COLUMN["step_host_ns"]]):
+            facts[rank, step] = bool(row[COLUMN["warmup"]] == 1), float(row[COLUMN["step_host_ns"]])
+    return facts
 
 
-def _list_step(rank: int, step: int, kept: Segments, start_ns: int, warmup: bool) -> Iterator[bytes]:
+def _list_step(
+    rank: int, step: int, kept: Segments, start_ns: int, warmup: bool, step_ns: float
+) -> Iterator[bytes]:
     """The step, then its segments; those of no length are left out. Times in microseconds, as the format wants."""
     args: dict[str, object] = {"step": step, "warmup": warmup}
     if kept.truncated:
         args["truncated"] = True
+    long_ns = step_ns if kept.truncated else sum(kept.durations_ns)
     shown = {"ph": "X", "pid": rank, "tid": STEP_THREAD, "name": f"step {step}", "ts": start_ns / 1e3}
-    yield _encode({**shown, "dur": sum(kept.durations_ns) / 1e3, "args": args})
+    yield _encode({**shown, "dur": long_ns / 1e3, "args": args})
     for code, duration_ns in zip(kept.codes, kept.durations_ns, strict=True):
         if duration_ns:
             yield b'{"ph":"X","pid":%d,"tid":%d,"name":"%s","ts":%.3f,"dur":%.3f,"args":{"step":%d}}' % (

@@ -86,7 +86,7 @@ def list_what_ifs(report: Report) -> list[list[str]]:
 
 
 def list_waits(report: Report) -> list[list[str]]:
-    """A row per kind of collective, group and phase: count, bytes, the longest and the shortest wait, transfer, last."""
+    """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who comes last."""
     return [
         [
             clean_text(f"{item.kind} in {item.phase}", NAME_LIMIT), clean_text(item.group, 24),

@@ -9,10 +9,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distprof.analyze import analyze
 from distprof.render.html import render_html
+from distprof.run import Phase
+from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.factories import drop_rows, make_meta, make_run
 
 HOSTILE = [
@@ -89,7 +92,31 @@ def test_a_thousand_ranks_and_steps_stay_small() -> None:
     report = analyze(make_run(num_ranks=1024, num_steps=1000))
     text = render_html(report)
     assert len(text.encode()) < 3 * 2**20
-    assert "Every 16th rank is drawn" in text and "</i>smallest</li>" in text
+    assert "ranks that do not stand out are not drawn" in text and "</i>smallest</li>" in text
+    assert "Of every 2 steps the longest is drawn" in text
+
+
+def test_of_many_ranks_the_one_that_is_named_is_drawn() -> None:
+    delay = Delay(rank=501, phase=Phase.DATA, delay_ns=50_000_000)
+    report = analyze(simulate(SimulatedJob(num_ranks=600, num_steps=12, delays=(delay,)), seed=1, truth=False).run)
+    assert report.verdict.rank == 501
+    assert ">rank 501</text>" in render_html(report)
+
+
+def test_a_peak_among_many_steps_is_drawn() -> None:
+    waits = np.where(np.arange(2400) == 1801, 900, 15) * 1_000_000
+    page = render_html(analyze(make_run(num_steps=2400, host_ns={"forward": 1e6, "all_reduce": waits})))
+    heights = [float(point.split(",")[1]) for point in re.findall(r'points="([^"]*)"', page)[0].split()]
+    assert min(heights) == 10  # the top of the chart
+
+
+def test_configuration_and_tracebacks_keep_their_indentation() -> None:
+    trace = "Traceback:\n  File x\n    raise"
+    page = render_html(
+        analyze(make_run(infos={0: {"traceback": trace, "ended": "failed"}}, meta={"config": {"a": {"b": 1}}}))
+    )
+    assert trace in page
+    assert "{\n  &quot;a&quot;: {\n    &quot;b&quot;: 1" in page
 
 
 @pytest.mark.browser
