@@ -80,10 +80,16 @@ ROW_FIELDS: tuple[str, ...] = (
 
 ``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
 the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
-without instruments, to see what they cost; it has a step time and nothing else.
+without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases.
 """
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)
+
+
+def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
+    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``; in memory each column lies together, because that
+    is how they are read."""
+    return np.moveaxis(np.full((ROW_WIDTH, num_ranks, num_steps), np.nan), 0, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,12 @@ def compare_to_others(values: FloatArray) -> FloatArray:
     return middle
 
 
+def compare_one(values: FloatArray, place: int) -> FloatArray:
+    """One rank's values less the median of the others', without axis 0."""
+    less: FloatArray = values[place] - np.median(np.delete(values, place, axis=0), axis=0)
+    return less
+
+
 def _spread(excess_ns: FloatArray) -> FloatArray:
     """Robust standard deviation over cycles, ns, ``[num_ranks]``: 1.4826 median absolute deviations."""
     centre = np.median(excess_ns, axis=1, keepdims=True)
@@ -135,7 +141,7 @@ def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: Float
     own_ns = cycles.gap_ns.sum(axis=2)
     last: BoolArray = own_ns[place] == own_ns.max(axis=0)
     held: BoolArray = last if steady and last.any() else last & (excess_ns > max(HELD_SHARE * whole_ns, 4 * usual_ns))
-    late_ns = (cycles.phase_ns - compare_to_others(cycles.phase_ns))[place]
+    late_ns = compare_one(cycles.phase_ns, place)
     usual = _find_usual(late_ns, excess_ns, whole_ns)
     gap_ns = cycles.gap_ns.copy()
     gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
@@ -176,7 +182,7 @@ def _without_excess(cycles: Cycles, place: int, held: BoolArray, usual_ns: float
             and its chance stays. None: it is put on a par with the others where it held them.
     """
     gap_ns = cycles.gap_ns[place]
-    late_ns = (cycles.gap_ns - compare_to_others(cycles.gap_ns))[place]
+    late_ns = compare_one(cycles.gap_ns, place)
     if usual_ns is None:
         level: FloatArray = np.where(held[:, None], gap_ns - np.maximum(late_ns, 0), gap_ns)
         return level

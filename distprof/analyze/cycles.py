@@ -148,13 +148,15 @@ def _take_phases(
     basis: Basis, clock: Clock, positions: IntArray, steps: IntArray, before: IntArray, last: Phase, idle_ns: FloatArray
 ) -> FloatArray:
     """Own phases by cycle: those that follow the last wait are taken from the step before, where there is one."""
-    spent = basis.run.phase_ns(clock)[:, :, _OWN_CODES]
-    own_ns = (spent - np.nan_to_num(basis.run.wait_ns(clock)))[positions]
-    taken = own_ns[:, steps]
     after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
-    for phase in after:
-        code = OWN_PHASES.index(phase)
-        earlier = own_ns[:, np.where(before >= 0, before, steps), code]
-        taken[:, :, code] = np.where(np.isfinite(earlier), earlier, taken[:, :, code])
+    earlier = np.where(before >= 0, before, steps)
+    taken = np.empty((len(positions), len(steps), len(OWN_PHASES)))
+    for code, phase in enumerate(OWN_PHASES):
+        waits_ns = np.nan_to_num(basis.run.wait_ns(clock)[:, :, code])
+        own_ns = basis.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns
+        taken[:, :, code] = own_ns[np.ix_(positions, steps)]
+        if phase in after:
+            there = own_ns[np.ix_(positions, earlier)]
+            taken[:, :, code] = np.where(np.isfinite(there), there, taken[:, :, code])
     taken[:, :, OWN_PHASES.index(Phase.OTHER)] += np.maximum(idle_ns, 0)
     return taken

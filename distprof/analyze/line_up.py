@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.basis import Basis, BoolArray
 from distprof.run import Collectives, FloatArray, IntArray, Phase
 
-MAX_CELLS = 4_000_000
+MAX_CELLS = 2_000_000
 """Ranks x steps x collectives that are looked at: of longer runs every n-th step."""
 
 
@@ -44,20 +44,25 @@ def line_up(basis: Basis) -> Lined | None:
     steps = _find_steps(basis, tables, len(positions))
     if not len(steps):
         return None
-    woven = [_weave(tables, int(position), steps) for position in positions]
-    first = woven[0]
-    if first is None or any(other is None or other.shape != first.shape for other in woven):
+    orders = [_find_order(tables, int(position), steps) for position in positions]
+    first = orders[0]
+    if first is None or any(other is None or other.shape != first.shape for other in orders):
         return None
     shape = (len(positions), len(steps), len(first.order))
     arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
-    for row, item in enumerate(woven):
+    for row, item in enumerate(orders):
         assert item is not None
-        arrival_ns[row], end_ns[row], exposed_ns[row] = item.arrival_ns, item.end_ns, item.exposed_ns
+        for place, (number, member, column) in enumerate(item.order):
+            table = tables[number]
+            at = np.searchsorted(table.steps, steps)
+            arrival_ns[row, :, place] = table.arrival_ns[member, at, column]
+            end_ns[row, :, place] = table.end_ns[member, at, column]
+            exposed_ns[row, :, place] = table.exposed_ns[member, at, column]
     blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
     if not blocking.any():
         return None
     count = int(np.flatnonzero(blocking)[-1]) + 1
-    parties = tuple(_find_parties(tables, woven, place) for place in range(count))
+    parties = tuple(_find_parties(tables, orders, place) for place in range(count))
     return Lined(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
         blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
@@ -66,13 +71,13 @@ def line_up(basis: Basis) -> Lined | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Woven:
+class _Order:
+    """One rank's collectives in the order it issues them."""
+
     shape: tuple[tuple[str, Phase], ...]
-    order: tuple[int, ...]
-    """The table of each place."""
-    arrival_ns: FloatArray
-    end_ns: FloatArray
-    exposed_ns: FloatArray
+    """Kind and phase of each."""
+    order: tuple[tuple[int, int, int], ...]
+    """Where each stands: number of the table, member's row, column."""
 
 
 def _choose_tables(basis: Basis) -> list[Collectives]:
@@ -97,29 +102,32 @@ def _find_steps(basis: Basis, tables: list[Collectives], num_ranks: int) -> IntA
     return steps[:: max(every, 1)]
 
 
-def _weave(tables: list[Collectives], position: int, steps: IntArray) -> _Woven | None:
-    own = [(number, table, int(row[0])) for number, table in enumerate(tables)
-           if len(row := np.flatnonzero(table.ranks == position))]  # fmt: skip
-    if not own:
+def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
+    places = []
+    for number, table in enumerate(tables):
+        for member in np.flatnonzero(table.ranks == position).tolist():
+            at = np.searchsorted(table.steps, steps)
+            begin_ns = table.arrival_ns[member, at].min(axis=1)
+            places += [
+                (table.arrival_ns[member, at, column], begin_ns, (number, member, column))
+                for column in range(len(table.kinds))
+            ]
+    if not places:
         return None
-    parts = [(table, row, np.searchsorted(table.steps, steps)) for _, table, row in own]
-    arrival_ns = np.concatenate([table.arrival_ns[row, at] for table, row, at in parts], axis=1)
-    end_ns = np.concatenate([table.end_ns[row, at] for table, row, at in parts], axis=1)
-    exposed_ns = np.concatenate([table.exposed_ns[row, at] for table, row, at in parts], axis=1)
-    shape = [(kind.value, phase) for _, table, _ in own for kind, phase in zip(table.kinds, table.phases, strict=True)]
-    numbers = [number for number, table, _ in own for _ in table.kinds]
-    order = np.argsort((arrival_ns - arrival_ns.min(axis=1, keepdims=True)).mean(axis=0), kind="stable")
-    return _Woven(
-        shape=tuple(shape[place] for place in order), order=tuple(numbers[place] for place in order),
-        arrival_ns=arrival_ns[:, order], end_ns=end_ns[:, order], exposed_ns=exposed_ns[:, order],
-    )  # fmt: skip
+    earliest_ns = np.min([begin_ns for _, begin_ns, _ in places], axis=0)
+    places.sort(key=lambda place: float((place[0] - earliest_ns).mean()))
+    order = tuple(where for _, _, where in places)
+    return _Order(
+        shape=tuple((tables[number].kinds[column].value, tables[number].phases[column]) for number, _, column in order),
+        order=order,
+    )
 
 
 def _find_parties(
-    tables: list[Collectives], woven: list[_Woven | None], place: int
+    tables: list[Collectives], orders: list[_Order | None], place: int
 ) -> tuple[tuple[str, IntArray], ...]:
     members: dict[int, list[int]] = {}
-    for row, item in enumerate(woven):
+    for row, item in enumerate(orders):
         assert item is not None
-        members.setdefault(item.order[place], []).append(row)
+        members.setdefault(item.order[place][0], []).append(row)
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())

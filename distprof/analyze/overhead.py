@@ -33,7 +33,7 @@ class StepCosts:
 def measure_overhead(run: Run) -> OverheadReport | None:
     """Cost of recording on the host clock; None: fewer than `MIN_SHADOW_STEPS` shadow steps to tell by."""
     present = np.isfinite(run.column("step")).any(axis=1)
-    return compare_steps(read_costs(run.rows[present]))
+    return compare_steps(read_costs(run.rows if present.all() else run.rows[present]))
 
 
 def read_costs(rows: FloatArray) -> StepCosts:

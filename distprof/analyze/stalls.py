@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.basis import Basis
-from distprof.analyze.culprit import MIN_CYCLES, compare_to_others
+from distprof.analyze.culprit import MIN_CYCLES, compare_one, compare_to_others
 from distprof.analyze.cycles import Cycles
 from distprof.run import COLUMN, OWN_PHASES, IntArray
 from distprof.waiting import Stall
@@ -34,9 +34,10 @@ def list_stalls(basis: Basis, cycles: Cycles | None) -> list[Stall]:
         return []
     far = find_far(cycles)
     long_ns, middle = cycles.cycle_ns, float(np.median(cycles.cycle_ns))
+    if not len(far):
+        return []
     own_ns = cycles.gap_ns.sum(axis=2)
     late_ns = own_ns - compare_to_others(own_ns)
-    late_by_phase = np.nan_to_num(cycles.phase_ns - compare_to_others(cycles.phase_ns))
     stalls = []
     for cycle in far[np.argsort(-long_ns[far])][:MAX_LISTED]:
         place = int(np.argmax(late_ns[:, cycle]))
@@ -44,7 +45,7 @@ def list_stalls(basis: Basis, cycles: Cycles | None) -> list[Stall]:
         stalls.append(
             Stall(
                 step=int(number), rank=basis.numbers[int(cycles.positions[place])],
-                phase=OWN_PHASES[int(np.argmax(late_by_phase[place, cycle]))].value,
+                phase=OWN_PHASES[int(np.argmax(np.nan_to_num(compare_one(cycles.phase_ns[:, cycle], place))))].value,
                 lost_ns=float(long_ns[cycle]) - middle,
             )
         )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import find_interval, midmean
-from distprof.analyze.culprit import MIN_CYCLES, Culprit, compare_to_others
+from distprof.analyze.culprit import MIN_CYCLES, Culprit, compare_one
 from distprof.analyze.cycles import Cycles
 from distprof.analyze.link import SlowLink
 from distprof.analyze.replay import replay
@@ -120,7 +120,8 @@ def _gather_evidence(cycles: Cycles, culprit: Culprit) -> tuple[Evidence, ...]:
 
 def _compare(what: str, values_ns: FloatArray, culprit: Culprit, *, sign: int) -> Evidence:
     held = culprit.held
-    mine, others = values_ns[culprit.place][held], compare_to_others(values_ns)[culprit.place][held]
+    mine = values_ns[culprit.place][held]
+    others = mine - compare_one(values_ns, culprit.place)[held]
     extreme = (sign * values_ns[:, held]).max(axis=0)
     return Evidence(
         sign=what, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)),

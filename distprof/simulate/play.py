@@ -6,11 +6,12 @@ stream has ended, and takes its transfer time; a rank that waits for it goes on 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.run import PHASE_CODE, PHASES, FloatArray, IntArray
+from distprof.run import OWN_PHASES, PHASE_CODE, PHASES, FloatArray, IntArray, Phase
 from distprof.simulate.job import Compute, Issue, SimulatedJob
 
 
@@ -23,11 +24,10 @@ class Played:
     end_ns: FloatArray
     phase_ns: FloatArray
     """``[num_ranks, num_steps, len(PHASES)]``; waits inside own phases are in them."""
-    inner_wait_ns: FloatArray
-    """Waits inside own phases, same shape."""
+    inner_wait_ns: Mapping[Phase, FloatArray]
+    """Waits inside own phases, ``[num_ranks, num_steps]`` each; a phase that is not there has none."""
     arrival_ns: FloatArray
-    """``[num_ranks, num_steps, num_collectives]``; so are the next four."""
-    start_ns: FloatArray
+    """``[num_ranks, num_steps, num_collectives]``; so are the next three."""
     over_ns: FloatArray
     exposed_ns: FloatArray
     last_arrival_ns: FloatArray
@@ -44,9 +44,10 @@ def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, 
     """
     ranks, steps = job.num_ranks, job.num_steps
     shape = (ranks, steps, transfer_ns.shape[2])
-    arrival, start, over, exposed, last = (np.zeros(shape) for _ in range(5))
+    arrival, over, exposed, last = (np.zeros(shape) for _ in range(4))
     begin, end = np.zeros((ranks, steps)), np.zeros((ranks, steps))
-    phase_ns, inner_ns = np.zeros((ranks, steps, len(PHASES))), np.zeros((ranks, steps, len(PHASES)))
+    phase_ns = np.moveaxis(np.zeros((len(PHASES), ranks, steps)), 0, 2)
+    inner_ns = {op.wait: np.zeros((ranks, steps)) for op in program if isinstance(op, Issue) and op.wait in OWN_PHASES}
     groups = {name: find_groups(job, name) for name in ("world", "shard", "replica")}
     now = np.zeros(ranks)
     free = {name: np.zeros(ranks) for name in groups}
@@ -62,17 +63,17 @@ def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, 
             group = groups[op.partition]
             place = (slice(None), step, index)
             arrival[place], last[place] = now, _max_by_group(now, group)
-            start[place] = np.maximum(last[place], free[op.partition])
-            over[place] = free[op.partition] = start[place] + transfer_ns[place]
+            over[place] = free[op.partition] = np.maximum(last[place], free[op.partition]) + transfer_ns[place]
             if op.blocking:
                 exposed[place] = np.maximum(over[place] - now, 0)
                 phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
-                inner_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
+                if op.wait in inner_ns:
+                    inner_ns[op.wait][:, step] += exposed[place]
                 now = np.maximum(now, over[place])
             index += 1
         end[:, step] = now
     return Played(
-        begin_ns=begin, end_ns=end, phase_ns=phase_ns, inner_wait_ns=inner_ns, arrival_ns=arrival, start_ns=start,
+        begin_ns=begin, end_ns=end, phase_ns=phase_ns, inner_wait_ns=inner_ns, arrival_ns=arrival,
         over_ns=over, exposed_ns=exposed, last_arrival_ns=last,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.run import (
     COLUMN,
@@ -10,7 +11,6 @@ from distprof.run import (
     OWN_PHASES,
     PHASE_CODE,
     PHASES,
-    ROW_WIDTH,
     ClockReading,
     Collectives,
     DeviceSnapshot,
@@ -20,6 +20,7 @@ from distprof.run import (
     RankInfo,
     Run,
     RunMeta,
+    make_rows,
 )
 from distprof.simulate.job import Compute, Issue, SimulatedJob
 from distprof.simulate.play import Played, find_groups
@@ -49,9 +50,9 @@ def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Played,
 def _write_rows(
     job: SimulatedJob, issues: list[Issue], played: Played, base: FloatArray, rate: FloatArray
 ) -> FloatArray:
-    rows = np.full((job.num_ranks, job.num_steps, ROW_WIDTH), np.nan)
+    rows = make_rows(job.num_ranks, job.num_steps)
     scale = rate[:, None]
-    facts: dict[str, object] = {
+    facts: dict[str, npt.ArrayLike] = {
         "step": np.arange(job.num_steps), "warmup": np.arange(job.num_steps) < job.num_warmup, "failed": 0, "shadow": 0,
         "micro_steps": 1, "tokens": job.tokens, "segments_lost": 0,
         "begin_host_ns": np.round(base[:, None] + played.begin_ns * scale),
@@ -61,8 +62,9 @@ def _write_rows(
         rows[:, :, COLUMN[name]] = values
     for phase in PHASES:
         rows[:, :, COLUMN[f"{phase}_host_ns"]] = played.phase_ns[:, :, PHASE_CODE[phase]] * scale
+    nothing = np.zeros((job.num_ranks, job.num_steps))
     for phase in OWN_PHASES:
-        rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = played.inner_wait_ns[:, :, PHASE_CODE[phase]] * scale
+        rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = played.inner_wait_ns.get(phase, nothing) * scale
     for kind in KINDS:
         own = [index for index, op in enumerate(issues) if op.kind is kind]
         rows[:, :, COLUMN[f"{kind}_count"]] = len(own)

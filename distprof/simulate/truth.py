@@ -65,22 +65,21 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
 
     without_data = own_ns + delay_ns
     without_data[:, :, PHASE_CODE[Phase.DATA]] = 0
-    return Simulated(
-        run=write_run(job, program, played, draws),
-        truth=Truth(
-            step_ns=_cycle(played),
-            exposed_ns=played.exposed_ns.sum(axis=2),
-            wait_ns=played.last_arrival_ns - played.arrival_ns,
-            transfer_ns=played.over_ns - played.last_arrival_ns,
-            places={
-                name: tuple(index for index, op in enumerate(issues) if op.partition == name)
-                for name in ("world", "shard", "replica")
-            },
-            without_delays_ns=replay(own_ns, transfer_ns),
-            without_transfer_ns=replay(own_ns + delay_ns, np.zeros_like(transfer_ns)),
-            without_data_ns=replay(without_data, transfer_ns),
-        ),
+    told = Truth(
+        step_ns=_cycle(played),
+        exposed_ns=played.exposed_ns.sum(axis=2),
+        wait_ns=played.last_arrival_ns - played.arrival_ns,
+        transfer_ns=played.over_ns - played.last_arrival_ns,
+        places={
+            name: tuple(index for index, op in enumerate(issues) if op.partition == name)
+            for name in ("world", "shard", "replica")
+        },
+        without_delays_ns=replay(own_ns, transfer_ns),
+        without_transfer_ns=replay(own_ns + delay_ns, np.zeros_like(transfer_ns)),
+        without_data_ns=replay(without_data, transfer_ns),
     )
+    del own_ns, delay_ns, without_data  # half a gigabyte at a thousand ranks and steps
+    return Simulated(run=write_run(job, program, played, draws), truth=told)
 
 
 def _draw_own(job: SimulatedJob, draws: np.random.Generator) -> tuple[FloatArray, FloatArray]:
