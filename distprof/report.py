@@ -183,6 +183,8 @@ class Coverage:
     rows_lost: int
     segments_lost: int
     clocks: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Where each kind of number comes from."""
     notes: tuple[str, ...]
     """What was shortened, damaged or not measured, and why."""
 

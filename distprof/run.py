@@ -87,8 +87,10 @@ ROW_WIDTH = len(ROW_FIELDS)
 
 
 def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
-    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``; in memory each column lies together, because that
-    is how they are read."""
+    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``.
+
+    In memory each column lies together, because that is how they are read.
+    """
     return np.moveaxis(np.full((ROW_WIDTH, num_ranks, num_steps), np.nan), 0, 2)
 
 

@@ -16,18 +16,23 @@ import numpy as np
 import pytest
 
 import distprof.report
+import distprof.waiting
 from distprof.analyze import analyze
 from distprof.report import SCHEMA, Report, to_plain
 from distprof.run import Clock, CollectiveKind, Phase, Run
+from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
 
 DOCUMENT: dict[str, Any] = json.loads(Path(distprof.report.__file__).with_name("report.schema.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for name, part in vars(distprof.report).items()
+    for name, part in {**vars(distprof.report), **vars(distprof.waiting)}.items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Report
 }
+LINK = SimulatedJob(
+    ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=2e10, clocks=Clocks(offset_ns=3e9, bound_ns=1e5)
+)
 RUNS: dict[str, Callable[[], Run]] = {
     "whole": make_run,
     "two clocks": lambda: make_run(num_ranks=4, device_ns=USUAL_NS),
@@ -37,6 +42,8 @@ RUNS: dict[str, Callable[[], Run]] = {
     "all NaN": lambda: make_run(columns={"step": np.nan, "warmup": np.nan}),
     "killed": lambda: drop_rows(make_run(num_ranks=3, infos={1: {"ended": None, "snapshot": None}}), 1, 2),
     "no work": lambda: make_run(meta={"work": None}),
+    "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,
+    "two clocks apart": lambda: simulate(LINK, seed=1).run,
 }
 
 
@@ -96,7 +103,7 @@ def test_every_property_is_described_and_required_and_there_are_no_others() -> N
 
 @pytest.mark.parametrize("name", ["Report", *PARTS])
 def test_properties_are_the_fields_with_their_types(name: str) -> None:
-    part = getattr(distprof.report, name)
+    part = {"Report": Report, **PARTS}[name]
     described = (DOCUMENT if name == "Report" else DOCUMENT["$defs"][name])["properties"]
     hints = typing.get_type_hints(part)
     assert list(described) == [field.name for field in dataclasses.fields(part)]

@@ -7,17 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.cycles import Cycles
+from distprof.analyze.sources import list_sources
 from distprof.report import Coverage
 from distprof.run import KINDS, Clock
 
 
-def report_coverage(basis: Basis, timings: Sequence[Timing], headline: Timing | None) -> Coverage:
+def report_coverage(
+    basis: Basis, timings: Sequence[Timing], headline: Timing | None, cycles: Cycles | None
+) -> Coverage:
     """Ranks and steps present, what was lost, and every note there is.
 
     Args:
         basis: The ranks and steps that count.
         timings: The clocks measured.
         headline: The one the headline uses.
+        cycles: What the verdict stands on.
     """
     run = basis.run
     present = [info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there]
@@ -35,6 +40,7 @@ def report_coverage(basis: Basis, timings: Sequence[Timing], headline: Timing | 
         rows_lost=sum(info.rows_lost for info in run.ranks),
         segments_lost=int(np.nansum(run.column("segments_lost"))),
         clocks=tuple(timing.clock.value for timing in timings),
+        sources=tuple(list_sources(basis, timings, cycles)),
         notes=tuple(dict.fromkeys([*_note_basis(basis, timings, headline), *_collect_notes(basis)])),
     )
 

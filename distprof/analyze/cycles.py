@@ -40,7 +40,9 @@ class Cycles:
     exposed_ns: FloatArray
     """Waited for it; 0 where not blocking."""
     transfer_ns: FloatArray
-    """From when the last member was there and the one before it was through, to the end; the same for its members."""
+    """From when the last member was there and the one before it was through, until the rank can go on."""
+    start_ns: FloatArray
+    """When each rank came out of the wait before, against the middle rank, ``[num_ranks, num_cycles]``; 0: unknown."""
     phase_ns: FloatArray
     """Own phases less the waits inside them, ``[num_ranks, num_cycles, len(OWN_PHASES)]``; NaN: not measured."""
 
@@ -85,33 +87,41 @@ def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
     idle_ns = np.where(before >= 0, begin_ns[:, lined.steps] - over_ns[:, np.maximum(before, 0)], 0.0)
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + np.maximum(idle_ns, 0)
     last = lined.phases[-1]
+    there, over = _align(basis, lined, resume_ns)
+    start_ns = np.where(known, over[:, np.minimum(at, len(lined.steps) - 1), -1], np.nan)
+    start_ns -= np.median(start_ns, axis=0)
     return Cycles(
         source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
         blocking=lined.blocking, gap_ns=np.maximum(gap_ns, 0), exposed_ns=exposed_ns,
-        transfer_ns=_find_transfers(basis, lined, exposed_ns),
+        transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
         phase_ns=_take_phases(basis, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
     )  # fmt: skip
 
 
-def _find_transfers(basis: Basis, lined: Lined, exposed_ns: FloatArray) -> FloatArray:
-    """Where clocks can be compared: end less whichever is later, the last arrival or the end before. Else the shortest
-    wait of a member, which had nobody to wait for; and nothing for what nobody waits for."""
+def _align(basis: Basis, lined: Lined, resume_ns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clocks that nobody compared, ends not seen."""
     clocks = map_clocks(basis.run)
-    left_ns = np.where(lined.blocking, lined.arrival_ns + exposed_ns, np.nan)
-    end_ns = np.where(np.isfinite(lined.end_ns), lined.end_ns, left_ns)
-    there = [clocks.to_reference(int(position), lined.arrival_ns[row]) for row, position in enumerate(lined.positions)]
-    over = [clocks.to_reference(int(position), end_ns[row]) for row, position in enumerate(lined.positions)]
+    left_ns = np.where(lined.blocking, resume_ns, lined.end_ns)
+    there, over = np.empty_like(left_ns), np.empty_like(left_ns)
+    for row, position in enumerate(lined.positions.tolist()):
+        there[row] = clocks.to_reference(position, lined.arrival_ns[row])
+        over[row] = clocks.to_reference(position, left_ns[row])
+    return there, over
+
+
+def _find_transfers(lined: Lined, there: FloatArray, over: FloatArray, exposed_ns: FloatArray) -> FloatArray:
+    """Where clocks can be compared: own end less whichever is later, the last arrival or the own end before. Else the
+    shortest wait of a member, which had nobody to wait for; and nothing for what nobody waits for."""
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
     for index, parties in enumerate(lined.parties):
         for group, members in parties:
-            arrived = np.max([there[member][:, index] for member in members], axis=0)
-            ended = np.min([over[member][:, index] for member in members], axis=0)
+            arrived = there[members, :, index].max(axis=0)
             started = np.maximum(arrived, free.get(group, arrived))
-            took = ended - started
-            shortest = exposed_ns[members, :, index].min(axis=0)
+            ended = over[members, :, index]
+            took, shortest = ended - started, exposed_ns[members, :, index].min(axis=0)
             transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
-            free[group] = np.where(np.isfinite(ended), ended, started)
+            free[group] = np.where(np.isfinite(took), ended, started)
     return transfer_ns
 
 
@@ -126,12 +136,13 @@ def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
     whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
     if not whole.any() or not exposed_ns[:, whole].any():
         return None
-    transfer_ns = np.broadcast_to(exposed_ns[:, whole].min(axis=0), exposed_ns[:, whole].shape)
+    own_ns, exposed_ns = own_ns[:, whole], exposed_ns[:, whole]
+    transfer_ns = np.maximum(exposed_ns - (own_ns.max(axis=0) - own_ns), 0)
     return Cycles(
         source="rows", clock=timing.clock, positions=positions, steps=steps[whole],
         parties=((("default", np.arange(len(positions))),),), blocking=np.array([True]),
-        gap_ns=own_ns[:, whole, None], exposed_ns=exposed_ns[:, whole, None], transfer_ns=transfer_ns[:, :, None],
-        phase_ns=phase_ns[:, whole],
+        start_ns=np.zeros_like(own_ns), gap_ns=own_ns[:, :, None], exposed_ns=exposed_ns[:, :, None],
+        transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns[:, whole],
     )  # fmt: skip
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.cycles import Cycles
-from distprof.run import FloatArray
+from distprof.run import FloatArray, IntArray
 
 
 def replay(cycles: Cycles, *, gap_ns: FloatArray | None = None, transfer_ns: FloatArray | None = None) -> FloatArray:
-    """Runs every cycle from a start that all ranks share.
+    """Runs every cycle from where its ranks came out of the wait before.
 
     A collective starts when its last member has arrived and the one before it in its group is through; it takes its
     transfer time; whoever waits for it goes on when it ends.
@@ -20,22 +20,24 @@ def replay(cycles: Cycles, *, gap_ns: FloatArray | None = None, transfer_ns: Flo
         transfer_ns: Other transfer times, same shape. None: as recorded.
 
     Returns:
-        Length of each cycle of the rank that ends last, ns, ``[num_cycles]``.
+        Length of each cycle, ns, ``[num_cycles]``: the ranks' median, as in ``Cycles.cycle_ns``.
     """
     gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
-    now = np.zeros(gap_ns.shape[:2])
+    now = cycles.start_ns.copy()
     free: dict[str, FloatArray] = {}
     for index, parties in enumerate(cycles.parties):
         now += gap_ns[:, :, index]
         for group, members in parties:
-            everyone = len(members) == len(now)
-            arrived = now.max(axis=0) if everyone else now[members].max(axis=0)
-            ended = np.maximum(arrived, free.get(group, arrived)) + transfer_ns[members[0], :, index]
+            here = now if len(members) == len(now) else now[members]
+            arrived = here.max(axis=0)
+            ended = np.maximum(arrived, free.get(group, arrived)) + _pick(transfer_ns[:, :, index], members)
             free[group] = ended
-            if cycles.blocking[index] and everyone:
-                np.maximum(now, ended, out=now)
-            elif cycles.blocking[index]:
-                now[members] = np.maximum(now[members], ended)
-    longest: FloatArray = now.max(axis=0)
-    return longest
+            if cycles.blocking[index]:
+                now[members] = np.maximum(here, ended)
+    long: FloatArray = np.median(now - cycles.start_ns, axis=0)
+    return long
+
+
+def _pick(values: FloatArray, members: IntArray) -> FloatArray:
+    return values if len(members) == len(values) else values[members]

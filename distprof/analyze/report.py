@@ -67,7 +67,7 @@ def analyze(run: Run) -> Report:
         ranks=tuple(report_ranks(basis, reached)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
-        coverage=report_coverage(basis, timings, headline),
+        coverage=report_coverage(basis, timings, headline, cycles),
         config=meta.config,
     )
 

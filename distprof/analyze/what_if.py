@@ -107,11 +107,12 @@ def _replay_with(cycles: Cycles, size: int) -> FloatArray:
         order = np.argsort(draws.random((count, len(cycles.steps))), axis=0)
         chosen = order[:size] if size <= count else draws.integers(count, size=(size, len(cycles.steps)))
         now = np.zeros((size, len(cycles.steps)))
-        free = np.zeros(len(cycles.steps))
+        free = np.zeros_like(now)
         for index in range(cycles.gap_ns.shape[2]):
             now += np.take_along_axis(cycles.gap_ns[:, :, index], chosen, axis=0)
-            free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[0, :, index] * scale
+            took = np.take_along_axis(cycles.transfer_ns[:, :, index], chosen, axis=0)
+            free = np.maximum(now.max(axis=0), free) + took * scale
             if cycles.blocking[index]:
                 now = np.maximum(now, free)
-        total_ns += now.max(axis=0)
+        total_ns += np.median(now, axis=0)
     return total_ns / rounds

@@ -201,6 +201,7 @@ def _list_coverage(report: Report) -> str:
         f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments lost; clocks: {', '.join(facts.clocks) or 'n/a'}",
         f"recording {describe_overhead(report.overhead)}",
         *([f"hosts' clocks against rank 0: {clocks}"] if (clocks := describe_clocks(report)) else []),
+        *facts.sources,
         *(describe_stall(stall) for stall in report.stalls),
         *facts.notes[:MAX_NOTES],
     ]

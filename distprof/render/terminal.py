@@ -204,6 +204,7 @@ def _list_coverage(report: Report) -> list[tuple[str, RenderableType]]:
     ]
     if clocks := describe_clocks(report):
         rows.append(("hosts' clocks", Text(f"against rank 0: {clocks}")))
+    rows += [("source", Text(source)) for source in facts.sources]
     rows += [("stall", Text(describe_stall(stall))) for stall in report.stalls]
     notes = [Text(clean_text(note, TEXT_LIMIT)) for note in facts.notes[:MAX_NOTES]]
     if len(facts.notes) > MAX_NOTES:

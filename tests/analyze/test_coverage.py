@@ -12,7 +12,8 @@ from distprof.analyze import analyze
 from distprof.analyze.coverage import name_ranks
 from distprof.report import Coverage
 from distprof.run import Run
-from tests.factories import drop_rows, make_run
+from distprof.simulate import SimulatedJob, simulate
+from tests.factories import USUAL_NS, drop_rows, make_run
 
 PLAN = {"train": {"steps": 3, "warmup_steps": 1}}
 
@@ -108,3 +109,20 @@ def test_without_a_plan_nothing_is_planned(config: dict[str, Any]) -> None:
 )
 def test_ranks_are_named_in_few_words(ranks: list[int], name: str) -> None:
     assert name_ranks(ranks) == name
+
+
+def test_every_number_says_where_it_comes_from() -> None:
+    two_clocks = analyze(make_run(num_ranks=2, num_steps=12, device_ns=USUAL_NS)).coverage.sources
+    assert two_clocks == (
+        "phases on the device clock: CUDA events at their borders on the compute stream, read later",
+        "phases on the host clock: stamps at their borders",
+        "verdict and what-if: own times and waits of the step as a whole, device clock, 11 steps",
+    )
+    simulated = analyze(simulate(SimulatedJob(num_steps=20, num_warmup=2), seed=1).run).coverage.sources
+    assert simulated == (
+        "phases on the host clock: stamps at their borders",
+        "waits and transfers: every rank's host stamps of each collective, 1 group(s), 18 of 18 measured steps",
+        "verdict and what-if: own times and waits of each collective, host clock, 18 steps",
+        "hosts' clocks: 2 reading(s) against rank 0",
+    )
+    assert analyze(make_run(num_ranks=1, host_ns={"forward": np.nan})).coverage.sources == ()

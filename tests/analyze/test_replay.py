@@ -22,7 +22,7 @@ def make_cycles(gap_ns: list[list[float]], transfer_ns: list[float], blocking: l
         source="collectives", clock=Clock.HOST, positions=EVERYONE, steps=np.arange(1),
         parties=tuple((("default", EVERYONE),) for _ in transfer_ns), blocking=np.array(blocking), gap_ns=gaps,
         exposed_ns=np.zeros_like(gaps), transfer_ns=np.broadcast_to(np.array(transfer_ns, dtype=float), gaps.shape),
-        phase_ns=np.zeros((2, 1, len(OWN_PHASES))),
+        start_ns=np.zeros((2, 1)), phase_ns=np.zeros((2, 1, len(OWN_PHASES))),
     )  # fmt: skip
 
 

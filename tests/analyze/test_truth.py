@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.basis import Basis, find_basis, read_timing
+from distprof.analyze.basis import find_basis, read_timing
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.culprit import find_culprit
 from distprof.analyze.cycles import Cycles, find_cycles
@@ -41,11 +41,11 @@ def draw_job(draws: np.random.Generator) -> SimulatedJob:
     )  # fmt: skip
 
 
-def prepare(run: Run) -> tuple[Basis, Cycles]:
+def prepare(run: Run) -> Cycles:
     basis = find_basis(run)
     cycles = find_cycles(basis, read_timing(basis, Clock.HOST))
     assert cycles is not None
-    return basis, cycles
+    return cycles
 
 
 def require_close(what: str, found: FloatArray | float, truth: FloatArray | float) -> None:
@@ -71,7 +71,7 @@ def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
         draws = np.random.default_rng(seed)
         job = draw_job(draws)
         made = simulate(job, seed=seed)
-        basis, cycles = prepare(made.run)
+        cycles = prepare(made.run)
         clocks = map_clocks(made.run)
         for number, table in enumerate(made.run.collectives):
             waits = measure_waits(table, np.arange(len(table.steps)), clocks)
