@@ -8,8 +8,9 @@ import time
 
 from rich.console import Console
 
+from distprof.check import check
 from distprof.compose import compose
-from distprof.config import Config, WandbConfig, check, decode
+from distprof.config import Config, WandbConfig, decode
 from distprof.errors import EXIT_FAILED, EXIT_USAGE, DistprofError, UsageError
 from distprof.redact import mask, secret_values
 from distprof.render.wandb_log import require_wandb

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
 from distprof import __version__
 from distprof.analyze import analyze
-from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError
+from distprof.bench.command import add_bench, run_bench
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, EXIT_USAGE, DistprofError
 from distprof.folder import read_run
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
@@ -23,14 +25,21 @@ def run_verb(arguments: list[str]) -> int:
         print(__version__)
         return EXIT_OK
     try:
+        if options.verb == "bench":
+            return run_bench(options)
         return _report(options.run, write=not options.no_write, width=options.width)
     except DistprofError as error:
         print(f"distprof: {error}", file=sys.stderr)
         return error.exit_code
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="distprof",
         description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
         epilog="Anything else is a training job: see distprof --help.",
@@ -45,6 +54,7 @@ def _make_parser() -> argparse.ArgumentParser:
     report.add_argument("run", type=Path, help="a run folder: runs/<date>_<name>")
     report.add_argument("--no-write", action="store_true", help="only show it; leave report.* in the folder alone")
     report.add_argument("--width", type=int, help="columns of the terminal report (default: the terminal's)")
+    add_bench(verbs)
     verbs.add_parser("version", help="print the version")
     return parser
 

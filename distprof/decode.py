@@ -52,6 +52,9 @@ def _value(hint: Any, value: object, where: str, error: type[DistprofError]) -> 
         return None if value is None and type(None) in options else decode(groups[0], value, where, error)
     if groups:
         return decode(_chosen(groups, value, where, error), value, where, error)
+    rows = _find_row_type(hint)
+    if rows is not None and isinstance(value, list | tuple):
+        return tuple(decode(rows, item, f"{where}[{index}]", error) for index, item in enumerate(value))
     for option in options:
         matched, result = _scalar(option, value)
         if matched:
@@ -69,6 +72,12 @@ def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofEr
     return names[name]
 
 
+def _find_row_type(hint: Any) -> Any:
+    """The dataclass that a tuple holds any number of. None: no such tuple."""
+    held = get_args(hint)[0] if get_origin(hint) is tuple else None
+    return held if dataclasses.is_dataclass(held) else None
+
+
 def _scalar(option: Any, value: object) -> tuple[bool, object]:
     if get_origin(option) is Literal:
         return any(value is item or (type(value) is type(item) and value == item) for item in get_args(option)), value
@@ -76,7 +85,7 @@ def _scalar(option: Any, value: object) -> tuple[bool, object]:
         return abs(value) < 2**63, float(value) if abs(value) < 2**63 else None
     if option is type(None):
         return value is None, None
-    if get_origin(option) is tuple:  # of texts: the only kind there is
+    if get_origin(option) is tuple:  # of texts: the only other kind there is
         return isinstance(value, list | tuple) and all(type(item) is str for item in value), _as_tuple(value)
     if get_origin(option) is Mapping:
         return isinstance(value, Mapping), value
@@ -91,7 +100,11 @@ def _describe(option: Any) -> str:
     if get_origin(option) is Literal:
         return "one of " + ", ".join(str(item) for item in get_args(option))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
-    return names.get(option) or ("a list of texts" if get_origin(option) is tuple else "a group of keys")
+    return names.get(option) or (_describe_list(option) if get_origin(option) is tuple else "a group of keys")
+
+
+def _describe_list(option: Any) -> str:
+    return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
 
 
 def _join(where: str, key: object) -> str:

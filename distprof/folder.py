@@ -17,11 +17,13 @@ import numpy as np
 
 from distprof.decode import decode
 from distprof.errors import DataError, UsageError
-from distprof.run import COLUMN, ROW_WIDTH, Run, RunMeta
+from distprof.matching import match_collectives
+from distprof.run import COLUMN, KINDS, Run, RunMeta, make_rows
 from distprof.stream import RankStream, read_stream
 
 SCHEMA = "distprof.run/1.0"
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
+_RING_FILE = re.compile(r"flight_recorder-rank-\d{5,9}\.json")
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
@@ -119,6 +121,8 @@ def read_run(folder: Path) -> Run:
     warnings: list[str] = []
     streams: dict[int, RankStream] = {}
     for path in sorted((folder / "ranks").glob("*")) if (folder / "ranks").is_dir() else []:
+        if _RING_FILE.fullmatch(path.name):
+            continue
         named = _RANK_FILE.fullmatch(path.name)
         if named is None or path.is_symlink() or not path.is_file():
             warnings.append(f"{path.name}: not a rank stream, ignored")
@@ -153,9 +157,27 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     """Aligns the ranks' rows by step number."""
     numbers = [stream.rows[:, COLUMN["step"]] for stream in streams]
     axis = np.unique(np.concatenate(numbers)) if numbers else np.empty(0)
-    rows = np.full((len(streams), len(axis), ROW_WIDTH), np.nan)
+    rows = make_rows(len(streams), len(axis))
     for position, (stream, steps) in enumerate(zip(streams, numbers, strict=True)):
         rows[position, np.searchsorted(axis, steps)] = stream.rows
     segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
     infos = tuple(stream.info for stream in streams)
-    return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments)
+    collectives, parted = match_collectives(
+        [info.rank for info in infos], [stream.collectives for stream in streams], axis.astype(np.int64),
+        world_size=meta.world_size,
+    )  # fmt: skip
+    warnings = [*warnings, *parted, *_find_silent(streams)]
+    return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives)
+
+
+def _find_silent(streams: list[RankStream]) -> list[str]:
+    """Ranks that issued collectives and whose file tells nothing about them, though others' do."""
+    columns = [COLUMN[f"{kind}_count"] for kind in KINDS]
+    silent = [
+        str(stream.info.rank) for stream in streams if not stream.collectives and np.nansum(stream.rows[:, columns]) > 0
+    ]
+    if not silent or len(silent) == len(streams):
+        return []
+    shown = ", ".join(silent[:8]) + (", ..." if len(silent) > 8 else "")
+    ranks = "rank" if len(silent) == 1 else "ranks"
+    return [f"{ranks} {shown}: collectives known as sums per step only, as of hosts that do not share the run folder"]

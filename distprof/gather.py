@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import all_gather, gather  # themselves, also while those of training are watched
 
 from distprof.run import ROW_WIDTH, FloatArray
 
@@ -30,6 +31,13 @@ class Exchange:
         self._pending: list[FloatArray] = []
         self.broken: str | None = None
         """Why rows no longer travel: a rank left. None: they do."""
+        self.stop_recording = False
+        """Whether rank 0 has asked every rank to stop recording phases; on rank 0, with the exchange after."""
+        self._asked = False
+
+    def ask_to_stop(self) -> None:
+        """On rank 0: has every rank, this one too, stop recording phases with the next exchange."""
+        self._asked = True
 
     def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
         """One exchange. Collective among the background threads.
@@ -46,11 +54,13 @@ class Exchange:
         batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         if self._group is None:
+            self.stop_recording = self._asked
             return [table], last and not self._pending
         world = dist.get_world_size(self._group)
-        heads = [torch.empty(2, dtype=torch.int64) for _ in range(world)]
+        heads = [torch.empty(3, dtype=torch.int64) for _ in range(world)]
         done = int(last and not self._pending)
-        dist.all_gather(heads, torch.tensor([len(batch), done]), group=self._group)
+        all_gather(heads, torch.tensor([len(batch), done, self._asked]), group=self._group)
+        self.stop_recording = bool(heads[0][2])
         counts = [int(head[0]) for head in heads]
         everyone = all(int(head[1]) for head in heads)
         if max(counts) == 0:
@@ -59,7 +69,7 @@ class Exchange:
         padded[: len(batch)] = torch.from_numpy(table)
         here = dist.get_rank(self._group) == 0
         received = [torch.empty_like(padded) for _ in range(world)] if here else None
-        dist.gather(padded, received, group=self._group, group_dst=0)
+        gather(padded, received, group=self._group, group_dst=0)
         tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
         return tables, everyone
 
@@ -76,6 +86,8 @@ class Courier(threading.Thread):
         exchange: Exchange,
         window_s: float,
         lost: Callable[[str], None],
+        together: Callable[[], None] | None = None,
+        stop_recording: Callable[[], None] | None = None,
     ) -> None:
         """Wires the thread up; `start` starts it.
 
@@ -86,10 +98,13 @@ class Courier(threading.Thread):
             exchange: Carries them.
             window_s: Seconds between two rounds.
             lost: Told what went wrong; called at most once per cause.
+            stop_recording: Called once when rank 0 has asked every rank to stop recording phases.
+            together: Collective among the background threads: called once, when every rank has sent its last.
         """
         super().__init__(name="distprof-courier", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
-        self._window_s, self._lost = window_s, lost
+        self._window_s, self._lost, self._together = window_s, lost, together
+        self._stop_recording = stop_recording
         self._wake = threading.Event()
         self._finishing = self._alone = False
 
@@ -130,9 +145,14 @@ class Courier(threading.Thread):
                 self._exchange.broken = str(error).splitlines()[0][:200]
                 self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
+            if self._exchange.stop_recording and self._stop_recording is not None:
+                self._guard("recording", self._stop_recording)
+                self._stop_recording = None
             if self._deliver is not None:
                 self._guard("delivery", self._deliver, tables)
             if everyone:
+                if self._together is not None:
+                    self._guard("the end of the job", self._together)
                 return
 
     def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -23,11 +23,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.gather import Courier
+from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.fsdp import watch_fsdp
+from distprof.record.in_flight import InFlight
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
 from distprof.record.scribe import Scribe
+from distprof.record.shadow import ShadowPlan
+from distprof.record.timeline import PhaseContext
 from distprof.run import PHASE_CODE, Phase
 
 Context = contextlib.AbstractContextManager[None]
@@ -40,6 +44,7 @@ class Profiler:
         self,
         *,
         recorder: Recorder,
+        plan: ShadowPlan,
         scribe: Scribe,
         courier: Courier,
         ranges: NvtxRanges | None,
@@ -47,16 +52,18 @@ class Profiler:
         on_device: bool,
         phases: bool,
         timeout_s: float,
-        undo: Callable[[], None],
         done: Callable[[], None],
         clean: Callable[[str], str],
     ) -> None:
         """Takes its parts; see `distprof.start.start_profiler`."""
         self._clean, self._done = clean, done
-        self._recorder, self._scribe, self._courier, self._undo = recorder, scribe, courier, undo
+        self._plan, self._recorder, self._scribe, self._courier = plan, recorder, scribe, courier
+        self._flight = InFlight(recorder)
+        self._undo = watch_collectives(self._flight) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._phases_on, self._timeout_s = phases, timeout_s
-        self._phases = {str(phase): _PhaseContext(recorder, code, phases) for phase, code in PHASE_CODE.items()}
+        timeline = recorder.timeline
+        self._phases = {str(phase): PhaseContext(recorder, timeline, code) for phase, code in PHASE_CODE.items()}
         self._next_step = 0
         self._closed = False
 
@@ -69,9 +76,9 @@ class Profiler:
             return
         notes: tuple[str, ...] = ()
         if isinstance(model, DistributedDataParallel):
-            notes = watch_ddp(model, self._recorder)
+            watch_ddp(model, self._flight, self._scribe.note)
         elif any(isinstance(module, FSDPModule) for module in model.modules()):
-            notes = watch_fsdp(model, self._recorder, stream_waits=self._on_device)
+            notes = watch_fsdp(model, self._flight, stream_waits=self._on_device)
         for note in notes:
             self._scribe.note(note)
         if self._ranges is not None:
@@ -90,7 +97,7 @@ class Profiler:
         """
         number = self._next_step
         self._next_step += 1
-        return _StepContext(self._recorder, number, warmup)
+        return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(warmup=warmup))
 
     def phase(self, phase: Phase | str) -> Context:
         """What the block is: one of `distprof.run.Phase`. Blocks may nest; the inner one counts. No allocation.
@@ -141,35 +148,14 @@ class Profiler:
         self._courier.finish(alone=True, timeout_s=0.0)
 
 
-class _PhaseContext:
-    """One per phase, made once: entering and leaving allocates nothing."""
-
-    __slots__ = ("_code", "_on", "_recorder")
-
-    def __init__(self, recorder: Recorder, code: int, on: bool) -> None:
-        self._recorder, self._code, self._on = recorder, code, on
-
-    def __enter__(self) -> None:
-        if not self._recorder.open:
-            raise ValueError("profiler.phase() outside profiler.step()")
-        if self._on:
-            self._recorder.enter(self._code)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._on:
-            self._recorder.exit()
-
-
 class _StepContext:
-    __slots__ = ("_number", "_recorder", "_warmup")
+    __slots__ = ("_number", "_recorder", "_shadow", "_warmup")
 
-    def __init__(self, recorder: Recorder, number: int, warmup: bool) -> None:
-        self._recorder, self._number, self._warmup = recorder, number, warmup
+    def __init__(self, recorder: Recorder, number: int, warmup: bool, shadow: bool) -> None:
+        self._recorder, self._number, self._warmup, self._shadow = recorder, number, warmup, shadow
 
     def __enter__(self) -> None:
-        self._recorder.begin_step(self._number, warmup=self._warmup)
+        self._recorder.begin_step(self._number, warmup=self._warmup, shadow=self._shadow)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

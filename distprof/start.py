@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distprof.budget import describe_stop, keep_budget
 from distprof.config import HardwareConfig, ProfileConfig
 from distprof.decode import decode
 from distprof.errors import DistprofError, UsageError
@@ -27,11 +28,12 @@ from distprof.live import LiveSteps
 from distprof.profiler import Profiler, WarnOnce
 from distprof.provenance import read_commit, read_versions
 from distprof.record.cuda_clock import CudaClock
-from distprof.record.functional import watch_functional
+from distprof.record.host_clock import probe_links, read_clocks
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.peak import measure_peak
 from distprof.record.recorder import Recorder
 from distprof.record.scribe import Scribe
+from distprof.record.shadow import ShadowPlan
 from distprof.record.snapshot import take_snapshot
 from distprof.redact import mask, redact, secret_values
 from distprof.run import DeviceSnapshot, FloatArray, Peak, RankInfo, RunMeta, Work
@@ -105,24 +107,33 @@ def start_profiler(
         precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
         config=clean_config, notes=(*world.notes, *notes),
     )  # fmt: skip
+    phases = profile.level != "off"
+    compared = group is not None and phases  # at level off there is nothing to compare
+    if compared:
+        meta = _read_hosts(group, meta, links=True)
     writer, ranks, remote = _open_streams(world, folder, meta, info)
     on_steps = on_start(meta, ranks, folder) if on_start is not None and world.rank == 0 else None
     ranges = _make_ranges(profile, world, info)
-    phases = profile.level != "off"
     on_device = world.device.type == "cuda"
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
     scribe = Scribe(recorder=recorder, writer=writer, device=world.device, warn=warn)
+    exchange, limit = Exchange(group), profile.max_overhead_ratio if phases else None
+    plan = ShadowPlan(profile.shadow_every if phases else 0)
+    on_steps = keep_budget(limit, stop=exchange.ask_to_stop, say=say, on_steps=on_steps)
     deliver = _make_delivery(world, remote, on_steps, warn) if world.rank == 0 else None
     courier = Courier(
-        take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=Exchange(group),
+        take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=exchange,
         window_s=profile.window_s, lost=lambda text: _keep(scribe, warn, text),
+        together=(lambda: _read_again(world, group, folder, meta)) if compared else None,
+        stop_recording=lambda: _stop_recording(plan, scribe, limit),
     )  # fmt: skip
     courier.start()
     profiler = Profiler(
-        recorder=recorder, scribe=scribe, courier=courier, ranges=ranges, module_depth=profile.nvtx_module_depth,
-        on_device=on_device, phases=phases, timeout_s=timeout_s, clean=lambda text: mask(text, secrets),
-        undo=watch_functional(recorder) if phases else lambda: None, done=lambda: _end_remote(remote, warn),
+        recorder=recorder, plan=plan, scribe=scribe, courier=courier, ranges=ranges,
+        module_depth=profile.nvtx_module_depth, on_device=on_device, phases=phases, timeout_s=timeout_s,
+        clean=lambda text: mask(text, secrets),
+        done=lambda: _end_remote(remote, warn),
     )  # fmt: skip
     return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)
 
@@ -130,6 +141,11 @@ def start_profiler(
 def _keep(scribe: Scribe, warn: Callable[[str], None], text: str) -> None:
     scribe.note(text)
     warn(text)
+
+
+def _stop_recording(plan: ShadowPlan, scribe: Scribe, limit_ratio: float | None) -> None:
+    plan.always = True
+    scribe.note(f"recording cost {describe_stop(limit_ratio)}")
 
 
 def _agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | None) -> tuple[Path, str]:
@@ -173,6 +189,23 @@ def _choose_peak(world: World, precision: str, hardware: HardwareConfig, snapsho
             measured = measure_peak(world.device, precision)
         dist.all_reduce(torch.zeros(1))
     return measured
+
+
+def _read_hosts(group: dist.ProcessGroup, meta: RunMeta, *, links: bool) -> RunMeta:
+    """Adds a reading of every rank's clock, and of the links between hosts. Collective; what fails costs a note."""
+    try:
+        clocks = (*meta.clock_readings, *read_clocks(group))
+        return replace(meta, clock_readings=clocks, link_readings=probe_links(group) if links else meta.link_readings)
+    except RuntimeError as error:
+        when, why = "start" if links else "end", str(error).splitlines()[0][:200]
+        return replace(meta, notes=(*meta.notes, f"host clocks were not read at the {when} of the job: {why}"))
+
+
+def _read_again(world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta) -> None:
+    """Reads the clocks once more, so that their drift is known. Collective among the background threads."""
+    meta = _read_hosts(group, meta, links=False)
+    if world.rank == 0:
+        write_meta(folder, meta)
 
 
 def _open_streams(

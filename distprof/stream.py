@@ -18,15 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from distprof.collective_lines import CollectiveLines, CollectiveReader, GroupInfo, RankCollectives, StepCollectives
 from distprof.decode import decode
 from distprof.errors import DataError
 from distprof.run import COLUMN, PHASES, ROW_FIELDS, ROW_WIDTH, FloatArray, RankInfo, Segments
 
-SCHEMA_MAJOR, SCHEMA_MINOR = 1, 0
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 1
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_SEGMENTS = 128
 """Segments kept of one step, so that a step stays under 2 KB."""
 MAX_LINE_BYTES = 1 << 20
+_CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
 _TIMES = [index for name, index in COLUMN.items() if name.endswith("_ns") and name != "begin_host_ns"]
 
 
@@ -41,6 +43,8 @@ class RankStream:
     """``[num_steps, ROW_WIDTH]``, in the order written."""
     segments: Mapping[int, Segments]
     """By step."""
+    collectives: tuple[RankCollectives, ...]
+    """By the order of the collectives in a step. Empty: none was kept."""
     warnings: tuple[str, ...]
 
 
@@ -56,21 +60,51 @@ class StreamWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         header = {"type": "header", "schema": SCHEMA, "run_id": run_id, "world_size": world_size}
         self._append([encode_line({**header, "fields": ROW_FIELDS, "info": asdict(info)})])
+        self._collectives = CollectiveLines()
+        self.path = path
+        """The file."""
 
-    def write_steps(self, rows: Sequence[FloatArray], segments: Sequence[Segments | None]) -> None:
-        """Appends steps; raises OSError when the disk refuses, leaving at worst one cut line."""
-        self._append([encode_step(row, kept) for row, kept in zip(rows, segments, strict=True)])
+    def write_steps(
+        self,
+        rows: Sequence[FloatArray],
+        segments: Sequence[Segments | None],
+        collectives: Sequence[StepCollectives | None] | None = None,
+        groups: Sequence[GroupInfo] = (),
+    ) -> None:
+        """Appends steps; raises OSError when the disk refuses, leaving at worst one cut line.
+
+        Args:
+            rows: One per step, ``[ROW_WIDTH]``.
+            segments: The same number; None: not kept.
+            collectives: The same number. None: of no step.
+            groups: Every process group so far, by code.
+        """
+        lines: list[bytes] = []
+        for row, kept, seen in zip(rows, segments, collectives or [None] * len(rows), strict=True):
+            first, told = self._encode_collectives(row, seen, groups)
+            lines += [*map(encode_line, first), encode_step(row, kept, told)]
+        self._append(lines)
 
     def write_end(
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
     ) -> None:
         """Appends how the rank ended."""
-        end = {"ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost, "notes": list(notes)}
+        crowded = [_CROWDED] if self._collectives.crowded else []
+        end = {
+            "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost, "notes": [*notes, *crowded]
+        }  # fmt: skip
         self._append([encode_line({"type": "end", **end})])
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._fd)
+
+    def _encode_collectives(
+        self, row: FloatArray, seen: StepCollectives | None, groups: Sequence[GroupInfo]
+    ) -> tuple[list[dict[str, object]], list[object] | None]:
+        if seen is None:
+            return [], None
+        return self._collectives.encode(int(row[COLUMN["step"]]), int(row[COLUMN["begin_host_ns"]]), seen, groups)
 
     def _append(self, lines: Sequence[bytes]) -> None:
         data = memoryview(b"".join(lines))
@@ -84,13 +118,15 @@ def encode_line(record: Mapping[str, object]) -> bytes:
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
-def encode_step(row: FloatArray, kept: Segments | None) -> bytes:
+def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object] | None = None) -> bytes:
     """One step as a line: NaN becomes null, whole numbers lose their fraction."""
     values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in row.tolist()]
     record: dict[str, object] = {"type": "step", "row": values}
     if kept is not None:
         codes = "".join(str(code) for code in kept.codes[:MAX_SEGMENTS])
         record["segments"] = [kept.begin_ns, codes, list(kept.durations_ns[:MAX_SEGMENTS])]
+    if collectives is not None:
+        record["collectives"] = collectives
     return encode_line(record)
 
 
@@ -100,40 +136,72 @@ def read_stream(path: Path) -> RankStream:
     Raises:
         DataError: No readable header, or a newer major version.
     """
-    header: dict[str, Any] | None = None
-    end: dict[str, Any] = {}
-    rows: list[FloatArray] = []
-    segments: dict[int, Segments] = {}
-    damaged: list[int] = []
+    found = _Found()
     offset = 0
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
             record = decode_line(line)
-            if record is None:
-                damaged.append(offset)
-            elif record.get("type") == "header" and header is None:
-                header = record
-            elif record.get("type") == "end":
-                end = record
-            elif record.get("type") == "step" and header is not None:
-                row = _decode_row(record.get("row"), header)
-                if row is None:
-                    damaged.append(offset)
-                else:
-                    rows.append(row)
-                    kept = _decode_segments(record.get("segments"), row)
-                    if kept is not None:
-                        segments[int(row[COLUMN["step"]])] = kept
+            if record is None or not found.take(record):
+                found.damaged.append(offset)
             offset += len(line)
-    if header is None:
+    if found.header is None:
         raise DataError(f"{path}: no readable header: not a rank stream of distprof, or damaged at its start")
-    info = _decode_info(path, header, end)
-    warnings = [f"{path.name}: {len(damaged)} damaged records left out, first at byte {damaged[0]}"] if damaged else []
-    table = np.stack(rows) if rows else np.empty((0, ROW_WIDTH))
     return RankStream(
-        run_id=str(header.get("run_id")), world_size=int(header["world_size"]), info=info, rows=table,
-        segments=segments, warnings=tuple(warnings),
+        run_id=str(found.header.get("run_id")), info=_decode_info(path, found.header, found.end),
+        world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
+        rows=np.stack(found.rows) if found.rows else np.empty((0, ROW_WIDTH)), warnings=found.warn(path.name),
     )  # fmt: skip
+
+
+class _Found:
+    """What a file holds, record by record."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] | None = None
+        self.end: dict[str, Any] = {}
+        self.rows: list[FloatArray] = []
+        self.segments: dict[int, Segments] = {}
+        self.collectives = CollectiveReader()
+        self.damaged: list[int] = []
+        self._unmatched = 0
+
+    def take(self, record: dict[str, Any]) -> bool:
+        """Keeps what a record says; False: it cannot be."""
+        kind = record.get("type")
+        if kind == "header" and self.header is None:
+            self.header = record
+        elif kind == "end":
+            self.end = record
+        elif kind == "group":
+            return self.collectives.read_group(record)
+        elif kind == "order":
+            return self.collectives.read_order(record)
+        elif kind == "step" and self.header is not None:
+            return self._take_step(record, self.header)
+        return True
+
+    def _take_step(self, record: dict[str, Any], header: Mapping[str, Any]) -> bool:
+        row = _decode_row(record.get("row"), header)
+        if row is None:
+            return False
+        self.rows.append(row)
+        step = int(row[COLUMN["step"]])
+        kept = _decode_segments(record.get("segments"), row)
+        if kept is not None:
+            self.segments[step] = kept
+        told = record.get("collectives")
+        if told is not None and not self.collectives.read_step(step, row[COLUMN["begin_host_ns"]], told):
+            self._unmatched += 1
+        return True
+
+    def warn(self, name: str) -> tuple[str, ...]:
+        """What was damaged."""
+        warnings = []
+        if self.damaged:
+            warnings.append(f"{name}: {len(self.damaged)} damaged records left out, first at byte {self.damaged[0]}")
+        if self._unmatched:
+            warnings.append(f"{name}: the collectives of {self._unmatched} steps left out: damaged, or of a lost order")
+        return tuple(warnings)
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:

@@ -43,8 +43,10 @@ def _find_missing_root() -> str | None:
         return "not root"
     if missing := [tool for tool in ("ip", "tc", "unshare") if not shutil.which(tool)]:
         return f"no {' and no '.join(missing)}; install iproute2 and util-linux"
-    allowed = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
-    return None if allowed else "no network namespaces here"
+    limit = "tc qdisc add dev lo root tbf rate 1gbit burst 32kbit latency 1ms"
+    command = ["unshare", "--net", "--uts", "--time", "--fork", *limit.split()]
+    allowed = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return None if allowed else "no network and time namespaces here, or no token bucket filter in this kernel"
 
 
 @functools.cache

@@ -17,25 +17,29 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for layer in (
         "errors redact",
         "decode",
-        "config run",
-        "hardware flops provenance report stream",
+        "config run waiting",
+        "check hardware flops provenance report collective_lines",
+        "stream matching",
         "folder",
         "world",
         "compose record gather live importers simulate analyze",
         "profiler render",
+        "budget",
         "start",
         "train attach",
-        "application cli",
+        "application",
+        "bench",
+        "cli",
         "__main__",
     )
 )
 """From the bottom up. A module imports from lower layers and from its own package, and from no sibling."""
 
 ALLOWED = {
-    "torch": "world record gather profiler start train attach",
+    "torch": "world record gather profiler start train attach bench/wrapped.py",
     "accelerate": "train attach",
     "wandb": "render/wandb_log.py",
-    "rich": "render cli application __main__ train/job.py",
+    "rich": "render cli application __main__ train/job.py bench",
     "nvtx": "record",
     "hydra": "compose",
     "omegaconf": "compose",

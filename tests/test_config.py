@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from distprof import config as config_module
-from distprof.config import AccelerateConfig, Config, DdpConfig, NoLoggerConfig, TextDataConfig, check, decode
+from distprof import check as check_module
+from distprof.check import check
+from distprof.config import AccelerateConfig, Config, DdpConfig, NoLoggerConfig, TextDataConfig, decode
 from distprof.errors import DataError, UsageError
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -83,7 +84,7 @@ def test_only_our_own_keys_are_composed() -> None:
     assert set(compose()) == {field.name for field in dataclasses.fields(Config)}
 
 
-@pytest.mark.parametrize(("device", "expected"), [(ON_GPU, (1024, "bf16", 50)), (ON_CPU, (128, "fp32", 5))])
+@pytest.mark.parametrize(("device", "expected"), [(ON_GPU, (1024, "bf16", 50)), (ON_CPU, (128, "fp32", 8))])
 def test_the_default_job_is_shortened_on_a_cpu(device: int, expected: tuple[int, str, int]) -> None:
     train = decode(Config, compose(device=device)).train
     assert (train.seq_len, train.precision, train.steps) == expected
@@ -243,6 +244,8 @@ REFUSALS: list[tuple[Overrides, str]] = [
         "logger.init_timeout_s=nan",
     ),
     ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
+    ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
+    ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
     ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
     ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
     ({"data": {**TEXT, "max_bytes": 0}}, "data.max_bytes=0"),
@@ -288,7 +291,7 @@ def test_what_works_elsewhere_is_not_refused_there(overrides: Overrides, world_s
 
 
 def test_every_refusal_is_tried() -> None:
-    source = inspect.getsource(config_module)
+    source = inspect.getsource(check_module)
     written = {
         node.lineno: ast.unparse(node)
         for node in ast.walk(ast.parse(source))
@@ -299,7 +302,7 @@ def test_every_refusal_is_tried() -> None:
 
 
 def find_refusing_lines(rows: Sequence[tuple[Overrides, str]]) -> Iterator[int]:
-    """Lines of config.py whose `_require` refused a row."""
+    """Lines of check.py whose `_require` refused a row."""
     for overrides, _ in rows:
         with pytest.raises(UsageError) as caught:
             check(make_config(overrides), world_size=2, device_type="cpu")

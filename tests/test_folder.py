@@ -9,9 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distprof.collective_lines import GroupInfo, Issue, StepCollectives
 from distprof.errors import DataError, UsageError
 from distprof.folder import create_run_folder, rank_path, read_run, write_json, write_meta, write_whole
-from distprof.run import COLUMN, ROW_WIDTH, FloatArray, Peak, RankInfo, RunMeta
+from distprof.run import (
+    COLUMN,
+    ROW_WIDTH,
+    ClockReading,
+    CollectiveKind,
+    FloatArray,
+    LinkReading,
+    Peak,
+    Phase,
+    RankInfo,
+    RunMeta,
+)
 from distprof.stream import StreamWriter
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
@@ -73,6 +85,45 @@ def test_ranks_are_aligned_by_step_and_gaps_are_not_measured(folder: Path) -> No
     assert run.meta == META and [info.rank for info in run.ranks] == [0, 1] and run.warnings == ()
 
 
+def write_collectives(folder: Path, rank: int, sizes: dict[int, int], *, kept: bool = True) -> None:
+    """A rank with one all-reduce in every step, of bytes by step; not ``kept``: only its sum per step."""
+    info = RankInfo(
+        rank=rank, local_rank=rank, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=1.0, source="s")
+    )
+    writer = StreamWriter(rank_path(folder, rank), run_id="id-1", world_size=2, info=info)
+    for step, size_bytes in sizes.items():
+        row = make_row(step, 100)
+        row[COLUMN["begin_host_ns"]], row[COLUMN["all_reduce_count"]] = 1000 * step, 1
+        seen = StepCollectives(
+            order=(Issue(CollectiveKind.ALL_REDUCE, 0, Phase.BACKWARD, size_bytes),),
+            arrival_ns=[1000 * step + 5 + rank], end_ns=[1000 * step + 9], exposed_ns=[4],
+        )  # fmt: skip
+        writer.write_steps([row], [None], [seen if kept else None], [GroupInfo(name="default", ranks=None)])
+    writer.close()
+
+
+def test_collectives_of_the_ranks_are_lined_up(folder: Path) -> None:
+    write_collectives(folder, 0, {0: 8, 1: 8, 2: 8, 4: 8})
+    write_collectives(folder, 1, {0: 8, 2: 16, 4: 8})
+    (folder / "ranks" / "flight_recorder-rank-00000.json").write_text("{}")  # ours, and no stream
+    run = read_run(folder)
+    (table,) = run.collectives
+    assert table.steps.tolist() == [0, 3] and table.arrival_ns.tolist() == [[[5], [4005]], [[6], [4006]]]
+    assert table.sizes_bytes == (8,) and table.size == 2
+    (warning,) = run.warnings
+    assert "step 2, group default: collective 0, counted from 0, is all_reduce of 8 B on rank 0 and" in warning
+
+
+def test_a_rank_of_which_only_rows_are_there_is_named(folder: Path) -> None:
+    write_collectives(folder, 0, {0: 8})
+    write_collectives(folder, 1, {0: 8}, kept=False)
+    run = read_run(folder)
+    assert run.collectives[0].ranks.tolist() == [0]
+    assert run.warnings == (
+        "rank 1: collectives known as sums per step only, as of hosts that do not share the run folder",
+    )
+
+
 def test_a_missing_rank_is_not_there(folder: Path) -> None:
     write_rank(folder, 1, [0])
     run = read_run(folder)
@@ -129,6 +180,19 @@ def test_a_bad_run_json_is_one_line(tmp_path: Path, content: str, message: str) 
     with pytest.raises(DataError, match=message) as caught:
         read_run(tmp_path)
     assert "run.json" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_readings_of_clocks_and_links_come_back(tmp_path: Path) -> None:
+    clocks = tuple(ClockReading(rank=rank, at_ns=2**52 + 1, offset_ns=-rank, bound_ns=rank) for rank in range(2))
+    meta = replace(META, clock_readings=clocks, link_readings=(LinkReading(rank=1, bytes_per_s=1.5e9),))
+    write_meta(tmp_path, meta)
+    assert read_run(tmp_path).meta == meta
+    write_meta(tmp_path, replace(meta, clock_readings=(clocks[0], replace(clocks[1], at_ns=0.5))))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"run.json.clock_readings\[1\].at_ns=0.5: expected a whole number"):
+        read_run(tmp_path)
+    write_meta(tmp_path, replace(meta, link_readings="none"))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"link_readings='none': expected a list of groups of keys"):
+        read_run(tmp_path)
 
 
 def test_wrong_types_in_run_json_are_named(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     tmp_path: Path, strategy: str, waiting: list[str]
 ) -> None:
     drill = ["inject.rank=2", "inject.phase=data", "inject.delay_ms=200", f"strategy={strategy}"]
-    done = run_ranks(4, [*QUICK, *drill, "train.steps=8"], tmp_path)
+    done = run_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
     report = read_report(tmp_path)
     data = means_ms(report, "data")
@@ -111,6 +111,25 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     rest = means_ms(report, *(DDP_PHASES - {"data", *waiting}))
     assert max(rest) - min(rest) < 60  # nothing else is larger
     assert report["headline"]["busiest"]["rank"] == 2 and report["headline"]["busiest"]["phase"] == "data"
+    require_verdict(report, "data", 200)
+    assert " ".join(done.stdout.split()).count("critical: rank 2 is ") == 1
+
+
+def require_verdict(report: Any, phase: str, delay_ms: float) -> None:
+    """Rank 2 is to blame, in this phase, and the steps are longer by what the others cannot hide of its delay."""
+    verdict = report["verdict"]
+    assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 2, phase)
+    assert verdict["critical"] and verdict["pattern"] == "persistent"
+    assert 0.6 * delay_ms <= verdict["lost_ns"]["value"] / 1e6 <= 1.4 * delay_ms
+    assert {wait["kind"] for wait in report["waits"]} >= {"all_reduce"}
+
+
+@pytest.mark.parametrize(("strategy", "phase"), [("ddp", "optimizer"), ("fsdp", "grad_norm")])
+def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path, strategy: str, phase: str) -> None:
+    drill = ["inject.rank=2", f"inject.phase={phase}", "inject.delay_ms=200", f"strategy={strategy}"]
+    done = run_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    require_verdict(read_report(tmp_path), phase, 200)
 
 
 def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:

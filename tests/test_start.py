@@ -12,7 +12,8 @@ from distprof import start
 from distprof.config import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.folder import read_run
-from distprof.run import COLUMN, Clock, FloatArray
+from distprof.record import host_clock
+from distprof.run import COLUMN, Clock, ClockReading, FloatArray
 from distprof.start import Job, start_profiler
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -21,7 +22,9 @@ from tests.ranks import call_on_ranks
 def start_job(world: World, runs_dir: str, **options: Any) -> Job:
     return start_profiler(
         world, name="job", strategy="none", precision="fp32", config={"password": "x"}, runs_dir=runs_dir,
-        profile=ProfileConfig(level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05),
+        profile=ProfileConfig(
+            level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None
+        ),
         hardware=HardwareConfig(peak=1e9), say=lambda text: None, **options,
     )  # fmt: skip
 
@@ -50,6 +53,10 @@ def work_on_one_host(world: World, runs_dir: str) -> None:
         assert run.column("tokens").tolist() == [[10, 11, 12, 13, 14]] * 2
         assert run.phase_ns(Clock.HOST).sum(axis=2).tolist() == run.step_ns(Clock.HOST).tolist()
         assert run.meta.config["password"] == "[redacted]"
+        readings = [(reading.rank, reading.offset_ns, reading.bound_ns) for reading in run.meta.clock_readings]
+        assert readings == [(0, 0, 0), (1, 0, 0)] * 2 and run.meta.link_readings == ()
+        first, _, last, _ = (reading.at_ns for reading in run.meta.clock_readings)
+        assert first < run.column("begin_host_ns").min() and run.column("begin_host_ns").max() < last
 
 
 def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
@@ -59,6 +66,7 @@ def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
 
 
 def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
+    host_clock.identify_clock = host_clock.identify_host = lambda: f"host {world.rank}"
     if world.rank == 1:  # its disk is another one
         agreed = start._agree_on_folder
         start._agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
@@ -73,7 +81,31 @@ def test_rank_0_writes_for_a_rank_that_cannot_see_its_folder(tmp_path: Path) -> 
     run = read_run(folder)
     assert [info.rank for info in run.ranks] == [0, 1] and [info.ended for info in run.ranks] == ["completed"] * 2
     assert run.column("tokens").tolist() == [[10, 11, 12]] * 2
+    readings = run.meta.clock_readings
+    assert [reading.rank for reading in readings] == [0, 1] * 2
+    assert [link.rank for link in run.meta.link_readings] == [1]
+    assert all(abs(reading.offset_ns) <= reading.bound_ns for reading in readings)  # in truth they share a clock
+    assert [reading.bound_ns > 0 for reading in readings] == [False, True] * 2
     assert (tmp_path / "b" / "ranks" / "rank-00001.jsonl").is_file()  # and the rank has a file of its own
+
+
+def read_no_clock(world: World, runs_dir: str) -> None:
+    def fail(group: object) -> tuple[ClockReading, ...]:
+        raise RuntimeError("Connection closed by peer\nmore")
+
+    start.read_clocks = fail
+    job = start_job(world, runs_dir)
+    run_steps(job, 3)
+    job.profiler.close()
+
+
+def test_clocks_that_cannot_be_read_cost_a_note_and_no_job(tmp_path: Path) -> None:
+    call_on_ranks(2, read_no_clock, str(tmp_path / "runs"), tmp_path=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = read_run(folder)
+    assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.clock_readings == ()
+    note = "host clocks were not read at the {} of the job: Connection closed by peer"
+    assert run.meta.notes == (note.format("start"), note.format("end"))
 
 
 def refuse_together(world: World, runs_dir: str) -> None:

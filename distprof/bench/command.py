@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from distprof import __version__
 from distprof.bench.comparison import Comparison
 from distprof.bench.conditions import BARE, RIVALS, Workload, list_conditions
+from distprof.bench.made_up import add_made_up, run_report, run_verdicts
 from distprof.bench.overhead import measure_workload
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
@@ -41,7 +43,7 @@ Exit codes: 0 measured, 1 a run failed, 2 usage.
 
 def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb ``bench`` to the command line."""
-    bench = verbs.add_parser("bench", help="measure what recording costs on this machine")
+    bench = verbs.add_parser("bench", help="measure distprof itself: what it costs, and how often it is right")
     subjects = bench.add_subparsers(dest="subject", required=True)
     overhead = subjects.add_parser(
         "overhead", help="step times with and without recording", description=DESCRIPTION, epilog=EPILOG,
@@ -56,9 +58,16 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("--strategy", help="a file of conf/strategy (ddp; single with one rank)")
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="more of the training's configuration")
+    add_made_up(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
+    """Runs the bench of a subject; see `_compare_profilers`, `run_verdicts` and `run_report`."""
+    benches = {"overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report}
+    return benches[options.subject](options)
+
+
+def _compare_profilers(options: argparse.Namespace) -> int:
     """Measures, showing each run as it ends, and prints one table per model.
 
     Raises:
@@ -127,7 +136,7 @@ class _Progress:
 
 def _tabulate(workload: Workload, repeats: int, found: list[Comparison]) -> Table:
     title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank, host clock"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.HORIZONTALS, header_style="dim")
     table.add_column("condition")
     for head in ("median step", "against bare", "95 % interval"):
         table.add_column(head, justify="right", no_wrap=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from distprof.record.recorder import MAX_SEGMENTS
+from distprof.record.timeline import MAX_SEGMENTS
 
 NUM_ROWS = 6
 """Steps that may be in flight on the device; a step that finds no free row goes without device times."""

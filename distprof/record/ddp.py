@@ -1,61 +1,165 @@
 """Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
 
 DDP calls its communication hook for a bucket when the bucket's gradients are ready. With the last bucket all gradient
-compute is done, so that from there to the return of ``backward()`` the rank only waits for gradients: the exposed part.
-The hook does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses stay the same to
-the last bit.
+compute of the model is done, so that from there to the return of ``backward()`` the rank only waits for gradients: the
+exposed part. The hook does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses
+stay the same to the last bit.
+
+A model has room for one hook. A user's own is called by ours, whether it was registered before `watch_ddp` or comes
+later; only one from before the profiler's start stays as it is, and is not seen from outside.
 """
 # Without postponed annotations: DDP inspects those of the hook, and wants the types themselves.
 
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import all_reduce  # the function itself, also while others are watched
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.record.recorder import Recorder
+from distprof.record.in_flight import InFlight
+from distprof.record.timeline import OTHER
 from distprof.run import PHASE_CODE, CollectiveKind, Phase
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_HIDDEN = "was registered before distprof started: all_reduce is not told from backward"
 
 
-def watch_ddp(model: DistributedDataParallel, recorder: Recorder) -> tuple[str, ...]:
-    """Registers the hook on a DDP model, before its first backward.
+class _Hook:
+    """What distprof registered on one model, and the user's own inside it."""
+
+    def __init__(self, flight: InFlight) -> None:
+        self.flight = flight
+        """Of whoever watches the model now."""
+        self.users: tuple[Callable[..., Any], object] | None = None
+        """The user's hook and its state. None: DDP's own way."""
+
+
+_register_comm_hook = DistributedDataParallel.register_comm_hook
+_hooks: weakref.WeakKeyDictionary[DistributedDataParallel, _Hook] = weakref.WeakKeyDictionary()
+
+
+def watch_ddp(model: DistributedDataParallel, flight: InFlight, note: Callable[[str], None]) -> None:
+    """Registers the hook on a DDP model at its next step, so that until then a user's own takes the place as usual.
+
+    Args:
+        model: Before its first backward.
+        flight: Of the recorder that is told.
+        note: Told what cannot be measured.
+    """
+
+    def register() -> None:
+        if model in _hooks:
+            _hooks[model].flight = flight
+        elif getattr(model, "_comm_hooks", None):
+            note(f"a communication hook {_HIDDEN}")
+        elif _has_builtin_hook(model):
+            note("a built-in communication hook of DDP is registered: all_reduce is not told from backward")
+        else:
+            _register(model, flight)
+
+    flight.recorder.at_next_step(register)
+
+
+def watch_hooks(flight: InFlight) -> Callable[[], None]:
+    """From now on, hooks that users register on DDP models are called from inside ours.
 
     Returns:
-        Notes on what cannot be measured: a model has room for one hook, and a user's own comes first.
+        A function that puts everything back; hooks that are registered stay, and work.
     """
-    if getattr(model, "_comm_hooks", None):
-        return ("a communication hook was registered before distprof's: all_reduce is not told from backward",)
+    original = DistributedDataParallel.register_comm_hook
+
+    @functools.wraps(original)
+    def register_comm_hook(self: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
+        hold = _hooks.get(self)
+        if hold is not None and hold.users is not None:
+            original(self, state, hook)  # a second one: DDP says what it says
+            return
+        self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
+        if hold is None:
+            hold = _register(self, flight)
+        hold.users = (hook, state)
+        if self.logger is not None:
+            self.logger._set_comm_hook_name(hook.__qualname__)
+        self._comm_hooks.append((hook, state))
+
+    def restore() -> None:
+        if DistributedDataParallel.register_comm_hook is register_comm_hook:
+            DistributedDataParallel.register_comm_hook = original  # type: ignore[method-assign]
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
+    return restore
+
+
+def _has_builtin_hook(model: DistributedDataParallel) -> bool:
+    read: Callable[[], dict[str, Any]] | None = getattr(model, "_get_ddp_logging_data", None)
+    return bool(read is not None and read().get("comm_hook"))
+
+
+def _register(model: DistributedDataParallel, flight: InFlight) -> _Hook:
+    hold = _Hook(flight)
+    _register_comm_hook(model, None, _make_hook(model, hold))
+    model._comm_hooks.pop()  # ours is nobody's business: a model that is saved holds what its user put there
+    _hooks[model] = hold
+    return hold
+
+
+def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any]:
     group = model.process_group
-    hook = _make_hook(recorder, group, host_sees_end=model.device_type == "cpu")
-    model.register_comm_hook(None, hook)
-    return ()
-
-
-def _make_hook(recorder: Recorder, group: Any, *, host_sees_end: bool) -> Callable[..., Any]:
     scale = 1.0 / dist.get_world_size(group)
+    on_device = model.device_type != "cpu"  # on a GPU a future is done when the work is queued, which says nothing
+
+    def reduce_as_ddp_does(bucket: Any, ticket: int) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        buffer.mul_(scale)
+        work = all_reduce(buffer, group=group, async_op=True)
+        assert work is not None
+
+        end = None if on_device else hold.flight.recorder.end_collective
+
+        def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
+            if end is not None:
+                end(ticket)
+            result: torch.Tensor = future.value()[0]
+            return result
+
+        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        return reduced
+
+    def reduce_as_user_does(bucket: Any, ticket: int) -> torch.futures.Future[torch.Tensor]:
+        assert hold.users is not None
+        hook, state = hold.users
+        flight = hold.flight
+        flight.bucket, flight.synchronising = ticket, True
+        try:
+            reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
+        finally:
+            flight.bucket, flight.synchronising = -1, False
+        end = flight.recorder.end_collective
+
+        def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            end(ticket)
+            return future.value()
+
+        return reduced if on_device else reduced.then(finish)
 
     def distprof_hook(
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        buffer = bucket.buffer()
-        ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, buffer.nbytes)  # ready, as DDP counts it too
-        buffer.mul_(scale)
-        work = dist.all_reduce(buffer, group=group, async_op=True)
-        assert work is not None
-        if bucket.is_last():
-            recorder.mark(_ALL_REDUCE)
-
-        def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
-            if host_sees_end:  # on a GPU the future is done when the work is queued, which says nothing
-                recorder.end_collective(ticket)
-            result: torch.Tensor = future.value()[0]
-            return result
-
-        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
+        recorder = hold.flight.recorder
+        recorder.retract()  # another model was done before: its wait has not begun while this one computes
+        in_phase = recorder.timeline.phase != OTHER  # else nobody will say when backward has ended
+        ticket = recorder.begin_collective(
+            CollectiveKind.ALL_REDUCE, bucket.buffer().nbytes, hold.flight.find_code(group),
+            asynchronous=not in_phase, on_device=on_device,
+        )  # fmt: skip
+        reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, ticket)
+        if bucket.is_last() and in_phase:
+            recorder.mark(_ALL_REDUCE, ticket)
         return reduced
 
     return distprof_hook

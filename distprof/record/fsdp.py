@@ -9,26 +9,28 @@ private; where a torch release lacks one, that wait stays in forward or backward
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from distprof.record.recorder import Recorder
+from distprof.record.in_flight import InFlight
 from distprof.run import PHASE_CODE, CollectiveKind, Phase
 
 _ALL_GATHER = PHASE_CODE[Phase.ALL_GATHER]
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_KEPT_SCATTERS = 64
 
 
-def watch_fsdp(model: nn.Module, recorder: Recorder, *, stream_waits: bool) -> tuple[str, ...]:
+def watch_fsdp(model: nn.Module, flight: InFlight, *, stream_waits: bool) -> tuple[str, ...]:
     """Watches every FSDP2 unit of a model, before its first forward.
 
     Args:
         model: Holds modules that ``fully_shard`` was applied to.
-        recorder: Gets the segments and collectives.
+        flight: Of the recorder that gets the segments and collectives.
         stream_waits: Whether a compute stream runs apart from the host (CUDA), so that its waits are to be seen too.
 
     Returns:
@@ -36,11 +38,15 @@ def watch_fsdp(model: nn.Module, recorder: Recorder, *, stream_waits: bool) -> t
     """
     units = [module for module in model.modules() if isinstance(module, FSDPModule)]
     missing: set[str] = set()
+    scatters: deque[int] = deque(maxlen=_KEPT_SCATTERS)
     for unit in units:
         for group in _param_groups(unit):
-            _wrap_communication(group, recorder, missing)
+            gather = _watch_object(group, "_all_gather_comm", missing, _Watched(flight, CollectiveKind.ALL_GATHER))
+            scatter = _Watched(flight, CollectiveKind.REDUCE_SCATTER, scatters)
+            _watch_object(group, "_reduce_scatter_comm", missing, scatter)
+            reduced = _wrap_synchronisation(group, flight, missing)
             if stream_waits:
-                _wrap_waits(group, recorder, missing)
+                _wrap_waits(group, _Tickets(flight, gather, scatters, reduced), missing)
     return tuple(
         f"this torch has no FSDPParamGroup.{name}: that wait is counted as compute" for name in sorted(missing)
     )
@@ -55,68 +61,122 @@ def _param_groups(unit: FSDPModule) -> list[Any]:
     return list(groups)
 
 
-def _wrap_communication(group: Any, recorder: Recorder, missing: set[str]) -> None:
-    for name, kind, code in (
-        ("_all_gather_comm", CollectiveKind.ALL_GATHER, _ALL_GATHER),
-        ("_reduce_scatter_comm", CollectiveKind.REDUCE_SCATTER, _ALL_REDUCE),
-    ):
-        if hasattr(group, name):
-            setattr(group, name, _Watched(getattr(group, name), recorder, kind, code))
-        else:
-            missing.add(name)
+def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -> _Watched:
+    if hasattr(group, name):
+        watched.inner = getattr(group, name)
+        setattr(group, name, watched)
+    else:
+        missing.add(name)
+    return watched
 
 
 class _Watched:
     """A communication object of FSDP2 that does what the one inside it does, and is seen doing it."""
 
-    def __init__(self, inner: Any, recorder: Recorder, kind: CollectiveKind, code: int) -> None:
-        self._inner, self._recorder, self._kind, self._code = inner, recorder, kind, code
+    def __init__(self, flight: InFlight, kind: CollectiveKind, tickets: deque[int] | None = None) -> None:
+        self.inner: Any = None
+        self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
+        """Of its newest collectives."""
+        self._flight, self._gathers = flight, kind is CollectiveKind.ALL_GATHER
+        self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
     def allocate(self, *args: Any, **options: Any) -> torch.Tensor:
         """Memory for the collective, from the object inside."""
-        buffer: torch.Tensor = self._inner.allocate(*args, **options)
+        buffer: torch.Tensor = self.inner.allocate(*args, **options)
         return buffer
 
-    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-        recorder = self._recorder
-        whole = output_tensor if self._kind is CollectiveKind.ALL_GATHER else input_tensor
-        ticket = recorder.begin_collective(self._kind, whole.nbytes)
-        recorder.mark(self._code)
-        work = self._inner(output_tensor, input_tensor, *args, **options)
-        recorder.resume()
-        if work is None and not output_tensor.is_cuda:
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
+    ) -> Any:
+        flight, recorder, on_device = self._flight, self._flight.recorder, output_tensor.is_cuda
+        whole = output_tensor if self._gathers else input_tensor
+        ticket = recorder.begin_collective(
+            self._kind, whole.nbytes, flight.find_code(group), on_device=on_device,
+            asynchronous=bool(options.get("async_op")),
+        )  # fmt: skip
+        self.tickets.append(ticket)
+        flight.newest = ticket
+        recorder.mark(self._code, ticket)
+        flight.inside += 1
+        try:
+            work = self.inner(output_tensor, input_tensor, group, *args, **options)
+        finally:
+            flight.inside -= 1
+            recorder.resume()
+        if work is not None:
+            flight.works[work] = (ticket, self._code, on_device)
+        elif not on_device:
             recorder.end_collective(ticket)
         return work
 
 
-def _wrap_waits(group: Any, recorder: Recorder, missing: set[str]) -> None:
+def _wrap_synchronisation(group: Any, flight: InFlight, missing: set[str]) -> list[int]:
+    """Makes what FSDP2 issues after a unit's backward count as gradient synchronisation: HSDP's all-reduce too.
+
+    Returns:
+        Holds the ticket of the unit's last reduction.
+    """
+    reduced = [-1]
+    if not hasattr(group, "post_backward"):
+        missing.add("post_backward")
+        return reduced
+    inner = group.post_backward
+
+    @functools.wraps(inner)
+    def post_backward(*args: Any, **options: Any) -> Any:
+        flight.synchronising, flight.newest = True, -1
+        try:
+            return inner(*args, **options)
+        finally:
+            flight.synchronising = False
+            reduced[0] = flight.newest
+
+    group.post_backward = post_backward
+    return reduced
+
+
+class _Tickets(NamedTuple):
+    """Which collectives the waits of a unit are for."""
+
+    flight: InFlight
+    gather: _Watched
+    scatters: deque[int]
+    """Tickets of the model's newest reduce-scatters."""
+    reduced: list[int]
+
+
+def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
     """Puts stamps around the waits of the compute stream.
 
     Each wait is issued early, between two stamps; FSDP2's own, which follows at once, then finds it done.
     """
+    recorder = tickets.flight.recorder
 
-    def wait_for(code: int, events: list[Any]) -> None:
+    def wait_for(code: int, events: list[Any], ticket: int) -> None:
         pending = [event for event in events if event is not None]
         if pending:
-            recorder.mark(code)
+            recorder.mark(code, ticket)
             for event in pending:
                 group.device_handle.current_stream().wait_event(event)
             recorder.resume()
 
     def before_unshard() -> None:
         result = group._all_gather_result
-        wait_for(_ALL_GATHER, [None if result is None else result.all_gather_event])
+        wait_for(_ALL_GATHER, [None if result is None else result.all_gather_event], tickets.gather.tickets[-1])
 
     def after_reshard() -> None:
         if group._training_state.name == "POST_BACKWARD" and group.reduce_grads:
-            wait_for(_ALL_REDUCE, [state.event for state in _reclaimed(group.comm_ctx)])
+            reclaimed, kept = _reclaim(group.comm_ctx)
+            place = len(tickets.scatters) - kept - 1
+            wait_for(_ALL_REDUCE, [state.event for state in reclaimed], tickets.scatters[place] if place >= 0 else -1)
 
     def before_reduce() -> None:
-        wait_for(_ALL_REDUCE, [group._post_reduce_event])
+        wait_for(_ALL_REDUCE, [group._post_reduce_event], tickets.reduced[0])
 
     def before_finalize() -> None:
         last = getattr(group.comm_ctx, "_last_post_reduce_events", None)
-        wait_for(_ALL_REDUCE, [group._post_reduce_event] if last is None else list(last.values()))
+        events = [group._post_reduce_event] if last is None else list(last.values())
+        wait_for(_ALL_REDUCE, events, tickets.reduced[0] if last is None else tickets.flight.newest)
 
     for name, before, after in (
         ("wait_for_unshard", before_unshard, None),
@@ -130,13 +190,14 @@ def _wrap_waits(group: Any, recorder: Recorder, missing: set[str]) -> None:
             missing.add(name)
 
 
-def _reclaimed(context: Any) -> list[Any]:
-    """The earlier reduce-scatters that FSDP2 waits for before it starts another, to free their buffers."""
+def _reclaim(context: Any) -> tuple[list[Any], int]:
+    """The earlier reduce-scatters that FSDP2 waits for before another, to free their buffers; how many it keeps."""
     states = getattr(context, "reduce_scatter_states", None)
     if states is None:  # before torch 2.13 there was one
         one = getattr(context, "reduce_scatter_state", None)
-        return [] if one is None else [one]
-    return list(states[: max(0, len(states) - context.reduce_scatter_max_input_buffers + 1)])
+        return [] if one is None else [one], 0
+    number = max(0, len(states) - context.reduce_scatter_max_input_buffers + 1)
+    return list(states[:number]), len(states) - number
 
 
 def _surrounded(

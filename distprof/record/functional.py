@@ -1,32 +1,125 @@
-"""The reductions that DTensors issue, such as the one inside ``clip_grad_norm_`` under FSDP2: bytes and count."""
+"""Functional collectives, such as the one that DTensors issue inside ``clip_grad_norm_`` under FSDP2.
+
+They are issued at once and waited for where the result is first used; that wait is seen too.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed._functional_collectives as functional
 
-from distprof.record.recorder import Recorder
+from distprof.record.in_flight import InFlight
 from distprof.run import CollectiveKind
 
+_FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
+    "all_reduce": (CollectiveKind.ALL_REDUCE, 2, False),
+    "all_gather_single": (CollectiveKind.ALL_GATHER, 2, True),
+    "all_gather_tensor": (CollectiveKind.ALL_GATHER, 2, True),
+    "reduce_scatter_single": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "reduce_scatter_tensor": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "broadcast": (CollectiveKind.OTHER, 2, False),
+    "all_to_all_single": (CollectiveKind.OTHER, 3, False),
+}
+"""Kind, position of the group, and whether the tensor given is one rank's part of the whole."""
+_NEWER = {"all_gather_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
+_MAX_PENDING = 1024
+_ISSUING = -1
+_HELD_NS = 50_000
+"""A wait shorter than this found the collective over already, and nobody has seen when that was."""
 
-def watch_functional(recorder: Recorder) -> Callable[[], None]:
-    """Counts functional all-reduces from now on; they stay in the phase that issues them.
 
-    Their end is not seen: a functional collective ends where its result is first used.
+def watch_functional(flight: InFlight, is_ours: Callable[[], bool]) -> Callable[[], None]:
+    """Sees functional collectives and the waits for them from now on.
+
+    Args:
+        flight: Of the recorder that is told.
+        is_ours: Whether a call made now is to be looked at.
 
     Returns:
         A function that puts everything back.
     """
-    original = functional.all_reduce
-
-    def all_reduce(tensor: Any, *args: Any, **options: Any) -> Any:
-        recorder.begin_collective(CollectiveKind.ALL_REDUCE, tensor.nbytes)
-        return original(tensor, *args, **options)
+    pending: dict[int, tuple[int, bool]] = {}
+    originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+    names = [name for name in _FORMS if hasattr(functional, name) and not hasattr(functional, _NEWER.get(name, ""))]
+    for name in names:
+        original = getattr(functional, name)
+        originals[name] = (original, _wrap_issue(original, name, flight, is_ours, pending))
+    original = functional.wait_tensor
+    originals["wait_tensor"] = (original, _wrap_wait(original, flight, is_ours, pending))
+    for name, (_, watched) in originals.items():
+        setattr(functional, name, watched)
 
     def restore() -> None:
-        functional.all_reduce = original
+        for name, (original, watched) in originals.items():
+            if getattr(functional, name) is watched:
+                setattr(functional, name, original)
 
-    functional.all_reduce = all_reduce  # type: ignore[assignment]
     return restore
+
+
+def _wrap_issue(
+    original: Callable[..., Any],
+    name: str,
+    flight: InFlight,
+    is_ours: Callable[[], bool],
+    pending: dict[int, tuple[int, bool]],
+) -> Callable[..., Any]:
+    kind, position, is_part = _FORMS[name]
+
+    @functools.wraps(original)
+    def watched(self: Any, *args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling() or not is_ours():
+            return original(self, *args, **options)
+        try:
+            given = args[position - 1] if len(args) >= position else options["group"]
+            code = flight.find_code(functional._resolve_group_name(given, options.get("tag", "")))
+            size_bytes, on_device = self.nbytes, self.device.type != "cpu"
+        except (AttributeError, KeyError, TypeError, ValueError):  # torch has its own word for it
+            return original(self, *args, **options)
+        size_bytes *= flight.find_size(code) if is_part else 1
+        recorder = flight.recorder
+        ticket = recorder.begin_collective(kind, size_bytes, code, asynchronous=True, on_device=on_device)
+        if len(pending) >= _MAX_PENDING:
+            pending.clear()
+        pending[_ISSUING] = (ticket, on_device)  # some wait before they return
+        result = original(self, *args, **options)
+        if pending.pop(_ISSUING, None) is not None and isinstance(result, functional.AsyncCollectiveTensor):
+            pending[_locate(result.elem)] = (ticket, on_device)
+        return result
+
+    return watched
+
+
+def _wrap_wait(
+    original: Callable[..., Any], flight: InFlight, is_ours: Callable[[], bool], pending: dict[int, tuple[int, bool]]
+) -> Callable[..., Any]:
+    recorder = flight.recorder
+
+    @functools.wraps(original)
+    def wait_tensor(tensor: Any) -> Any:
+        if torch.compiler.is_compiling() or not pending or not is_ours():
+            return original(tensor)
+        found = pending.pop(_locate(tensor), None) or pending.pop(_ISSUING, None)
+        if found is None:
+            return original(tensor)
+        ticket, on_device = found
+        began_ns = recorder.wait(ticket)
+        try:
+            result = original(tensor)
+        finally:
+            ended_ns = recorder.resume()
+        if not on_device and ended_ns - began_ns > _HELD_NS:
+            recorder.end_collective(ticket, ended_ns)
+        return result
+
+    return wait_tensor
+
+
+def _locate(tensor: Any) -> int:
+    """What a tensor and its views have in common."""
+    place: int = tensor.untyped_storage().data_ptr()
+    return place

@@ -10,73 +10,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from distprof.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, Phase, Segments
+from distprof.record.instruments import DeviceClock, PhaseRanges
+from distprof.record.issued import ASYNCHRONOUS, ON_DEVICE, IssuedLog
+from distprof.record.step_record import StepRecord, settle
+from distprof.record.timeline import MAX_SEGMENTS, Timeline
+from distprof.run import KINDS, CollectiveKind
 
-MAX_SEGMENTS = 1024
-MAX_COLLECTIVES = 1024
 QUEUED_STEPS = 8192
-_OTHER = PHASE_CODE[Phase.OTHER]
-
-
-@dataclass(slots=True, kw_only=True)
-class StepRecord:
-    """One finished step, as the recorder saw it."""
-
-    step: int
-    warmup: bool
-    failed: bool
-    shadow: bool = False
-    """Ran without instruments."""
-    micro_steps: int
-    tokens: int
-    step_host_ns: int
-    phase_host_ns: list[int] | None
-    """By phase code. None at level off."""
-    segments: Segments
-    segments_lost: int
-    """Segments past `MAX_SEGMENTS`: on the host clock counted in their phase but not in ``segments``."""
-    collectives: list[tuple[int, int, int, int]]
-    """(kind code, bytes, start host ns, end host ns); end 0: not seen by the host."""
-    scalars: tuple[float | None, float | None]
-    """Loss and gradient norm."""
-    wait_host_ns: list[int] | None = None
-    """Waited in collectives that stand inside own phases, by position in `OWN_PHASES`. None: not known."""
-    phase_device_ns: list[int] | None = None
-    wait_device_ns: list[int] | None = None
-    step_device_ns: int | None = None
-
-
-class DeviceClock(Protocol):
-    """Stamps on a device's stream, read later. Implemented by `distprof.record.cuda_clock.CudaClock`."""
-
-    def open(self) -> bool:
-        """Takes a free row of events for a new step; False: none is free and this step goes without."""
-
-    def stamp(self, position: int) -> None:
-        """Records event ``position`` of the open step on the compute stream."""
-
-    def close(self, *, position: int, scalars: tuple[Any, Any]) -> int:
-        """Ends the open step with event ``position``; returns a ticket to read it by."""
-
-    def read(self, ticket: int, *, wait: bool) -> tuple[list[int], int, tuple[float | None, float | None]] | None:
-        """Segment lengths and whole length in device ns, and the scalars; None: not finished yet.
-
-        Synchronises only with ``wait``.
-        """
-
-
-class PhaseRanges(Protocol):
-    """What shows the phases to an outside tool. Implemented by `distprof.record.nvtx_ranges.NvtxRanges`."""
-
-    def step(self, step: int) -> None: ...
-    def enter(self, code: int) -> None: ...
-    def exit(self) -> None: ...
-    def begin_mark(self, code: int) -> None: ...
-    def end_mark(self) -> None: ...
-    def end_step(self) -> None: ...
+_KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 
 
 class Recorder:
@@ -99,86 +42,137 @@ class Recorder:
             ranges: NVTX ranges, where a tool listens.
         """
         self._now, self._device, self._ranges, self._phases = now_ns, device_clock, ranges, phases
-        self._codes, self._stamps = [0] * MAX_SEGMENTS, [0] * MAX_SEGMENTS
-        self._kinds, self._bytes = [0] * MAX_COLLECTIVES, [0] * MAX_COLLECTIVES
-        self._starts, self._ends = [0] * MAX_COLLECTIVES, [0] * MAX_COLLECTIVES
-        self._totals = [0] * len(PHASES)
-        self._stack = [_OTHER]
-        self._count = self._lost = self._collectives = 0
-        self._current, self._last, self._begin = _OTHER, 0, 0
-        self._step, self._warmup, self._tokens, self._micro_steps = 0, False, 0, 0
+        self.timeline = Timeline(now_ns)
+        """The open step's segments."""
+        self._issued = IssuedLog()
+        self._interrupted: tuple[int, int] | None = None
+        self._before_step: list[Callable[[], None]] = []
+        self.groups: list[tuple[str, tuple[int, ...] | None]] = [("default", None)]
+        """Name and global ranks of each process group, by code; None: every rank. Only ever appended to."""
+        self._step, self._warmup, self._shadow, self._tokens, self._micro_steps = 0, False, False, 0, 0
         self._loss: Any = None
         self._grad_norm: Any = None
         self._stamping = False
         self.open = False
         """Whether a step is running."""
+        self.recording = False
+        """Whether one is running with instruments: not at level off, and not in a shadow step."""
         self._on_device: deque[tuple[int, StepRecord]] = deque()
         self._finished: deque[StepRecord] = deque(maxlen=QUEUED_STEPS)
         self._put = self._taken = 0
         self.rows_lost = 0
         """Finished steps that were overwritten before anyone took them."""
 
-    def begin_step(self, step: int, *, warmup: bool) -> None:
-        """Opens a step; one left open by an exception is closed as failed."""
+    def begin_step(self, step: int, *, warmup: bool, shadow: bool = False) -> None:
+        """Opens a step; one left open by an exception is closed as failed.
+
+        Args:
+            step: Its number.
+            warmup: Left out of every statistic.
+            shadow: Without instruments: the step is timed and nothing in it.
+        """
         if self.open:
             self.end_step(failed=True)
-        self._step, self._warmup = step, warmup
-        self._tokens = self._micro_steps = self._count = self._lost = self._collectives = 0
+        while self._before_step:
+            self._before_step.pop(0)()
+        self._step, self._warmup, self._shadow = step, warmup, shadow
+        self._tokens = self._micro_steps = 0
         self._loss = self._grad_norm = None
-        for code in range(len(PHASES)):
-            self._totals[code] = 0
-        del self._stack[1:]
-        self.open = True
+        self.open, self.recording = True, self._phases and not shadow
         if self._ranges is not None:
             self._ranges.step(step)
         self._stamping = self._device is not None and self._device.open()
-        self._current = _OTHER
-        self._begin = self._last = self._now()
-        self._switch(_OTHER)
+        self.timeline.begin()
+        self._stamp()
+        if self.recording and not self._stamping and self._ranges is None:
+            self.timeline.room = MAX_SEGMENTS - 1
 
     def end_step(self, *, failed: bool = False) -> None:
         """Closes the step and queues its record."""
         now = self._now()
-        self._totals[self._current] += now - self._last
-        self.open = False
+        self.timeline.room = 0
         if self._ranges is not None:
             self._ranges.end_step()
         record = self._record(now, failed)
+        self.open = self.recording = False
         if not self._stamping or self._device is None:
             self._queue(record)
         else:
-            ticket = self._device.close(position=self._count, scalars=(self._loss, self._grad_norm))
+            ticket = self._device.close(position=self.timeline.count, scalars=(self._loss, self._grad_norm))
             self._on_device.append((ticket, record))
         self._collect_from_device(wait=False)
 
     def enter(self, code: int) -> None:
-        """Opens a phase inside the running one, by phase code."""
-        self._stack.append(code)
-        self._switch(code)
-        if self._ranges is not None:
-            self._ranges.enter(code)
+        """Opens a phase inside the running one, by phase code. `PhaseContext` does the same where it can.
+
+        Raises:
+            ValueError: No step is open.
+        """
+        if not self.open:
+            raise ValueError("profiler.phase() outside profiler.step()")
+        if self.recording:
+            self.timeline.enter(code)
+            self._stamp()
+            if self._ranges is not None:
+                self._ranges.enter(code)
 
     def exit(self) -> None:
         """Closes the phase opened last and goes back to the one around it."""
-        if self._ranges is not None:
-            self._ranges.exit()
-        if len(self._stack) > 1:
-            self._stack.pop()
-        self._switch(self._stack[-1])
+        if self.recording:
+            if self._ranges is not None:
+                self._ranges.exit()
+            self.timeline.exit()
+            self._stamp()
 
-    def mark(self, code: int) -> None:
-        """Starts a segment of another phase inside the running one, until `resume` or until that one is closed."""
-        if self.open and self._phases:
+    def mark(self, code: int, ticket: int = -1) -> None:
+        """Starts a segment of another phase inside the running one, until `resume` or until that one is closed.
+
+        Args:
+            code: The phase.
+            ticket: The collective that the segment is the wait for. -1: none in particular.
+        """
+        if self.recording:
+            self._interrupted = None
             self._switch(code)
+            self._note_wait(ticket)
             if self._ranges is not None:
                 self._ranges.begin_mark(code)
 
-    def resume(self) -> None:
-        """Ends a segment that `mark` began."""
-        if self.open and self._phases:
+    def wait(self, ticket: int) -> int:
+        """Starts a segment that is the wait for a collective and stays in its phase, until `resume`.
+
+        Returns:
+            When, host clock, ns; 0: nothing is recorded.
+        """
+        if self.recording:
+            code, open_ticket = self.timeline.codes[self.timeline.count - 1], self._issued.find_wait(self._position)
+            self._interrupted = None if code == self.timeline.phase else (code, open_ticket)
+            now_ns = self._switch(code)
+            self._note_wait(ticket)
+            return now_ns
+        return 0
+
+    def resume(self) -> int:
+        """Ends a segment that `mark` or `wait` began; a mark that a wait has interrupted goes on. Returns as `wait`."""
+        if self.recording:
+            interrupted, self._interrupted = self._interrupted, None
+            if interrupted is not None:
+                now_ns = self._switch(interrupted[0])
+                self._note_wait(interrupted[1])
+                return now_ns
             if self._ranges is not None:
                 self._ranges.end_mark()
-            self._switch(self._stack[-1])
+            return self._switch(self.timeline.phase)
+        return 0
+
+    def retract(self) -> None:
+        """Takes back a mark that is still open: what followed it was no wait. The segment falls to its phase."""
+        timeline = self.timeline
+        if self.recording and not timeline.lost and timeline.codes[timeline.count - 1] != timeline.phase:
+            timeline.codes[timeline.count - 1] = timeline.phase
+            self._issued.retract(self._position)
+            if self._ranges is not None:
+                self._ranges.end_mark()
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Counts what this step has processed."""
@@ -190,21 +184,53 @@ class Recorder:
         self._loss = loss if loss is not None else self._loss
         self._grad_norm = grad_norm if grad_norm is not None else self._grad_norm
 
-    def begin_collective(self, kind: CollectiveKind, size_bytes: int) -> int:
-        """Notes that a collective is issued; returns its ticket, -1 when there is no room or no step."""
-        position = self._collectives
-        if not self.open or position >= MAX_COLLECTIVES:
-            return -1
-        self._collectives = position + 1
-        self._kinds[position], self._bytes[position] = KINDS.index(kind), size_bytes
-        self._ends[position] = 0
-        self._starts[position] = self._now()
-        return position
+    def at_next_step(self, action: Callable[[], None]) -> None:
+        """Has something done once, just before the next step begins."""
+        self._before_step.append(action)
 
-    def end_collective(self, ticket: int) -> None:
-        """Notes on the host clock that a collective has ended: only where the host can see that."""
+    def add_group(self, name: str, ranks: tuple[int, ...]) -> int:
+        """Gives out the code of a process group.
+
+        Args:
+            name: The same on all its ranks.
+            ranks: Global ranks, in the group's order.
+        """
+        self.groups.append((name, ranks))
+        return len(self.groups) - 1
+
+    def begin_collective(
+        self,
+        kind: CollectiveKind,
+        size_bytes: int,
+        group: int = 0,
+        *,
+        asynchronous: bool = False,
+        on_device: bool = False,
+    ) -> int:
+        """Notes that a collective is issued, now and in the phase entered last.
+
+        Args:
+            kind: What it does.
+            size_bytes: The buffer reduced or, for gathers and scatters, the whole unsharded buffer.
+            group: Code of its process group; 0: the default group.
+            asynchronous: The caller goes on: how long it waits is known once `wait` or `mark` is told, and not before.
+            on_device: It runs on a device's stream: the host sees no end and no wait.
+
+        Returns:
+            Its ticket, -1 when there is no room or no step.
+        """
+        if not self.recording:
+            return -1
+        flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0)
+        return self._issued.begin(
+            kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
+            now_ns=self._now(),
+        )  # fmt: skip
+
+    def end_collective(self, ticket: int, at_ns: int | None = None) -> None:
+        """Notes that a collective has ended, now or at a host time: only where the host sees that. On any thread."""
         if ticket >= 0:
-            self._ends[ticket] = self._now()
+            self._issued.end(ticket, self._now() if at_ns is None else at_ns)
 
     def drain(self, *, wait: bool = False) -> list[StepRecord]:
         """Takes the finished steps; may be called from another thread.
@@ -216,42 +242,38 @@ class Recorder:
             self._collect_from_device(wait=True)
         taken = []
         while self._finished:
-            taken.append(self._finished.popleft())
+            taken.append(settle(self._finished.popleft()))
         self._taken += len(taken)
         self.rows_lost = self._put - self._taken - len(self._finished)
         return taken
 
-    def _switch(self, code: int) -> None:
-        # The hottest lines of the project: one call, no loop, nothing allocated but integers.
-        now = self._now()
-        self._totals[self._current] += now - self._last
-        self._last = now
-        self._current = code
-        position = self._count
-        if position < MAX_SEGMENTS - 1:
-            self._codes[position] = code
-            self._stamps[position] = now
-            if self._stamping:
-                self._device.stamp(position)  # type: ignore[union-attr]
-            self._count = position + 1
-        else:
-            self._lost += 1
+    def _switch(self, code: int) -> int:
+        now_ns = self.timeline.switch(code)
+        self._stamp()
+        return now_ns
+
+    @property
+    def _position(self) -> int:
+        return self.timeline.count - 1
+
+    def _note_wait(self, ticket: int) -> None:
+        if ticket >= 0 and not self.timeline.lost:
+            self._issued.wait(ticket, self._position)
+
+    def _stamp(self) -> None:
+        """Records the newest segment's begin on the device too, where there is one."""
+        if self._stamping and not self.timeline.lost:
+            self._device.stamp(self.timeline.count - 1)  # type: ignore[union-attr]
 
     def _record(self, now: int, failed: bool) -> StepRecord:
-        count = self._count
-        stamps = [*self._stamps[:count], now]
-        segments = Segments(
-            begin_ns=self._begin,
-            codes=tuple(self._codes[:count]),
-            durations_ns=tuple(stamps[index + 1] - stamps[index] for index in range(count)),
-            truncated=self._lost > 0,
-        )
-        number = self._collectives
+        segments = self.timeline.keep(now)
+        issued = self._issued.take()
         return StepRecord(
-            step=self._step, warmup=self._warmup, failed=failed, micro_steps=self._micro_steps, tokens=self._tokens,
-            step_host_ns=now - self._begin, phase_host_ns=list(self._totals) if self._phases else None,
-            segments=segments, segments_lost=self._lost,
-            collectives=list(zip(self._kinds[:number], self._bytes, self._starts, self._ends, strict=False)),
+            step=self._step, warmup=self._warmup, failed=failed, shadow=self._shadow, micro_steps=self._micro_steps,
+            tokens=self._tokens, step_host_ns=now - self.timeline.stamps[0],
+            phase_host_ns=self.timeline.sum_phases(segments, now) if self.recording else None,
+            segments=segments, segments_lost=self.timeline.lost,
+            issued=issued if self.recording else None,
             scalars=(None, None) if self._stamping else (_as_float(self._loss), _as_float(self._grad_norm)),
         )  # fmt: skip
 
@@ -268,11 +290,8 @@ class Recorder:
                 return
             self._on_device.popleft()
             durations, total, record.scalars = read
-            if record.segments_lost == 0 and record.phase_host_ns is not None:
-                record.phase_device_ns = [0] * len(PHASES)
-                for code, duration in zip(record.segments.codes, durations, strict=True):
-                    record.phase_device_ns[code] += duration
-                record.step_device_ns = total
+            if record.segments_lost == 0:
+                record.device_ns, record.step_device_ns = durations, total
             self._queue(record)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from distprof.record.recorder import StepRecord
+from distprof.record.step_record import StepRecord
 from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
 
 _PHASES_HOST, _PHASES_DEVICE = (COLUMN[f"{PHASES[0]}_{clock}_ns"] for clock in ("host", "device"))
@@ -29,7 +29,8 @@ def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes:
         "micro_steps": record.micro_steps,
         "tokens": record.tokens, "begin_host_ns": record.segments.begin_ns, "step_host_ns": record.step_host_ns,
         "step_device_ns": record.step_device_ns, "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
-        "loss": record.scalars[0], "grad_norm": record.scalars[1], "segments_lost": record.segments_lost,
+        "loss": record.scalars[0], "grad_norm": record.scalars[1],
+        "segments_lost": None if record.shadow else record.segments_lost,
     }  # fmt: skip
     row = np.full(ROW_WIDTH, np.nan)
     for name, value in facts.items():
@@ -41,18 +42,23 @@ def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes:
     ):  # fmt: skip
         if totals is not None:
             row[first : first + len(totals)] = totals
-    if record.phase_host_ns is not None:
-        _pack_collectives(row, record.collectives)
+    if record.phase_host_ns is not None and record.collectives is not None:
+        _pack_collectives(row, record)
     return row
 
 
-def _pack_collectives(row: FloatArray, collectives: Sequence[tuple[int, int, int, int]]) -> None:
+def _pack_collectives(row: FloatArray, record: StepRecord) -> None:
     for code, kind in enumerate(KINDS):
-        own = [item for item in collectives if item[0] == code]
+        own = [item for item in record.collectives or () if item.kind == code]
         row[COLUMN[f"{kind}_count"]] = len(own)
-        row[COLUMN[f"{kind}_bytes"]] = sum(item[1] for item in own)
-        if all(item[3] for item in own):  # one end unseen makes the union unknown
-            row[COLUMN[f"{kind}_busy_host_ns"]] = union_ns([(start, end) for _, _, start, end in own])
+        row[COLUMN[f"{kind}_bytes"]] = sum(item.size_bytes for item in own)
+        intervals = [(item.arrival_ns, item.end_ns) for item in own if item.end_ns is not None]
+        if len(intervals) == len(own):  # one end unseen makes the union unknown
+            row[COLUMN[f"{kind}_busy_host_ns"]] = union_ns(intervals)
+        for clock, exposed in (("host", record.exposed_host_ns), ("device", record.exposed_device_ns)):
+            value = None if exposed is None else exposed[code]
+            if value is not None:
+                row[COLUMN[f"{kind}_exposed_{clock}_ns"]] = value
 
 
 def union_ns(intervals: Sequence[tuple[int, int]]) -> int:

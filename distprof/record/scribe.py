@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import torch
 
-from distprof.record.recorder import Recorder, StepRecord
+from distprof.collective_lines import GroupInfo, StepCollectives, name_codes
+from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
+from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
+from distprof.record.step_record import StepRecord, name_unseen
 from distprof.run import FloatArray
 from distprof.stream import StreamWriter
+
+_LAST_STEPS = 32
 
 
 class Scribe:
@@ -31,6 +37,7 @@ class Scribe:
         self._lock = threading.Lock()
         self._unwritten = 0
         self._notes: list[str] = []
+        self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
 
     def take(self, wait: bool) -> list[FloatArray]:
         """Packs and writes what has finished, and returns the rows.
@@ -41,6 +48,7 @@ class Scribe:
         records = self._recorder.drain(wait=wait)
         if not records:
             return []
+        self._last.extend(records)
         in_use, peak = read_memory(self._device)
         rows = [pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak) for record in records]
         with self._lock:
@@ -52,16 +60,24 @@ class Scribe:
         self._notes.append(text)
 
     def end(self, ended: str, *, error: str | None = None, traceback: str | None = None) -> None:
-        """Writes how the rank ended and closes the file. Further calls do nothing."""
+        """Writes how the rank ended and closes the file. Further calls do nothing.
+
+        PyTorch's Flight Recorder is asked for what was not seen, or after a failure kept beside the file.
+        """
         with self._lock:
             if self._writer is None:
                 return
+            if ended == "completed":
+                unseen = find_unseen(read_ring(), self._last)
+                self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
             lost = self._recorder.rows_lost + self._unwritten
             try:
                 self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
             except OSError as failure:
                 self._warn(f"the end of this rank was not written: {failure.strerror}")
             self._writer.close()
+            if ended != "completed":
+                keep_ring(self._writer.path)
             self._writer = None
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
@@ -69,8 +85,22 @@ class Scribe:
             self._unwritten += len(rows)
             return
         segments = [record.segments if record.phase_host_ns is not None else None for record in records]
+        collectives = [_describe(record) for record in records]
+        groups = [GroupInfo(name=name, ranks=ranks) for name, ranks in self._recorder.groups]
         try:
-            self._writer.write_steps(rows, segments)
+            self._writer.write_steps(rows, segments, collectives, groups)
         except OSError as error:
             self._unwritten += len(rows)
             self._warn(f"steps are no longer written ({error.strerror}); training goes on")
+
+
+def _describe(record: StepRecord) -> StepCollectives | None:
+    """A step's collectives as they are written; None: there are none, or the step broke off among them."""
+    if not record.collectives or record.failed:
+        return None
+    return StepCollectives(
+        order=tuple(name_codes(*item[:4]) for item in record.collectives),
+        arrival_ns=[item.arrival_ns for item in record.collectives],
+        end_ns=[item.end_ns for item in record.collectives],
+        exposed_ns=[item.exposed_ns for item in record.collectives],
+    )

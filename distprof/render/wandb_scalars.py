@@ -29,7 +29,9 @@ def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
 
 
 def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
-    """Means over a window's steps of the mean or the worst rank."""
+    """Means over a window's steps of the mean or the worst rank; shadow steps count where there is no other."""
+    recorded = (rows[:, :, COLUMN["shadow"]] != 1).all(axis=0)
+    rows = rows[:, recorded] if recorded.any() else rows
     table = rows.mean(axis=1)  # [num_ranks, ROW_WIDTH]; NaN stays NaN: a part is not the whole
     job_step_ns = float(rows[:, :, COLUMN["step_host_ns"]].max(axis=0).mean())
     point = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distprof.bench.verdicts import score_verdicts, tabulate_scores
+from distprof.cli import run_verb
 
 
 @pytest.mark.parametrize(("strategy", "runs"), [("ddp", 400), ("fsdp", 100)])
@@ -24,3 +25,12 @@ def test_the_table_has_a_row_per_score() -> None:
     rows = table.splitlines()[2:]
     assert rows[0].startswith("| ddp | 20.0 % | ") and "| 100.0 % | 100.0 % |" in rows[0]
     assert rows[1].startswith("| ddp | nobody |  | 0.0 % |")
+
+
+def test_the_verbs_print_their_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["bench", "verdicts", "--runs", "1"]) == 0
+    assert capsys.readouterr().out.count("\n| ddp | ") == 6
+    assert run_verb(["bench", "report", "--ranks", "16", "--steps", "20"]) == 0
+    shown = capsys.readouterr().out
+    assert "16 ranks x 20 steps; verdict: rank 8" in shown and "GB at most" in shown
+    assert run_verb(["bench", "report", "--ranks", "0"]) == 2

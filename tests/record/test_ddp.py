@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.record.ddp import watch_ddp
-from distprof.record.recorder import Recorder, StepRecord
+from distprof.record.in_flight import InFlight
+from distprof.record.recorder import Recorder
 from distprof.record.rows import union_ns
+from distprof.record.step_record import StepRecord
 from distprof.run import PHASE_CODE, Phase
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -22,6 +25,12 @@ def make_model(width: int, depth: int, bucket_mb: float) -> DistributedDataParal
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(depth)]
     return DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+
+
+def watch(model: DistributedDataParallel, recorder: Recorder) -> list[str]:
+    notes: list[str] = []
+    watch_ddp(model, InFlight(recorder), notes.append)
+    return notes
 
 
 def run_steps(
@@ -54,16 +63,17 @@ def lose_nothing(world: World) -> None:
     plain = run_steps(world, make_model(48, 4, 0.01), None, 6, 8)
     model = make_model(48, 4, 0.01)
     recorder = Recorder()
-    assert watch_ddp(model, recorder) == ()
+    watch(model, recorder)
     assert run_steps(world, model, recorder, 6, 8) == plain  # to the last bit, with three ranks' 1/3 as well
     records = recorder.drain()
     expected = sum(parameter.nbytes for parameter in model.parameters())
     for record in records:
-        assert sum(size for _, size, _, _ in record.collectives) == expected
-        assert all(end > start for _, _, start, end in record.collectives)
+        seen = record.collectives or []
+        assert sum(item.size_bytes for item in seen) == expected
+        assert all(item.end_ns is not None and item.end_ns > item.arrival_ns for item in seen)
         assert record.phase_host_ns is not None and sum(record.phase_host_ns) == record.step_host_ns
         assert record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]] > 0
-    assert len(records[-1].collectives) > 1  # several buckets
+    assert len(records[-1].collectives or []) > 1  # several buckets
 
 
 def test_losses_stay_the_same_and_every_byte_is_counted(tmp_path: Path) -> None:
@@ -72,15 +82,16 @@ def test_losses_stay_the_same_and_every_byte_is_counted(tmp_path: Path) -> None:
 
 def skip_synchronisation(world: World) -> None:
     model, recorder = make_model(16, 2, 1), Recorder()
-    watch_ddp(model, recorder)
+    watch(model, recorder)
     recorder.begin_step(0, warmup=False)
     with model.no_sync():
         model(torch.ones(2, 16)).sum().backward()
-    assert recorder._collectives == 0
+    before = time.monotonic_ns()
     model(torch.ones(2, 16)).sum().backward()
     recorder.end_step()
     (record,) = recorder.drain()
-    assert sum(size for _, size, _, _ in record.collectives) == sum(p.nbytes for p in model.parameters())
+    assert sum(item.size_bytes for item in record.collectives or []) == sum(p.nbytes for p in model.parameters())
+    assert all(item.arrival_ns > before for item in record.collectives or [])
 
 
 def test_no_sync_issues_nothing(tmp_path: Path) -> None:
@@ -92,9 +103,11 @@ def keep_the_users_hook(world: World) -> None:
 
     model, recorder = make_model(16, 2, 1), Recorder()
     model.register_comm_hook(None, allreduce_hook)
-    (note,) = watch_ddp(model, recorder)
-    assert "hook" in note
+    notes = watch(model, recorder)
+    recorder.begin_step(0, warmup=False)
+    assert len(notes) == 1 and "hook" in notes[0]
     model(torch.ones(2, 16)).sum().backward()
+    recorder.end_step()
 
 
 def test_a_users_own_hook_stays_and_a_note_says_what_is_not_known(tmp_path: Path) -> None:
@@ -103,7 +116,7 @@ def test_a_users_own_hook_stays_and_a_note_says_what_is_not_known(tmp_path: Path
 
 def agree_with_ddp(world: World, path: str, width: int, depth: int) -> None:
     model, recorder = make_model(width, depth, 8), Recorder()
-    watch_ddp(model, recorder)
+    watch(model, recorder)
     model._set_ddp_runtime_logging_sample_rate(1)
     theirs = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -129,7 +142,7 @@ def describe(record: StepRecord) -> list[float]:
     """Backward, busy and overlapped, ns: what DDP calls compute, comm and overlap."""
     assert record.phase_host_ns is not None
     exposed = record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]]
-    busy = union_ns([(start, end) for _, _, start, end in record.collectives])
+    busy = union_ns([(item.arrival_ns, item.end_ns or 0) for item in record.collectives or []])
     return [record.phase_host_ns[PHASE_CODE[Phase.BACKWARD]], busy, busy - exposed]
 
 

@@ -12,8 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from distprof.record.collectives import watch_collectives
 from distprof.record.fsdp import watch_fsdp
-from distprof.record.functional import watch_functional
+from distprof.record.in_flight import InFlight
 from distprof.record.recorder import Recorder
 from distprof.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.world import World
@@ -62,15 +63,16 @@ def run_steps(world: World, model: nn.Module, recorder: Recorder | None, *, step
 
 
 def count(record: Any, kind: CollectiveKind) -> tuple[int, int]:
-    own = [size for code, size, _, _ in record.collectives if KINDS[code] is kind]
+    own = [item.size_bytes for item in record.collectives if KINDS[item.kind] is kind]
     return len(own), sum(own)
 
 
 def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
     plain = run_steps(world, make_model(world, reshard=reshard), None, steps=4)
     model, recorder = make_model(world, reshard=reshard), Recorder()
-    assert watch_fsdp(model, recorder, stream_waits=stream_waits) == ()
-    undo = watch_functional(recorder)
+    flight = InFlight(recorder)
+    assert watch_fsdp(model, flight, stream_waits=stream_waits) == ()
+    undo = watch_collectives(flight)
     assert run_steps(world, model, recorder, steps=4) == plain
     undo()
     layer_bytes = 4 * (WIDTH * WIDTH + WIDTH)
@@ -85,7 +87,9 @@ def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
             assert totals[PHASE_CODE[phase]] > 0
         assert totals[PHASE_CODE[Phase.DATA]] == 0
         blocked = sum(
-            end - start for code, _, start, end in record.collectives if KINDS[code] is CollectiveKind.ALL_GATHER
+            item.end_ns - item.arrival_ns
+            for item in record.collectives
+            if KINDS[item.kind] is CollectiveKind.ALL_GATHER
         )
         assert totals[PHASE_CODE[Phase.ALL_GATHER]] >= 0.9 * blocked  # gloo blocks: all of it is exposed
 
@@ -97,7 +101,7 @@ def test_gathers_and_scatters_are_told_from_compute(tmp_path: Path, stream_waits
 
 def accumulate(world: World) -> None:
     model, recorder = make_model(world), Recorder()
-    watch_fsdp(model, recorder, stream_waits=False)
+    watch_fsdp(model, InFlight(recorder), stream_waits=False)
     recorder.begin_step(0, warmup=False)
     for last in (False, True):
         model.set_requires_gradient_sync(last)  # type: ignore[operator]
@@ -127,5 +131,5 @@ def test_a_torch_without_the_private_methods_is_a_note(monkeypatch: pytest.Monke
             return nn.Module.__new__(cls)
 
     monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [OldGroup()])
-    notes = watch_fsdp(Unit(), Recorder(), stream_waits=True)
-    assert len(notes) == 4 and "wait_for_unshard: that wait is counted as compute" in notes[-1]
+    notes = watch_fsdp(Unit(), InFlight(Recorder()), stream_waits=True)
+    assert len(notes) == 5 and "wait_for_unshard: that wait is counted as compute" in notes[-1]

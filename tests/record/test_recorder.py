@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.record.recorder import MAX_COLLECTIVES, MAX_SEGMENTS, QUEUED_STEPS, Recorder
-from distprof.run import PHASE_CODE, PHASES, CollectiveKind, Phase
+from distprof.record.recorder import QUEUED_STEPS, Recorder
+from distprof.record.timeline import MAX_SEGMENTS
+from distprof.run import PHASE_CODE, PHASES, Phase
+from tests.fakes import FakeClock, FakeDevice
 
 DATA, FORWARD, BACKWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD]
 ALL_REDUCE, OTHER = PHASE_CODE[Phase.ALL_REDUCE], PHASE_CODE[Phase.OTHER]
-
-
-class FakeClock:
-    """A host clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, duration_ns: int) -> None:
-        self.now += duration_ns
-
-
-class FakeDevice:
-    """A device clock that runs at half the host's pace and is done when it is told."""
-
-    def __init__(self, clock: FakeClock, *, rows: int = 2) -> None:
-        self.clock, self.free, self.done = clock, rows, False
-        self.stamps: dict[int, int] = {}
-        self.tickets: dict[int, tuple[list[int], tuple[object, object]]] = {}
-
-    def open(self) -> bool:
-        self.stamps = {}
-        if self.free == 0:
-            return False
-        self.free -= 1
-        return True
-
-    def stamp(self, position: int) -> None:
-        self.stamps[position] = self.clock.now // 2
-
-    def close(self, *, position: int, scalars: tuple[object, object]) -> int:
-        self.stamp(position)
-        ticket = len(self.tickets)
-        self.tickets[ticket] = ([self.stamps[index] for index in range(position + 1)], scalars)
-        return ticket
-
-    def read(self, ticket: int, *, wait: bool) -> tuple[list[int], int, tuple[float | None, float | None]] | None:
-        if not (self.done or wait):
-            return None
-        self.free += 1
-        stamps, (loss, norm) = self.tickets[ticket]
-        lengths = [after - before for before, after in itertools.pairwise(stamps)]
-        return lengths, stamps[-1] - stamps[0], (loss, norm)  # type: ignore[return-value]
 
 
 def record_one(recorder: Recorder, clock: FakeClock, step: int = 0) -> None:
@@ -187,24 +141,6 @@ def test_nested_phases_give_the_time_to_the_inner_one() -> None:
     recorder.end_step()
     (record,) = recorder.drain()
     assert record.warmup and (record.phase_host_ns or [])[FORWARD] == 9 and (record.phase_host_ns or [])[DATA] == 2
-
-
-def test_collectives_keep_their_times_and_an_unseen_end_is_zero() -> None:
-    clock = FakeClock()
-    recorder = Recorder(now_ns=clock)
-    assert recorder.begin_collective(CollectiveKind.ALL_REDUCE, 5) == -1  # no step is open
-    recorder.begin_step(0, warmup=False)
-    first = recorder.begin_collective(CollectiveKind.ALL_REDUCE, 100)
-    clock.advance(10)
-    recorder.begin_collective(CollectiveKind.ALL_GATHER, 50)
-    recorder.end_collective(first)
-    recorder.end_collective(-1)
-    recorder.end_step()
-    (record,) = recorder.drain()
-    assert record.collectives == [(0, 100, 1_000, 1_010), (2, 50, 1_010, 0)]
-    recorder.begin_step(1, warmup=False)
-    tickets = [recorder.begin_collective(CollectiveKind.ALL_REDUCE, 1) for _ in range(MAX_COLLECTIVES + 1)]
-    assert tickets[-2:] == [MAX_COLLECTIVES - 1, -1]
 
 
 def test_steps_that_nobody_took_are_counted() -> None:

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.record.recorder import StepRecord
 from distprof.record.rows import pack_row, read_memory, union_ns
+from distprof.record.step_record import SeenCollective, StepRecord
 from distprof.run import COLUMN, PHASES, Segments
 
 
@@ -33,11 +33,16 @@ def test_a_row_holds_what_was_measured_and_nan_elsewhere() -> None:
 
 
 def test_collectives_are_counted_and_their_union_is_busy() -> None:
-    collectives = [(0, 10, 100, 200), (0, 20, 150, 260), (2, 5, 0, 50), (2, 5, 60, 0)]
-    row = pack_row(make_record(collectives=collectives), memory_bytes=None, memory_peak_bytes=None)
+    facts = [(0, 10, 100, 200), (0, 20, 150, 260), (2, 5, 0, 50), (2, 5, 60, None)]
+    collectives = [SeenCollective(kind, 0, 2, size, arrival, end, None) for kind, size, arrival, end in facts]
+    record = make_record(collectives=collectives, exposed_host_ns=[30, 0, None, 0], wait_host_ns=[0, 0, 0, 7, 0, 0])
+    row = pack_row(record, memory_bytes=None, memory_peak_bytes=None)
     assert [row[COLUMN[f"all_reduce_{fact}"]] for fact in ("count", "bytes", "busy_host_ns")] == [2, 30, 160]
     assert [row[COLUMN[f"all_gather_{fact}"]] for fact in ("count", "bytes")] == [2, 10]
     assert np.isnan(row[COLUMN["all_gather_busy_host_ns"]])  # one end was not seen: the union is unknown
+    assert row[COLUMN["all_reduce_exposed_host_ns"]] == 30 and np.isnan(row[COLUMN["all_gather_exposed_host_ns"]])
+    assert row[COLUMN["grad_norm_wait_host_ns"]] == 7 and row[COLUMN["forward_wait_host_ns"]] == 0
+    assert np.isnan(row[COLUMN["all_reduce_exposed_device_ns"]])  # there was no device clock
     assert row[COLUMN["reduce_scatter_busy_host_ns"]] == 0  # none was issued: measured, and zero
 
 

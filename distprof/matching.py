@@ -1,0 +1,174 @@
+"""Which collective of one rank is which of another: matched on (group, step, place, kind, bytes), or not at all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from distprof.collective_lines import GroupInfo, RankCollectives
+from distprof.run import CollectiveKind, Collectives, FloatArray, IntArray, Phase
+
+Shape = tuple[tuple[CollectiveKind, int], ...]
+"""Kind and bytes of the collectives that one group sees in a step. Bytes are 0 for kind `OTHER`: an exchange of all
+with all has sizes of its own on every rank."""
+_SHOWN_RANGES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one order of one rank has of one group."""
+
+    table: RankCollectives
+    columns: IntArray
+    """Which collectives of the table."""
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Divergence:
+    step: int
+    group: str
+    text: str
+    num_steps: int
+
+
+def match_collectives(
+    ranks: Sequence[int], tables: Sequence[Sequence[RankCollectives]], axis: IntArray, *, world_size: int
+) -> tuple[tuple[Collectives, ...], tuple[str, ...]]:
+    """Lines up the collectives of all ranks, group by group.
+
+    Args:
+        ranks: The ranks present, ascending.
+        tables: What each of them has seen, in the same order.
+        axis: Numbers of the steps, ascending: axis 1 of the run's rows.
+        world_size: Number of ranks of the job, present or not.
+
+    Returns:
+        A table per group and shape over the steps in which all members that tell anything agree; and a warning where
+        some step has them disagree, which names the first.
+    """
+    found: list[Collectives] = []
+    parted: list[_Divergence] = []
+    for group in dict.fromkeys(info for own in tables for table in own for info in table.groups.values()):
+        inside = None if group.ranks is None else frozenset(group.ranks)
+        members = [place for place, rank in enumerate(ranks) if tables[place] and (inside is None or rank in inside)]
+        if not members:
+            continue  # a group that none of those who name it is in: damaged
+        parts = [[_cut(table, group) for table in tables[place]] for place in members]
+        common = functools.reduce(np.intersect1d, (_steps(own) for own in parts), axis)
+        shapes: dict[Shape, int] = {}
+        seen = np.stack([_number_shapes(own, common, shapes) for own in parts])
+        agreed = np.all(seen == seen[0], axis=0)
+        for shape, number in shapes.items():
+            steps = common[agreed & (seen[0] == number)]
+            if shape and len(steps):
+                size = world_size if group.ranks is None else len(group.ranks)
+                found.append(_tabulate(group.name, size, members, parts, shape, steps, axis))
+        if not agreed.all():
+            first = int(np.flatnonzero(~agreed)[0])
+            names = list(shapes)
+            said = [(ranks[place], names[number]) for place, number in zip(members, seen[:, first], strict=True)]
+            text, missed = _describe(said), int((~agreed).sum())
+            parted.append(_Divergence(step=int(common[first]), group=group.name, text=text, num_steps=missed))
+    return tuple(found), _warn(parted)
+
+
+def _steps(parts: Iterable[_Part]) -> IntArray:
+    steps = [part.table.steps for part in parts]
+    return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
+
+
+def _cut(table: RankCollectives, group: GroupInfo) -> _Part:
+    columns = [column for column, issue in enumerate(table.order) if table.groups[issue.group] == group]
+    issues = [table.order[column] for column in columns]
+    shape = tuple((issue.kind, 0 if issue.kind is CollectiveKind.OTHER else issue.size_bytes) for issue in issues)
+    return _Part(table=table, columns=np.array(columns, dtype=np.int64), shape=shape)
+
+
+def _number_shapes(parts: Sequence[_Part], steps: IntArray, shapes: dict[Shape, int]) -> IntArray:
+    """The number of the shape that one rank had in each step, ``[num_steps]``; new shapes are added to ``shapes``."""
+    numbers = np.full(len(steps), -1)
+    for part in parts:
+        numbers[np.isin(steps, part.table.steps)] = shapes.setdefault(part.shape, len(shapes))
+    return numbers
+
+
+def _tabulate(
+    name: str,
+    size: int,
+    members: Sequence[int],
+    parts: Sequence[Sequence[_Part]],
+    shape: Shape,
+    steps: IntArray,
+    axis: IntArray,
+) -> Collectives:
+    tables = np.full((3, len(members), len(steps), len(shape)), np.nan)
+    for place, own in enumerate(parts):
+        for part in own:
+            if part.shape == shape:
+                _copy(part, steps, tables[:, place])
+    issues = [next(part for part in own if part.shape == shape) for own in parts]
+    sizes = np.max([[part.table.order[column].size_bytes for column in part.columns] for part in issues], axis=0)
+    phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
+    return Collectives(
+        group=name, ranks=np.array(members, dtype=np.int64), size=size,
+        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(int(size) for size in sizes),
+        steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
+    )  # fmt: skip
+
+
+def _copy(part: _Part, steps: IntArray, target: FloatArray) -> None:
+    """Puts a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
+    unique, rows = np.unique(part.table.steps, return_index=True)
+    place = np.searchsorted(steps, unique)
+    there = np.zeros(len(unique), dtype=bool)
+    within = place < len(steps)
+    there[within] = steps[place[within]] == unique[within]
+    where = np.ix_(rows[there], part.columns)
+    for number, source in enumerate((part.table.arrival_ns, part.table.end_ns, part.table.exposed_ns)):
+        target[number, place[there]] = source[where]
+
+
+def _describe(said: Sequence[tuple[int, Shape]]) -> str:
+    """The first place at which ranks part, and what each of them did there."""
+    for place, items in enumerate(zip_longest(*(shape for _, shape in said))):
+        if len(set(items)) > 1:
+            by_item: dict[tuple[CollectiveKind, int] | None, list[int]] = {}
+            for (rank, _), item in zip(said, items, strict=True):
+                by_item.setdefault(item, []).append(rank)
+            parts = [f"{_name(item)} on {_name_ranks(ranks)}" for item, ranks in by_item.items()]
+            return f"collective {place}, counted from 0, is {' and '.join(parts)}"
+    raise AssertionError("shapes that differ have a first difference")
+
+
+def _name(item: tuple[CollectiveKind, int] | None) -> str:
+    if item is None:
+        return "missing"
+    kind, size_bytes = item
+    return "of another kind" if kind is CollectiveKind.OTHER else f"{kind} of {size_bytes} B"
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    ends: list[list[int]] = []
+    for rank in ranks:
+        if ends and ends[-1][1] == rank - 1:
+            ends[-1][1] = rank
+        else:
+            ends.append([rank, rank])
+    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ends[:_SHOWN_RANGES])
+    more = ", ..." if len(ends) > _SHOWN_RANGES else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+
+
+def _warn(parted: Sequence[_Divergence]) -> tuple[str, ...]:
+    if not parted:
+        return ()
+    first = min(parted, key=lambda item: item.step)
+    total = max(item.num_steps for item in parted)
+    steps = "1 step is" if total == 1 else f"{total} steps are"
+    where = f"ranks do not issue the same collectives: step {first.step}, group {first.group}: {first.text}"
+    return (f"{where}; {steps} left out of what is said about waiting",)

@@ -1,0 +1,194 @@
+"""Collectives that are issued through ``torch.distributed``, by whomever: kind, group, bytes, arrival, end, wait.
+
+The functions of the module are wrapped while a profiler lives, and put back after it. Nothing changes for the caller.
+What is issued by a thread of its own, by C++ or inside a compiled graph is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from distprof.record.ddp import watch_hooks
+from distprof.record.functional import watch_functional
+from distprof.record.in_flight import InFlight
+from distprof.run import PHASE_CODE, CollectiveKind, Phase
+
+_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+
+
+class _Form(NamedTuple):
+    """How to read the arguments of a collective."""
+
+    kind: CollectiveKind
+    buffer: int
+    """Position of the buffer, or the list of buffers, that is counted. -1: nothing is moved."""
+    buffer_name: str
+    group: int
+    """Position of the process group; the next is ``async_op``."""
+    shard: bool = False
+    """The buffer is one rank's part of the whole."""
+
+
+_REDUCE, _SCATTER, _GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
+_OTHER = CollectiveKind.OTHER
+_FORMS: dict[str, _Form] = {
+    "all_reduce": _Form(_REDUCE, 0, "tensor", 2),
+    "all_gather": _Form(_GATHER, 0, "tensor_list", 2),
+    "all_gather_single": _Form(_GATHER, 0, "output_tensor", 2),
+    "all_gather_into_tensor": _Form(_GATHER, 0, "output_tensor", 2),
+    "reduce_scatter": _Form(_SCATTER, 1, "input_list", 3),
+    "reduce_scatter_single": _Form(_SCATTER, 1, "input", 3),
+    "reduce_scatter_tensor": _Form(_SCATTER, 1, "input", 3),
+    "broadcast": _Form(_OTHER, 0, "tensor", 2),
+    "reduce": _Form(_OTHER, 0, "tensor", 3),
+    "gather": _Form(_OTHER, 0, "tensor", 3, shard=True),
+    "scatter": _Form(_OTHER, 0, "tensor", 3, shard=True),
+    "all_to_all": _Form(_OTHER, 1, "input_tensor_list", 2),
+    "all_to_all_single": _Form(_OTHER, 1, "input", 4),
+    "barrier": _Form(_OTHER, -1, "", 0),
+}
+_NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
+"""Since torch 2.13 the old names warn and call the new ones: watching those is enough, and moves no warning."""
+
+
+def watch_collectives(flight: InFlight) -> Callable[[], None]:
+    """Sees every collective that this thread, or autograd for it, issues from now on. Call it on the training thread.
+
+    Returns:
+        A function that puts everything back.
+    """
+    watch = _Watch(flight)
+    undo = [watch_hooks(flight), watch_functional(flight, watch.is_ours), watch.wrap_wait()]
+    for name, form in _FORMS.items():
+        if hasattr(dist, name) and not hasattr(dist, _NEWER.get(name, "")):
+            undo.append(_replace(name, watch.wrap(getattr(dist, name), form)))
+    flight.recorder.at_next_step(watch.stay_on_this_thread)
+
+    def restore() -> None:
+        for step in reversed(undo):
+            step()
+
+    return restore
+
+
+def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
+    """Puts a function in both places that torch calls it by."""
+    places = [(place, getattr(place, name)) for place in (dist, distributed_c10d) if hasattr(place, name)]
+    for place, _ in places:
+        setattr(place, name, watched)
+
+    def restore() -> None:
+        for place, original in places:
+            if getattr(place, name) is watched:  # else somebody has wrapped it once more, and keeps ours alive
+                setattr(place, name, original)
+
+    return restore
+
+
+class _Watch:
+    def __init__(self, flight: InFlight) -> None:
+        self._flight, self._recorder = flight, flight.recorder
+        self._thread = threading.get_ident()
+
+    def stay_on_this_thread(self) -> None:
+        """Takes the calling thread for the one that trains."""
+        self._thread = threading.get_ident()
+
+    def is_ours(self) -> bool:
+        """Whether a call is to be looked at: in a step, of the training thread or of autograd's, and no part of one."""
+        if not self._recorder.recording or self._flight.inside:
+            return False
+        if threading.get_ident() != self._thread and torch._C._current_graph_task_id() == -1:
+            return False
+        return not torch.compiler.is_compiling()
+
+    def wrap(self, original: Callable[..., Any], form: _Form) -> Callable[..., Any]:
+        """The function, seen."""
+
+        @functools.wraps(original)
+        def watched(*args: Any, **options: Any) -> Any:
+            if not torch.compiler.is_compiling() and self.is_ours():
+                return self._call(original, form, args, options)
+            return original(*args, **options)
+
+        return watched
+
+    def _call(self, original: Callable[..., Any], form: _Form, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        flight, recorder = self._flight, self._recorder
+        asynchronous = bool(_pick(args, options, form.group + 1, "async_op"))
+        try:
+            group = _pick(args, options, form.group, "group")
+            size_bytes, on_device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
+            code = flight.find_code(group)
+        except (AttributeError, TypeError):  # no tensor, no group of ours: torch has its own word for it
+            return original(*args, **options)
+        if form.shard:
+            size_bytes *= flight.find_size(code)
+        collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, with others
+        held = not (asynchronous or collected)
+        ticket = flight.bucket
+        if ticket < 0:
+            ticket = recorder.begin_collective(form.kind, size_bytes, code, asynchronous=not held, on_device=on_device)
+        if flight.synchronising:
+            flight.newest = ticket
+        if held:
+            recorder.mark(_ALL_REDUCE, ticket) if flight.synchronising else recorder.wait(ticket)
+        flight.inside += 1
+        try:
+            result = original(*args, **options)
+        finally:
+            flight.inside -= 1
+            if held:
+                recorder.resume()
+        if held and not on_device:
+            recorder.end_collective(ticket)
+        elif asynchronous and isinstance(result, dist.Work):
+            flight.works[result] = (ticket, _ALL_REDUCE if flight.synchronising else -1, on_device)
+        return result
+
+    def wrap_wait(self) -> Callable[[], None]:
+        """Sees the caller wait for an asynchronous collective; returns a function that puts everything back."""
+        flight, recorder, original = self._flight, self._recorder, dist.Work.wait
+
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling() or not flight.works or not self.is_ours():
+                return original(work, *args, **options)
+            ticket, code, on_device = flight.works.pop(work, (-1, -1, True))
+            if ticket < 0:
+                return original(work, *args, **options)
+            over = on_device or work.is_completed()  # then nobody has seen when
+            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
+            try:
+                result = original(work, *args, **options)
+            finally:
+                recorder.resume()
+            if not over:
+                recorder.end_collective(ticket)
+            return result
+
+        def restore() -> None:
+            if dist.Work.wait is wait:
+                dist.Work.wait = original  # type: ignore[method-assign]
+
+        dist.Work.wait = wait  # type: ignore[assignment, method-assign]
+        return restore
+
+
+def _pick(args: tuple[Any, ...], options: dict[str, Any], position: int, name: str) -> Any:
+    return args[position] if 0 <= position < len(args) else options.get(name)
+
+
+def _measure(form: _Form, buffer: Any) -> tuple[int, bool]:
+    """Bytes of a buffer or of a list of them, and whether they lie on a device."""
+    if form.buffer < 0:
+        return 0, False
+    tensors = buffer if isinstance(buffer, (list, tuple)) else [buffer]
+    return sum(tensor.nbytes for tensor in tensors), tensors[0].device.type != "cpu"

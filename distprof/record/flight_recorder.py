@@ -1,0 +1,112 @@
+"""PyTorch's Flight Recorder: a ring of the last collectives of this process, written by torch itself.
+
+It is a second witness: at the end of a run it tells whether collectives were issued that distprof did not see, and
+after a failure it is kept for whoever looks into it. Reading takes tens of ms and holds Python's lock: never in a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distprof.folder import write_whole
+from distprof.record.step_record import StepRecord
+from distprof.run import KINDS, CollectiveKind
+
+MAX_FILE_BYTES = 4_000_000
+MIN_STEPS = 3
+"""Fewer steps inside the ring say nothing."""
+_SORTS = {
+    CollectiveKind.ALL_REDUCE: "reductions", CollectiveKind.REDUCE_SCATTER: "reductions",
+    CollectiveKind.ALL_GATHER: "gathers", CollectiveKind.OTHER: "others",
+}  # fmt: skip
+
+
+def read_ring() -> dict[str, Any] | None:
+    """The ring as torch gives it, oldest first. None: this torch has none, or it is off."""
+    dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
+    if dump is None:
+        return None
+    try:
+        ring: Any = json.loads(dump())
+    except (RuntimeError, ValueError):
+        return None
+    if not isinstance(ring, dict):
+        return None
+    entries = ring.get("entries")
+    if not entries or not all(isinstance(entry, dict) and "time_created_ns" in entry for entry in entries):
+        return None
+    entries.sort(key=lambda entry: int(entry["time_created_ns"]))
+    return ring
+
+
+def keep_ring(stream: Path) -> None:
+    """Writes the ring beside a rank's stream, whole or not at all, oldest entries left out where it is too long."""
+    ring = read_ring()
+    if ring is None:
+        return
+    text = json.dumps(ring)
+    if len(text) > MAX_FILE_BYTES:
+        kept = len(ring["entries"]) * MAX_FILE_BYTES // len(text) * 9 // 10
+        text = json.dumps({**ring, "entries": ring["entries"][-kept:]})
+    with contextlib.suppress(OSError):
+        write_whole(stream.with_name(f"flight_recorder-{stream.stem}.json"), text)
+
+
+def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -> str | None:
+    """A note on collectives that the ring has in finished steps and distprof has not. None: it tells of none.
+
+    Args:
+        ring: From `read_ring`, read on the thread whose own collectives do not count.
+        records: The last steps, in order.
+    """
+    if ring is None:
+        return None
+    entries = [entry for entry in ring["entries"] if not entry.get("is_p2p")]
+    if not all("thread_id" in entry for entry in entries):
+        return None  # then those of distprof's own thread cannot be told from training's
+    entries = [entry for entry in entries if entry["thread_id"] != str(threading.get_ident())]
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    oldest_ns = int(ring["entries"][0]["time_created_ns"]) - wall_ns
+    whole = [record for record in records if not (record.failed or record.warmup) and record.collectives is not None]
+    whole = [record for record in whole if record.segments.begin_ns >= oldest_ns]
+    unseen: Counter[str] = Counter()
+    for record in whole:
+        begin_ns = record.segments.begin_ns + wall_ns
+        end_ns = begin_ns + record.step_host_ns
+        unseen += _compare(record, [item for item in entries if begin_ns <= int(item["time_created_ns"]) < end_ns])
+    if len(whole) < MIN_STEPS or not unseen:
+        return None
+    names = ", ".join(f"{number} {name}" for name, number in sorted(unseen.items()))
+    return (
+        f"PyTorch's Flight Recorder has collectives of the last {len(whole)} steps that were issued where distprof "
+        f"does not see them, such as C++ or compiled code: {names}"
+    )
+
+
+def _compare(record: StepRecord, entries: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """How many more of each sort the ring has in one step."""
+    there = Counter(_sort(str(entry.get("profiling_name", ""))) for entry in entries)
+    seen = Counter(_SORTS[KINDS[item.kind]] for item in record.collectives or ())
+    if any(KINDS[item.kind] is CollectiveKind.REDUCE_SCATTER for item in record.collectives or ()):
+        del there["reductions"]  # gloo makes several all-reduces of one
+    del there["parts"]
+    return there - seen
+
+
+def _sort(name: str) -> str:
+    for part, sort in (
+        ("coalesced", "parts"), ("barrier", "others"), ("all_reduce", "reductions"), ("reduce_scatter", "reductions"),
+        ("all_gather", "gathers"),
+    ):  # fmt: skip
+        if part in name.lower():
+            return sort
+    return "others"

@@ -1,0 +1,100 @@
+"""The collectives of the open step: what is written when one is issued, waited for and over.
+
+Everything is written into lists that exist already. A ticket names its step too: a collective that ends after its step
+has ended, told by whatever thread, is not taken for one of the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distprof.record.timeline import MAX_SEGMENTS
+
+MAX_COLLECTIVES = 1024
+ASYNCHRONOUS = 1
+"""The caller goes on and may wait later: how long is known where that wait is seen."""
+ON_DEVICE = 2
+"""It runs on a device's stream: the host sees neither its end nor how long compute waits for it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Issued:
+    """The collectives of one step as columns, in the order of issue."""
+
+    kinds: list[int]
+    """By position in `KINDS`."""
+    groups: list[int]
+    """Codes of process groups, as the recorder gave them out."""
+    phases: list[int]
+    """Codes of the phases in which they were issued."""
+    sizes_bytes: list[int]
+    flags: list[int]
+    """`ASYNCHRONOUS` and `ON_DEVICE`, added up."""
+    arrival_ns: list[int]
+    ends: list[tuple[int, int]]
+    """(ticket, host ns); another ticket than the collective's own: its end was not seen."""
+    waits: list[tuple[int, int]]
+    """(segment, collective): the segment is the wait for it."""
+    first_ticket: int
+    lost: int
+    """Collectives past `MAX_COLLECTIVES`."""
+
+
+class IssuedLog:
+    """The open step's collectives. One thread at a time writes, save for `end`, which any thread may call."""
+
+    def __init__(self) -> None:
+        """Allocates everything a step needs."""
+        self._kinds, self._groups, self._phases = ([0] * MAX_COLLECTIVES for _ in range(3))
+        self._bytes, self._flags, self._arrivals = ([0] * MAX_COLLECTIVES for _ in range(3))
+        self._ends = [(-1, 0)] * MAX_COLLECTIVES
+        self._wait_segments, self._wait_collectives = [0] * MAX_SEGMENTS, [0] * MAX_SEGMENTS
+        self._first_ticket = self._count = self._waits = self._lost = 0
+
+    def begin(self, *, kind: int, group: int, phase: int, size_bytes: int, flags: int, now_ns: int) -> int:
+        """Notes that a collective is issued; returns its ticket, -1 when there is no room."""
+        position = self._count
+        if position >= MAX_COLLECTIVES:
+            self._lost += 1
+            return -1
+        self._count = position + 1
+        self._kinds[position], self._groups[position], self._phases[position] = kind, group, phase
+        self._bytes[position], self._flags[position], self._arrivals[position] = size_bytes, flags, now_ns
+        return self._first_ticket + position
+
+    def end(self, ticket: int, now_ns: int) -> None:
+        """Notes when a collective was over; a ticket of another step changes nothing."""
+        if 0 <= ticket - self._first_ticket < MAX_COLLECTIVES:
+            # Ticket and time in one store: the step may end between the question above and this line.
+            self._ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
+
+    def wait(self, ticket: int, segment: int) -> None:
+        """Notes that a segment, by its position, is the wait for a collective."""
+        position = ticket - self._first_ticket
+        if 0 <= position < self._count and self._waits < MAX_SEGMENTS:
+            self._wait_segments[self._waits], self._wait_collectives[self._waits] = segment, position
+            self._waits += 1
+
+    def find_wait(self, segment: int) -> int:
+        """The collective whose wait is this segment, as a ticket, if it is the newest wait; -1: it is not."""
+        if self._waits and self._wait_segments[self._waits - 1] == segment:
+            return self._first_ticket + self._wait_collectives[self._waits - 1]
+        return -1
+
+    def retract(self, segment: int) -> None:
+        """Takes back the newest wait if it is the one of this segment."""
+        if self._waits and self._wait_segments[self._waits - 1] == segment:
+            self._waits -= 1
+
+    def take(self) -> Issued:
+        """What the step has issued, as a copy; the log is empty then, and older tickets are void."""
+        count, waits = self._count, self._waits
+        issued = Issued(
+            kinds=self._kinds[:count], groups=self._groups[:count], phases=self._phases[:count],
+            sizes_bytes=self._bytes[:count], flags=self._flags[:count], arrival_ns=self._arrivals[:count],
+            ends=self._ends[:count], first_ticket=self._first_ticket, lost=self._lost,
+            waits=list(zip(self._wait_segments[:waits], self._wait_collectives, strict=False)),
+        )  # fmt: skip
+        self._first_ticket += MAX_COLLECTIVES
+        self._count = self._waits = self._lost = 0
+        return issued

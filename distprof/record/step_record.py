@@ -1,0 +1,144 @@
+"""One finished step as the recorder saw it, and what follows from it about waits. Runs beside training, not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from distprof.record.issued import ASYNCHRONOUS, MAX_COLLECTIVES, ON_DEVICE, Issued
+from distprof.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
+
+_OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
+
+
+class SeenCollective(NamedTuple):
+    """One collective of a step. Times of the host clock, ns."""
+
+    kind: int
+    """Position in `KINDS`."""
+    group: int
+    """Code of its process group."""
+    phase: int
+    """Code of the phase in which it was issued."""
+    size_bytes: int
+    arrival_ns: int
+    end_ns: int | None
+    """None: the host did not see it."""
+    exposed_ns: int | None
+    """None: not known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """One finished step. What stands below ``device_ns`` follows from the rest; `settle` adds it."""
+
+    step: int
+    warmup: bool
+    failed: bool
+    shadow: bool = False
+    """Ran without instruments."""
+    micro_steps: int
+    tokens: int
+    step_host_ns: int
+    phase_host_ns: list[int] | None
+    """By phase code. None at level off, and in a shadow step."""
+    segments: Segments
+    segments_lost: int
+    """Segments past `MAX_SEGMENTS`: on the host clock counted in their phase but not in ``segments``."""
+    issued: Issued | None = None
+    """None: nothing is known about collectives."""
+    scalars: tuple[float | None, float | None]
+    """Loss and gradient norm."""
+    step_device_ns: int | None = None
+    device_ns: list[int] | None = None
+    """Length of each segment on the device clock. None: not measured, or segments were lost."""
+    phase_device_ns: list[int] | None = None
+    collectives: list[SeenCollective] | None = None
+    """In the order of issue. None: not known, or not all of them."""
+    wait_host_ns: list[int] | None = None
+    """Waited in collectives that stand inside own phases, by position in `OWN_PHASES`. None: not known."""
+    wait_device_ns: list[int] | None = None
+    exposed_host_ns: list[int | None] | None = None
+    """By position in `KINDS`: how long compute waited for collectives of the kind. None: not known."""
+    exposed_device_ns: list[int | None] | None = None
+
+
+def settle(record: StepRecord) -> StepRecord:
+    """Adds to a record what its segments say about its phases on the device and its collectives; returns it."""
+    if record.device_ns is not None and record.phase_host_ns is not None:
+        record.phase_device_ns = [0] * len(PHASES)
+        for code, duration_ns in zip(record.segments.codes, record.device_ns, strict=True):
+            record.phase_device_ns[code] += duration_ns
+    issued = record.issued
+    if issued is None or issued.lost:
+        return record
+    whole = record.segments_lost == 0
+    host_ns = record.segments.durations_ns if whole else None
+    exposed = _find_exposed(issued, host_ns, on_host=True)
+    tickets = range(issued.first_ticket, issued.first_ticket + len(issued.kinds))
+    ends = [at_ns if ticket == own else None for own, (ticket, at_ns) in zip(tickets, issued.ends, strict=True)]
+    record.collectives = [
+        SeenCollective(*facts)
+        for facts in zip(
+            issued.kinds, issued.groups, issued.phases, issued.sizes_bytes, issued.arrival_ns, ends, exposed,
+            strict=True,
+        )
+    ]  # fmt: skip
+    if host_ns is not None:
+        record.exposed_host_ns = _sum_by_kind(issued, exposed)
+        record.wait_host_ns = _sum_waits(issued, record.segments.codes, host_ns)
+    if record.device_ns is not None:
+        record.exposed_device_ns = _sum_by_kind(issued, _find_exposed(issued, record.device_ns, on_host=False))
+        record.wait_device_ns = _sum_waits(issued, record.segments.codes, record.device_ns)
+    return record
+
+
+def name_unseen(records: Sequence[StepRecord]) -> list[str]:
+    """What the collectives of some steps lack, for the notes of the rank."""
+    issued = [record.issued for record in records if record.issued is not None]
+    flags = {flag for step in issued for flag in step.flags}
+    lost = any(step.lost for step in issued)
+    awaited = any(
+        item.exposed_ns is None and flag & ASYNCHRONOUS and not flag & ON_DEVICE
+        for record in records
+        for item, flag in zip(record.collectives or (), record.issued.flags if record.issued else (), strict=False)
+    )
+    facts = {
+        f"steps of more than {MAX_COLLECTIVES} collectives have no facts of them": lost,
+        "collectives run on the device: the host sees when they are issued, and not when they end": any(
+            flag & ON_DEVICE for flag in flags
+        ),
+        "how long compute waits for some asynchronous collectives is not seen": awaited,
+    }
+    return [note for note, holds in facts.items() if holds]
+
+
+def _find_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host: bool) -> list[int | None]:
+    """How long compute waited for each collective on one clock, ns; None: not known."""
+    if durations_ns is None:
+        return [None] * len(issued.kinds)
+    waited: list[int | None] = [None if flags & ASYNCHRONOUS else 0 for flags in issued.flags]
+    for segment, collective in issued.waits:
+        waited[collective] = (waited[collective] or 0) + durations_ns[segment]
+    if not on_host:
+        return waited
+    return [None if flags & ON_DEVICE else ns for flags, ns in zip(issued.flags, waited, strict=True)]
+
+
+def _sum_by_kind(issued: Issued, exposed: Sequence[int | None]) -> list[int | None]:
+    totals: list[int | None] = [0] * len(KINDS)
+    for kind, ns in zip(issued.kinds, exposed, strict=True):
+        so_far = totals[kind]
+        totals[kind] = None if ns is None or so_far is None else so_far + ns  # one that is unknown makes the sum so
+    return totals
+
+
+def _sum_waits(issued: Issued, codes: Sequence[int], durations_ns: Sequence[int]) -> list[int]:
+    """Waits that stand inside own phases, ns; on the host clock of a device's collective, the time in the call."""
+    totals = [0] * len(OWN_PHASES)
+    for segment, _ in issued.waits:
+        own = _OWN.get(codes[segment])
+        if own is not None:
+            totals[own] += durations_ns[segment]
+    return totals

@@ -1,0 +1,155 @@
+"""The open step as a row of segments: what is written on every change of phase, and nothing else.
+
+The hottest lines of the project are here and in `PhaseContext`: a change of phase is one reading of the clock, two
+stores into lists that exist already, and a count. Sums are made when the step has ended.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+from distprof.run import PHASE_CODE, PHASES, Phase, Segments
+
+MAX_SEGMENTS = 1024
+OTHER = PHASE_CODE[Phase.OTHER]
+
+
+class Timeline:
+    """Segments of one step on the host clock; segment ``i`` runs from its stamp to the next one's.
+
+    Past `MAX_SEGMENTS` the time still counts in its phase, and the segments are lost.
+    """
+
+    __slots__ = ("_full_ns", "_late_code", "_late_ns", "_late_totals", "around", "codes", "count", "lost", "now",
+                 "phase", "room", "stamps")  # fmt: skip
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        """Allocates everything a step needs.
+
+        Args:
+            now_ns: The host clock, monotonic, ns.
+        """
+        self.now = now_ns
+        self.codes, self.stamps = [0] * MAX_SEGMENTS, [0] * MAX_SEGMENTS
+        self.count = 0
+        """Segments so far."""
+        self.room = 0
+        """Below this many segments, `PhaseContext` may write by itself. 0: a change of phase is more than two stores
+        now, or less, and the recorder does it."""
+        self.lost = 0
+        """Segments past the room there is."""
+        self.phase = OTHER
+        """The innermost open phase; the running segment is of it, or marked inside it."""
+        self.around: list[int] = []
+        """The phases around that one, outermost first. Empty: only `OTHER`, which needs no note below all others."""
+        self._full_ns = self._late_code = self._late_ns = 0
+        self._late_totals = [0] * len(PHASES)
+
+    def begin(self) -> int:
+        """Starts a row with a segment of `OTHER`; returns its stamp, ns."""
+        self.count = self.lost = 0
+        self.around.clear()
+        self.phase = OTHER
+        return self.switch(OTHER)
+
+    def enter(self, code: int) -> None:
+        """Opens a phase inside the running one."""
+        if self.phase != OTHER or self.around:
+            self.around.append(self.phase)
+        self.phase = code
+        self.switch(code)
+
+    def exit(self) -> None:
+        """Goes back to the phase around."""
+        self.phase = self.around.pop() if self.around else OTHER
+        self.switch(self.phase)
+
+    def switch(self, code: int) -> int:
+        """Closes the running segment and opens one of this phase code; returns the stamp between them, ns."""
+        now_ns = self.now()
+        position = self.count
+        if position < MAX_SEGMENTS - 1:
+            self.codes[position] = code
+            self.stamps[position] = now_ns
+            self.count = position + 1
+        else:
+            self._count_lost(code, now_ns)
+        return now_ns
+
+    def keep(self, end_ns: int) -> Segments:
+        """A copy of the row as it is, the running segment ending at ``end_ns``."""
+        begins = self.stamps[: self.count]
+        ends = [*begins[1:], self._full_ns if self.lost else end_ns]
+        return Segments(
+            begin_ns=begins[0], codes=tuple(self.codes[: self.count]),
+            durations_ns=tuple(map(operator.sub, ends, begins)), truncated=self.lost > 0,
+        )  # fmt: skip
+
+    def sum_phases(self, kept: Segments, end_ns: int) -> list[int]:
+        """Time by phase code, ns, of what `keep` returned, lost segments too: the parts sum to the step exactly."""
+        totals = [0] * len(PHASES)
+        for code, duration_ns in zip(kept.codes, kept.durations_ns, strict=True):
+            totals[code] += duration_ns
+        if self.lost:
+            for code, late_ns in enumerate(self._late_totals):
+                totals[code] += late_ns
+            totals[self._late_code] += end_ns - self._late_ns
+        return totals
+
+    def _count_lost(self, code: int, now_ns: int) -> None:
+        if self.lost:
+            self._late_totals[self._late_code] += now_ns - self._late_ns
+        else:
+            self._full_ns = now_ns
+            self._late_totals[:] = [0] * len(PHASES)
+        self._late_code, self._late_ns = code, now_ns
+        self.lost += 1
+
+
+class Switchboard(Protocol):
+    """What a phase tells when it cannot write by itself. Implemented by `distprof.record.recorder.Recorder`."""
+
+    def enter(self, code: int) -> None: ...
+    def exit(self) -> None: ...
+
+
+class PhaseContext:
+    """A phase as a context manager, made once per phase: entering and leaving allocates nothing.
+
+    Writes to the timeline itself where that is all there is to do: a call into the recorder would double the cost.
+    """
+
+    __slots__ = ("_code", "_recorder", "_timeline")
+
+    def __init__(self, recorder: Switchboard, timeline: Timeline, code: int) -> None:
+        """Ties a phase code to a recorder and its timeline."""
+        self._recorder, self._timeline, self._code = recorder, timeline, code
+
+    def __enter__(self) -> None:
+        timeline = self._timeline
+        position = timeline.count
+        if position < timeline.room:
+            now_ns = timeline.now  # a slot is read faster than it is called
+            timeline.stamps[position] = now_ns()
+            if timeline.phase != OTHER or timeline.around:
+                timeline.around.append(timeline.phase)
+            timeline.codes[position] = timeline.phase = self._code
+            timeline.count = position + 1
+        else:
+            self._recorder.enter(self._code)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timeline = self._timeline
+        position = timeline.count
+        if position < timeline.room:
+            now_ns = timeline.now
+            timeline.stamps[position] = now_ns()
+            timeline.codes[position] = timeline.phase = timeline.around.pop() if timeline.around else OTHER
+            timeline.count = position + 1
+        else:
+            self._recorder.exit()

@@ -1,0 +1,175 @@
+"""Collectives that a user issues, on real gloo ranks: what is seen of them, and that nothing changes for the user."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed import distributed_c10d
+
+from distprof.record.collectives import watch_collectives
+from distprof.record.in_flight import InFlight
+from distprof.record.recorder import Recorder
+from distprof.record.step_record import SeenCollective, StepRecord
+from distprof.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
+from distprof.world import World
+from tests.ranks import call_on_ranks
+
+FORWARD = PHASE_CODE[Phase.FORWARD]
+REDUCE, SCATTER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
+GATHER, OTHER = CollectiveKind.ALL_GATHER, CollectiveKind.OTHER
+
+
+def record_step(recorder: Recorder, work: Callable[[], Any]) -> tuple[StepRecord, list[SeenCollective]]:
+    """One step with ``work`` in its forward."""
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(FORWARD)
+    work()
+    recorder.exit()
+    recorder.end_step()
+    (record,) = recorder.drain()
+    assert record.phase_host_ns is not None and sum(record.phase_host_ns) == record.step_host_ns
+    return record, record.collectives or []
+
+
+def wait_in_forward(record: StepRecord) -> int:
+    assert record.wait_host_ns is not None
+    return record.wait_host_ns[OWN_PHASES.index(Phase.FORWARD)]
+
+
+def see_what_users_issue(world: World) -> None:
+    before = {name: getattr(dist, name) for name in dir(dist)}
+    pair = dist.new_group([0, 1], group_desc="mine")
+    recorder = Recorder()
+    undo = watch_collectives(InFlight(recorder))
+    see_blocking_ones(recorder)
+    see_groups(recorder, pair)
+    see_asynchronous_ones(recorder)
+    see_functional_ones(recorder)
+    see_no_others(recorder)
+    see_autograd(recorder)
+    undo()
+    assert all(getattr(dist, name) is original for name, original in before.items())
+    assert dist.all_reduce is distributed_c10d.all_reduce
+
+
+def see_blocking_ones(recorder: Recorder) -> None:
+    def work() -> None:
+        one, two = torch.ones(4), torch.ones(8)
+        dist.all_reduce(one)
+        dist.all_gather([torch.empty(4), torch.empty(4)], one)
+        dist.all_gather_into_tensor(two, one)
+        dist.reduce_scatter(torch.empty(4), input_list=[torch.ones(4), torch.ones(4)])
+        dist.reduce_scatter_tensor(torch.empty(4), two)
+        dist.broadcast(one, 0)
+        dist.reduce(tensor=one, dst=0)
+        dist.gather(one, [torch.empty(4), torch.empty(4)] if dist.get_rank() == 0 else None)
+        dist.scatter(one, [torch.ones(4), torch.ones(4)] if dist.get_rank() == 0 else None, 0)
+        dist.all_to_all_single(torch.empty(8), two)
+        dist.barrier()
+        distributed_c10d.all_reduce(one)
+
+    record, seen = record_step(recorder, work)
+    kinds = [REDUCE, GATHER, GATHER, SCATTER, SCATTER, OTHER, OTHER, OTHER, OTHER, OTHER, OTHER, REDUCE]
+    assert [KINDS[item.kind] for item in seen] == kinds
+    assert [item.size_bytes for item in seen] == [16, 32, 32, 32, 32, 16, 16, 32, 32, 32, 0, 16]
+    for item in seen:
+        assert (item.group, item.phase) == (0, FORWARD) and item.end_ns is not None
+        assert item.exposed_ns is not None and 0 < item.exposed_ns <= item.end_ns - item.arrival_ns
+    assert wait_in_forward(record) == sum(item.exposed_ns or 0 for item in seen)
+    assert set(record.segments.codes) == {FORWARD, PHASE_CODE[Phase.OTHER]}  # a wait inside a phase stays in it
+
+
+def see_groups(recorder: Recorder, pair: dist.ProcessGroup) -> None:
+    _, seen = record_step(recorder, lambda: (dist.all_reduce(torch.ones(2), group=pair), dist.barrier(pair)))
+    assert len({item.group for item in seen}) == 1
+    name, ranks = recorder.groups[seen[0].group]
+    assert name == f"mine {pair.group_name} (ranks 0, 1)" and ranks == (0, 1)
+    _, seen = record_step(recorder, lambda: dist.all_reduce(torch.ones(2), group=dist.group.WORLD))
+    assert seen[0].group == 0 and recorder.groups[0] == ("default", None)
+
+
+def see_asynchronous_ones(recorder: Recorder) -> None:
+    def work() -> None:
+        works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(2)]
+        assert works[0] is not None and works[1] is not None
+        works[0].wait()
+        works.append(works.pop(0))
+        kept.append(works)
+
+    kept: list[Any] = []
+    record, (waited, left) = record_step(recorder, work)
+    assert waited.exposed_ns is not None and waited.exposed_ns == wait_in_forward(record)
+    assert (left.exposed_ns, left.end_ns) == (None, None)  # the user has not waited for it in this step
+    assert record.exposed_host_ns is not None and record.exposed_host_ns[KINDS.index(REDUCE)] is None
+    record, seen = record_step(recorder, lambda: kept[0][0].wait())
+    assert seen == [] and wait_in_forward(record) == 0
+
+
+def see_functional_ones(recorder: Recorder) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+
+    def work() -> None:
+        reduced = functional.all_reduce(torch.ones(3), "sum", group)
+        assert reduced.add(0).tolist() == [2, 2, 2]
+        assert functional.all_gather_tensor(torch.ones(2, 3), 1, group).sum() == 12
+        assert functional.reduce_scatter_tensor(torch.ones(4), "sum", 0, group).tolist() == [2, 2]
+
+    record, seen = record_step(recorder, work)
+    assert [(KINDS[item.kind], item.size_bytes) for item in seen] == [(REDUCE, 12), (GATHER, 48), (SCATTER, 16)]
+    assert all(item.exposed_ns is not None and item.exposed_ns > 0 for item in seen)
+    assert wait_in_forward(record) == sum(item.exposed_ns or 0 for item in seen)
+
+
+def see_no_others(recorder: Recorder) -> None:
+    dist.all_reduce(torch.ones(1))  # no step is open
+    group = dist.new_group()
+
+    def work() -> None:
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(1),), kwargs={"group": group})
+        thread.start()
+        thread.join()
+        gathered: list[Any] = [None, None]
+        dist.all_gather_object(gathered, "x")
+        assert gathered == ["x", "x"]
+        try:
+            dist.all_reduce("no tensor")
+        except TypeError as error:
+            assert "tensor" in str(error)  # torch's own words
+
+    _, seen = record_step(recorder, work)
+    assert [KINDS[item.kind] for item in seen] == [GATHER, GATHER]  # sizes and texts: what all_gather_object issues
+
+
+def see_autograd(recorder: Recorder) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    weight.register_hook(lambda gradient: dist.all_reduce(gradient) and gradient)
+    backward = PHASE_CODE[Phase.BACKWARD]
+
+    def work() -> None:
+        recorder.enter(backward)
+        weight.sum().backward()
+        recorder.exit()
+
+    record, (item,) = record_step(recorder, work)
+    assert PHASES[item.phase] is Phase.BACKWARD and item.exposed_ns
+    assert record.wait_host_ns is not None
+    assert record.wait_host_ns[OWN_PHASES.index(Phase.BACKWARD)] == item.exposed_ns
+    compiled = torch.compile(reduce_in_place, backend="eager", fullgraph=True)
+    _, seen = record_step(recorder, lambda: compiled(torch.ones(2)))
+    assert seen == []  # inside a graph: not seen, and no break of the graph, which would be an error here
+
+
+def reduce_in_place(value: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(value)
+    return functional.all_reduce(value, "sum", "0") + 1
+
+
+def test_what_a_user_issues_is_seen_once_and_put_back(tmp_path: Path) -> None:
+    call_on_ranks(2, see_what_users_issue, tmp_path=tmp_path)

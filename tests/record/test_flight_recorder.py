@@ -1,0 +1,96 @@
+"""PyTorch's own ring of collectives as a second witness, and what is kept of it after a failure."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distprof.record import flight_recorder
+from distprof.record.flight_recorder import MAX_FILE_BYTES, find_unseen, keep_ring, read_ring
+from distprof.record.step_record import SeenCollective, StepRecord
+from distprof.run import Segments
+
+STEP_NS = 1_000_000
+
+
+def make_record(begin_ns: int, kinds: list[int], **changes: Any) -> StepRecord:
+    """A step that issued collectives of these kinds."""
+    values: dict[str, Any] = {
+        "step": 0, "warmup": False, "failed": False, "micro_steps": 1, "tokens": 1, "step_host_ns": STEP_NS,
+        "phase_host_ns": [0] * 8, "segments_lost": 0, "scalars": (None, None),
+        "segments": Segments(begin_ns=begin_ns, codes=(7,), durations_ns=(STEP_NS,)),
+        "collectives": [SeenCollective(kind, 0, 1, 8, begin_ns + 1, None, None) for kind in kinds],
+    }  # fmt: skip
+    return StepRecord(**{**values, **changes})
+
+
+def make_ring(names: list[str], num_steps: int, begin_ns: int, **changes: Any) -> dict[str, Any]:
+    """A ring in which every step has these operations, in its middle."""
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    entries = [
+        {"time_created_ns": begin_ns - STEP_NS + wall_ns, "thread_id": "1", "profiling_name": "gloo:barrier"},
+        *(
+            {
+                "time_created_ns": begin_ns + step * STEP_NS + STEP_NS // 2 + wall_ns, "thread_id": "1",
+                "profiling_name": name, "is_p2p": False, **changes,
+            }
+            for step in range(num_steps)
+            for name in names
+        ),
+    ]  # fmt: skip
+    return {"entries": entries}
+
+
+def test_what_the_ring_has_and_distprof_has_not_is_a_note() -> None:
+    begin_ns = time.monotonic_ns()
+    records = [make_record(begin_ns + step * STEP_NS, [0]) for step in range(4)]
+    ring = make_ring(["gloo:all_reduce", "gloo:broadcast", "gloo:broadcast"], 4, begin_ns)
+    note = find_unseen(ring, records)
+    assert note is not None and "last 4 steps" in note and note.endswith(": 8 others")
+    assert find_unseen(make_ring(["gloo:all_reduce"], 4, begin_ns), records) is None
+    assert find_unseen(ring, records[:2]) is None  # too few to say anything
+    warm = [make_record(begin_ns + step * STEP_NS, [0], warmup=True) for step in range(4)]
+    assert find_unseen(ring, warm) is None and find_unseen(None, records) is None
+
+
+@pytest.mark.parametrize("changes", [{"is_p2p": True}, {"thread_id": str(threading.get_ident())}])
+def test_messages_between_two_and_distprofs_own_do_not_count(changes: dict[str, Any]) -> None:
+    begin_ns = time.monotonic_ns()
+    records = [make_record(begin_ns + step * STEP_NS, []) for step in range(4)]
+    assert find_unseen(make_ring(["gloo:broadcast"], 4, begin_ns, **changes), records) is None
+    assert find_unseen(make_ring(["gloo:broadcast"], 4, begin_ns), records) is not None
+
+
+def test_steps_older_than_the_ring_and_reductions_that_gloo_takes_apart_say_nothing() -> None:
+    begin_ns = time.monotonic_ns()
+    ring = make_ring(["gloo:all_reduce", "gloo:all_reduce"], 4, begin_ns)
+    scatter = [make_record(begin_ns + step * STEP_NS, [1]) for step in range(4)]
+    assert find_unseen(ring, scatter) is None
+    older = [make_record(begin_ns - (10 - step) * STEP_NS, [0]) for step in range(4)]
+    assert find_unseen(ring, older) is None
+
+
+def test_a_ring_that_is_too_long_loses_its_oldest_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [{"time_created_ns": place, "frames": "x" * 5000} for place in range(2000)]
+    monkeypatch.setattr(flight_recorder, "read_ring", lambda: {"version": "1", "entries": entries})
+    keep_ring(tmp_path / "rank-00003.jsonl")
+    (path,) = tmp_path.iterdir()
+    assert path.name == "flight_recorder-rank-00003.json" and path.stat().st_size < MAX_FILE_BYTES
+    kept = json.loads(path.read_text())
+    assert kept["version"] == "1" and kept["entries"][-1]["time_created_ns"] == 1999 and len(kept["entries"]) > 500
+
+
+def test_a_torch_without_a_ring_has_nothing_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        flight_recorder.torch._C._distributed_c10d, "_dump_fr_trace_json", lambda: "not JSON", raising=False
+    )
+    assert read_ring() is None
+    monkeypatch.delattr(flight_recorder.torch._C._distributed_c10d, "_dump_fr_trace_json")
+    assert read_ring() is None
+    keep_ring(tmp_path / "rank-00000.jsonl")
+    assert [*tmp_path.iterdir()] == []

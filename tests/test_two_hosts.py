@@ -1,0 +1,94 @@
+"""Jobs on two hosts, which differ in what real hosts differ in: clocks and links."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from distprof.analyze import analyze
+from distprof.analyze.clocks import map_clocks
+from distprof.folder import read_run
+from distprof.run import Run
+from tests.two_hosts import TwoHostsJob, run_on_two_hosts
+
+pytestmark = pytest.mark.root
+
+S = 10**9
+JOB = ("train=gpt2_tiny", "train.steps=12", "train.warmup_steps=2", "logger=none", "hardware.peak=none")
+LATE = ("inject.rank=1", "inject.phase=data", "inject.delay_ms=200")
+LIMITED_BYTES_PER_S = 100e6 / 8
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
+    """Host b's monotonic clock is 3 s ahead; the cable is as fast as the machine; rank 1 is late."""
+    return run_on_two_hosts((*JOB, *LATE), tmp_path_factory.mktemp("ahead"), clock_ahead_s=3)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
+    """Host b sends at most 100 Mbit/s; the hosts share the machine's clock."""
+    return run_on_two_hosts(JOB, tmp_path_factory.mktemp("limited"), rate="100mbit")
+
+
+@pytest.fixture(scope="module")
+def limited_and_ahead(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
+    """Both at once."""
+    return run_on_two_hosts(JOB, tmp_path_factory.mktemp("both"), rate="100mbit", clock_ahead_s=3)
+
+
+def read(job: TwoHostsJob) -> Run:
+    assert job.exits == (0, 0), "\n".join(job.outputs)
+    run = read_run(job.folder)
+    assert [info.host for info in run.ranks] == ["host-a", "host-a", "host-b", "host-b"]
+    assert [info.ended for info in run.ranks] == ["completed"] * 4 and not run.warnings
+    return run
+
+
+def test_a_clock_three_seconds_ahead_is_recovered_within_its_bound(ahead: TwoHostsJob) -> None:
+    run = read(ahead)
+    readings = run.meta.clock_readings
+    assert [reading.rank for reading in readings] == [0, 1, 2, 3] * 2  # at the start and at the end
+    for reading in readings:
+        truth_ns = 3 * S if reading.rank >= 2 else 0  # a time namespace shifts the clock of its kernel exactly
+        assert abs(reading.offset_ns - truth_ns) <= reading.bound_ns
+        assert (reading.bound_ns == 0) == (reading.rank < 2)
+        assert reading.bound_ns < S / 10  # the bound says something: steps of a slow machine take longer
+    clocks, begin_ns = map_clocks(run), run.column("begin_host_ns")
+    assert clocks.clock.tolist() == [0, 0, 1, 1] and clocks.comparable(0, 1, 2, 3)
+    assert (begin_ns[2] - begin_ns[0]).min() > 2 * S  # as recorded, host b is ahead
+    for position in (2, 3):
+        there_ns = clocks.to_reference(position, begin_ns[position])
+        assert (abs(there_ns - (begin_ns[position] - 3 * S)) <= clocks.bound_ns(position, there_ns)).all()
+
+
+def test_hosts_that_share_a_clock_need_no_bound(limited: TwoHostsJob) -> None:
+    run = read(limited)
+    assert [(reading.offset_ns, reading.bound_ns) for reading in run.meta.clock_readings] == [(0, 0)] * 8
+
+
+def test_a_limited_link_is_seen_and_another_is_not_limited(limited: TwoHostsJob, ahead: TwoHostsJob) -> None:
+    (slow,), (fast,) = read(limited).meta.link_readings, read(ahead).meta.link_readings
+    assert slow.rank == fast.rank == 2
+    assert LIMITED_BYTES_PER_S / 10 < slow.bytes_per_s < 1.2 * LIMITED_BYTES_PER_S
+    assert fast.bytes_per_s > 4 * LIMITED_BYTES_PER_S
+
+
+@pytest.mark.parametrize("job", ["limited", "limited_and_ahead"])
+def test_a_limited_link_is_to_blame_and_no_rank(job: str, request: pytest.FixtureRequest) -> None:
+    """Whatever the clocks show."""
+    verdict = analyze(read(request.getfixturevalue(job))).verdict
+    assert (verdict.kind, verdict.rank, verdict.critical) == ("slow_link", None, True)
+    assert set(verdict.hosts) == {"host-a", "host-b"}
+
+
+def test_with_a_clock_ahead_a_slow_rank_is_found_all_the_same(ahead: TwoHostsJob) -> None:
+    verdict = analyze(read(ahead)).verdict
+    assert (verdict.kind, verdict.rank, verdict.phase) == ("slow_rank", 1, "data")
+
+
+def test_nothing_of_the_hosts_is_left(limited: TwoHostsJob, ahead: TwoHostsJob) -> None:
+    assert limited.folder.is_dir() and ahead.folder.is_dir()
+    assert not list(Path("/run/netns").glob(f"distprof-{os.getpid()}-*"))

@@ -1,0 +1,114 @@
+"""Two hosts on this machine: network namespaces joined by a cable, each with a launcher and ranks of its own.
+
+Needs root, iproute2 and util-linux. What distinguishes real hosts can be given to the second one: a slow link, and a
+monotonic clock that shows something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.ranks import make_environment
+
+RANKS_PER_HOST = 2
+ADDRESSES = ("10.199.77.1", "10.199.77.2")
+DEVICE = "veth0"
+"""The end of the cable, on either host."""
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoHostsJob:
+    """A job that has ended."""
+
+    folder: Path
+    """Its run folder, which both hosts see."""
+    exits: tuple[int, ...]
+    """Of the two launchers."""
+    outputs: tuple[str, ...]
+    """What the launchers and their ranks printed."""
+
+
+def run_on_two_hosts(
+    arguments: Sequence[str], tmp_path: Path, *, rate: str | None = None, clock_ahead_s: int = 0
+) -> TwoHostsJob:
+    """Runs ``torchrun --nnodes 2 ... -m distprof ARGUMENTS``: ranks 0 and 1 on host a, 2 and 3 on host b.
+
+    Args:
+        arguments: Of the job; its run folder is chosen here.
+        tmp_path: An empty folder.
+        rate: The most that host b may send, as tc spells it, such as "100mbit". None: what the machine can do.
+        clock_ahead_s: How far host b's monotonic clock is ahead of host a's, to the nanosecond.
+    """
+    folder = tmp_path / "run"
+    with contextlib.ExitStack() as stack:
+        names = stack.enter_context(_make_hosts(rate))
+        launchers = []
+        for host, name in enumerate(names):
+            shift = ["--time", "--monotonic", str(clock_ahead_s), "--fork"] if host and clock_ahead_s else []
+            command = [*_enter(name, host, shift), *_launch(host), *arguments, f"run_dir={folder}"]
+            launchers.append(_start(command, tmp_path / f"{host}.log"))
+            stack.callback(launchers[-1].wait)
+            stack.callback(_stop_processes, name)
+        exits = tuple(launcher.wait(timeout=TIMEOUT_S) for launcher in launchers)
+    outputs = tuple((tmp_path / f"{host}.log").read_text() for host in range(2))
+    return TwoHostsJob(folder=folder, exits=exits, outputs=outputs)
+
+
+@contextlib.contextmanager
+def _make_hosts(rate: str | None) -> Iterator[tuple[str, str]]:
+    """The names of two network namespaces, which are gone afterwards."""
+    first, second = names = f"distprof-{os.getpid()}-a", f"distprof-{os.getpid()}-b"
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            _do("ip", "netns", "add", name)
+            stack.callback(_do, "ip", "netns", "delete", name)
+        _do("ip", "-n", first, "link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", second)
+        for name, address in zip(names, ADDRESSES, strict=True):
+            _do("ip", "-n", name, "address", "add", f"{address}/24", "dev", DEVICE)
+            for device in ("lo", DEVICE):
+                _do("ip", "-n", name, "link", "set", device, "up")
+        if rate is not None:
+            limit = ("tbf", "rate", rate, "burst", "32kbit", "latency", "400ms")
+            _do("tc", "-n", second, "qdisc", "add", "dev", DEVICE, "root", *limit)
+        yield names
+
+
+def _enter(name: str, host: int, shift: Sequence[str]) -> list[str]:
+    """Starts a command on a host that has a name of its own."""
+    rename = f'echo host-{"ab"[host]} > /proc/sys/kernel/hostname && exec "$@"'
+    return ["ip", "netns", "exec", name, "unshare", "--uts", *shift, "sh", "-c", rename, "sh"]
+
+
+def _launch(host: int) -> list[str]:
+    places = ["--nnodes", "2", "--node-rank", str(host), "--nproc-per-node", str(RANKS_PER_HOST)]
+    meeting = ["--master-addr", ADDRESSES[0], "--master-port", "29500"]
+    return [sys.executable, "-m", "torch.distributed.run", *places, *meeting, "-m", "distprof"]
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    environment = make_environment(GLOO_SOCKET_IFNAME=DEVICE, OMP_NUM_THREADS="1")
+    with log.open("w") as output:
+        return subprocess.Popen(
+            command, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+def _stop_processes(name: str) -> None:
+    """Ends what is left on a host; after a job that ended, nothing is."""
+    for pid in _do("ip", "netns", "pids", name).split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def _do(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
