@@ -46,7 +46,11 @@ def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Wait
 
 
 def report_waits(basis: Basis) -> list[WaitReport]:
-    """By group, kind and phase, of the groups with two members or more whose clocks can be compared."""
+    """By group, kind and phase, of the groups with two members or more whose clocks can be compared.
+
+    Collectives whose end and wait no host has seen are left out: on a device, the host knows when it issued them, which
+    is not when the device was ready for them.
+    """
     clocks = map_clocks(basis.run)
     reports: list[WaitReport] = []
     for table in _choose(basis):
@@ -87,8 +91,11 @@ def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) ->
 def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
     kinds = list(zip(table.kinds, table.phases, strict=True))
     reports = []
+    known = np.isfinite(waits.transfer_ns) | np.isfinite(table.exposed_ns[:, steps])
     for kind, phase in dict.fromkeys(kinds):
         own = [index for index, item in enumerate(kinds) if item == (kind, phase)]
+        if not known[:, :, own].any():
+            continue
         transfer_ns = waits.transfer_ns[:, :, own].min(axis=0)
         exposed_ns = np.nan_to_num(table.exposed_ns[:, steps][:, :, own]).sum(axis=2).mean(axis=1)
         reports.append(

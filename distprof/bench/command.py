@@ -25,6 +25,7 @@ from distprof.render.units import NOT_MEASURED, format_ratio, format_time
 if TYPE_CHECKING:
     from distprof.bench.phase_cost import PhaseCost
 
+TINY_STEPS, STEPS = 60, 5
 DESCRIPTION = """\
 What recording costs on this machine: the same training without instruments (bare), with distprof's phases, and under
 other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, every second
@@ -53,7 +54,11 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
         "--train", default="gpt2_tiny", help="models, comma-separated: files of conf/train (gpt2_tiny)"
     )
     overhead.add_argument("--ranks", type=int, default=2, help="processes on this machine (2)")
-    overhead.add_argument("--steps", type=int, default=60, help="measured steps of every run, after the warm-up (60)")
+    overhead.add_argument(
+        "--steps",
+        type=int,
+        help=f"measured steps of every run, after the warm-up ({TINY_STEPS} of gpt2_tiny, else {STEPS})",
+    )
     overhead.add_argument("--repeats", type=int, default=3, help="rounds; in each, every condition runs once (3)")
     overhead.add_argument("--strategy", help="a file of conf/strategy (ddp; single with one rank)")
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
@@ -93,9 +98,10 @@ def _compare_profilers(options: argparse.Namespace) -> int:
 
 
 def _read_workloads(options: argparse.Namespace) -> list[Workload]:
-    for name, least in (("ranks", 1), ("steps", 1), ("repeats", 1)):
-        if getattr(options, name) < least:
-            raise UsageError(f"--{name} {getattr(options, name)}: must be {least} or more")
+    for name in ("ranks", "steps", "repeats"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value}: must be 1 or more")
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise UsageError(f"--json {options.json}: no such folder")
     if slips := [text for text in options.overrides if "=" not in text]:
@@ -110,7 +116,8 @@ def _read_workloads(options: argparse.Namespace) -> list[Workload]:
             raise UsageError(f"--{group} {name}: no such choice; there are {', '.join(known)}")
     return [
         Workload(
-            train=train, ranks=options.ranks, steps=options.steps, strategy=strategy, overrides=tuple(options.overrides)
+            train=train, ranks=options.ranks, strategy=strategy, overrides=tuple(options.overrides),
+            steps=options.steps or (TINY_STEPS if train.endswith("tiny") else STEPS),
         )
         for train in trains
     ]  # fmt: skip

@@ -69,3 +69,11 @@ def test_warmup_steps_are_left_out() -> None:
     (table,) = run.collectives
     warm = dataclasses.replace(run, collectives=(dataclasses.replace(table, steps=np.array([0])),))
     assert report_waits(find_basis(warm)) == []
+
+
+def test_on_a_device_the_host_knows_no_arrivals() -> None:
+    run = make_waits_run()
+    (table,) = run.collectives
+    unseen = np.full_like(table.end_ns, np.nan)
+    issued = dataclasses.replace(table, end_ns=unseen, exposed_ns=unseen)
+    assert report_waits(find_basis(dataclasses.replace(run, collectives=(issued,)))) == []
