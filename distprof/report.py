@@ -104,6 +104,12 @@ class CommunicationReport:
     """Payload: the buffer reduced or, for gathers and scatters, the whole unsharded buffer."""
     busy_host_ns: tuple[float | None, ...]
     """Union of the kind's intervals on the host clock. None where only the device could tell."""
+    exposed_host_ns: tuple[float | None, ...]
+    """What the rank's compute waited for them, wherever the wait stands."""
+    overlapped_host_ns: tuple[float | None, ...]
+    """``busy_host_ns`` less ``exposed_host_ns``: what went on beside compute."""
+    exposed_device_ns: tuple[float | None, ...]
+    """What the compute stream waited for them, on the device clock."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

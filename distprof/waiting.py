@@ -19,7 +19,7 @@ class Evidence:
     """One independent sign, medians over the steps that the rank held."""
 
     sign: str
-    """What was looked at, and who measured it."""
+    """What was looked at; every rank measured its own, on its own clock."""
     rank_ns: float
     """Of the rank that is named."""
     others_ns: float
@@ -104,8 +104,12 @@ class WaitReport:
     """Last arrival less own, mean over the collectives: spans that overlap are not added."""
     transfer_ns: float | None
     """End less last arrival, shortest of the members, mean over the collectives. None: no end was seen."""
+    busy_ns: tuple[float | None, ...]
+    """Union of their intervals from arrival to end in a step, mean over steps. None: an end was not seen."""
     exposed_ns: tuple[float | None, ...]
     """What the rank's compute waited for them in a step, mean over steps."""
+    overlapped_ns: tuple[float | None, ...]
+    """``busy_ns`` less ``exposed_ns``."""
     last_ratio: tuple[float | None, ...]
     """Share of the collectives in which the rank arrived last, by more than the clocks' bound."""
     bound_ns: float

@@ -17,12 +17,16 @@ def report_communication(basis: Basis) -> list[CommunicationReport]:
         count = basis.mean(f"{kind}_count")
         if not np.any(count[np.isfinite(count)]):
             continue
+        busy_ns, exposed_ns = basis.mean(f"{kind}_busy_host_ns"), basis.mean(f"{kind}_exposed_host_ns")
         reports.append(
             CommunicationReport(
                 kind=kind.value,
                 count_per_step=as_numbers(count),
                 bytes_per_step=as_numbers(basis.mean(f"{kind}_bytes")),
-                busy_host_ns=as_numbers(basis.mean(f"{kind}_busy_host_ns")),
+                busy_host_ns=as_numbers(busy_ns),
+                exposed_host_ns=as_numbers(exposed_ns),
+                overlapped_host_ns=as_numbers(np.maximum(busy_ns - exposed_ns, 0)),
+                exposed_device_ns=as_numbers(basis.mean(f"{kind}_exposed_device_ns")),
             )
         )
     return reports

@@ -13,12 +13,10 @@ import numpy as np
 
 from distprof.analyze.basis import BoolArray
 from distprof.analyze.bootstrap import midmean
-from distprof.analyze.cycles import Cycles
+from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.replay import replay
 from distprof.run import OWN_PHASES, FloatArray, Phase
 
-MIN_CYCLES = 8
-"""Fewer say nothing."""
 MIN_SHARE = 0.005
 """Of a cycle: less excess is nobody's fault."""
 MIN_Z = 5.0

@@ -7,6 +7,7 @@ it there.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.line_up import Lined, line_up
 from distprof.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
 
+MIN_CYCLES = 8
+"""Fewer say nothing about a rank."""
 _OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
@@ -66,9 +69,20 @@ def find_cycles(basis: Basis, timing: Timing | None) -> Cycles | None:
     if timing is None or basis.present.sum() < 2 or not bool(timing.measured[basis.present].all()):
         return None
     lined = line_up(basis) if timing.clock is Clock.HOST else None
-    if lined is not None:
-        return _from_collectives(basis, lined)
-    return _from_rows(basis, timing)
+    cycles = _from_rows(basis, timing) if lined is None else _from_collectives(basis, lined)
+    return None if cycles is None else _drop_beginnings(basis, cycles)
+
+
+def _drop_beginnings(basis: Basis, cycles: Cycles) -> Cycles:
+    """Without the cycles before which no step is recorded, if enough are left: how late their ranks came is unknown."""
+    follows = _find_predecessors(basis, cycles.steps) >= 0
+    if follows.all() or follows.sum() < MIN_CYCLES:
+        return cycles
+    return dataclasses.replace(
+        cycles, steps=cycles.steps[follows], gap_ns=cycles.gap_ns[:, follows], exposed_ns=cycles.exposed_ns[:, follows],
+        transfer_ns=cycles.transfer_ns[:, follows], start_ns=cycles.start_ns[:, follows],
+        phase_ns=cycles.phase_ns[:, follows],
+    )  # fmt: skip
 
 
 def _from_collectives(basis: Basis, lined: Lined) -> Cycles:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.basis import Basis
-from distprof.analyze.culprit import MIN_CYCLES, compare_one, compare_to_others
-from distprof.analyze.cycles import Cycles
+from distprof.analyze.culprit import compare_one, compare_to_others
+from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.run import COLUMN, OWN_PHASES, IntArray
 from distprof.waiting import Stall
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import find_interval, midmean
-from distprof.analyze.culprit import MIN_CYCLES, Culprit, compare_one
-from distprof.analyze.cycles import Cycles
+from distprof.analyze.culprit import Culprit, compare_one
+from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.link import SlowLink
 from distprof.analyze.replay import replay
 from distprof.analyze.stalls import find_far
@@ -112,8 +112,8 @@ def _gather_evidence(cycles: Cycles, culprit: Culprit) -> tuple[Evidence, ...]:
     own_ns, waits_ns = cycles.gap_ns.sum(axis=2), cycles.exposed_ns.sum(axis=2)
     phase_ns = cycles.phase_ns[:, :, OWN_PHASES.index(culprit.phase)]
     return (
-        _compare("own time between waits, on the rank's clock", own_ns, culprit, sign=1),
-        _compare("time spent waiting, on every rank's own clock", waits_ns, culprit, sign=-1),
+        _compare("own time between waits", own_ns, culprit, sign=1),
+        _compare("time spent waiting", waits_ns, culprit, sign=-1),
         _compare(f"own time in {culprit.phase}", phase_ns, culprit, sign=1),
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from distprof.analyze.basis import Basis, BoolArray
 from distprof.analyze.clocks import ClockMap, map_clocks
 from distprof.analyze.line_up import MAX_CELLS
+from distprof.analyze.spread import as_numbers
 from distprof.run import Collectives, FloatArray, IntArray
 from distprof.waiting import WaitReport
 
@@ -64,6 +65,16 @@ def report_waits(basis: Basis) -> list[WaitReport]:
     return reports
 
 
+def measure_union(begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:
+    """Length of the union of intervals along the last axis, ns; NaN where an end is."""
+    order = np.argsort(begin_ns, axis=-1)
+    begin_ns, end_ns = (np.take_along_axis(values, order, axis=-1) for values in (begin_ns, end_ns))
+    reached = np.maximum.accumulate(end_ns, axis=-1)
+    free = np.concatenate([begin_ns[..., :1], reached[..., :-1]], axis=-1)
+    union: FloatArray = np.maximum(end_ns - np.maximum(begin_ns, free), 0).sum(axis=-1)
+    return union
+
+
 def _choose(basis: Basis) -> Iterable[Collectives]:
     """Of every group the table that most counted steps follow."""
     best: dict[tuple[str, tuple[int, ...]], Collectives] = {}
@@ -98,13 +109,15 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
             continue
         transfer_ns = waits.transfer_ns[:, :, own].min(axis=0)
         exposed_ns = np.nan_to_num(table.exposed_ns[:, steps][:, :, own]).sum(axis=2).mean(axis=1)
+        busy_ns = measure_union(table.arrival_ns[:, steps][:, :, own], table.end_ns[:, steps][:, :, own]).mean(axis=1)
         reports.append(
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
                 bytes_per_step=sum(table.sizes_bytes[index] for index in own),
                 wait_ns=_place(basis, table, waits.wait_ns[:, :, own].mean(axis=(1, 2))),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() else None,
-                exposed_ns=_place(basis, table, exposed_ns),
+                busy_ns=_place(basis, table, busy_ns), exposed_ns=_place(basis, table, exposed_ns),
+                overlapped_ns=_place(basis, table, np.maximum(busy_ns - exposed_ns, 0)),
                 last_ratio=_place(basis, table, waits.last[:, :, own].mean(axis=(1, 2))),
                 bound_ns=waits.bound_ns, steps_used=len(steps),
             )
@@ -115,6 +128,6 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
 def _place(basis: Basis, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
     """By position in the report; None: no member."""
     placed: list[float | None] = [None] * len(basis.run.ranks)
-    for position, value in zip(table.ranks.tolist(), values.tolist(), strict=True):
+    for position, value in zip(table.ranks.tolist(), as_numbers(values), strict=True):
         placed[position] = value
     return tuple(placed)

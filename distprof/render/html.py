@@ -36,6 +36,9 @@ from distprof.render.verdict import (
 from distprof.report import Report
 
 TEXT_LIMIT = 1_000
+COMMUNICATION_HEADS = (
+    "collective", "count", "payload", "busy, host clock", "exposed", "overlapped", "exposed, device clock",
+)  # fmt: skip
 RANK_HEADS = (
     "rank", "host", "device", "name", "FLOP/s", "MFU", "memory peak", "busy", "power", "temp.", "last step", "ended",
 )  # fmt: skip
@@ -163,10 +166,12 @@ def _tabulate_communication(report: Report) -> str:
         [
             show(kind.kind), show_range(kind.count_per_step, format_count),
             show_range(kind.bytes_per_step, format_bytes), show_range(kind.busy_host_ns, format_time),
+            show_range(kind.exposed_host_ns, format_time), show_range(kind.overlapped_host_ns, format_time),
+            show_range(kind.exposed_device_ns, format_time),
         ]
         for kind in report.communication
     ]  # fmt: skip
-    return _tabulate(["collective", "count", "payload", "busy, host clock"], rows)
+    return _tabulate(COMMUNICATION_HEADS, rows)
 
 
 def _tabulate_ranks(report: Report) -> str:

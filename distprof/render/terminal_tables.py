@@ -130,15 +130,18 @@ def tabulate_devices(report: Report, console: Console) -> list[RenderableType]:
 def tabulate_verdict(report: Report, console: Console) -> list[RenderableType]:
     """What the verdict stands on, what changes would buy, and who waited for whom."""
     parts: list[RenderableType] = []
-    for title, heads, rows in (
-        ("evidence, per step", EVIDENCE_HEADS, list_evidence(report.verdict)),
-        ("what if: the recorded steps, run again (ceilings; they do not add up)", WHAT_IF_HEADS, list_what_ifs(report)),
+    for title, heads, rows, spare in (
+        ("evidence, per step", EVIDENCE_HEADS, list_evidence(report.verdict), (3,)),
+        ("what if: the recorded steps, run again (ceilings; they do not add up)", WHAT_IF_HEADS, list_what_ifs(report),
+         (4, 3)),
         ("waits: until the last rank arrives, and the transfer after it, per collective", WAIT_HEADS,
-         list_waits(report)),
+         list_waits(report), (1, 3, 2)),
     ):  # fmt: skip
         if rows:
             columns = [(head, [row[index] for row in rows]) for index, head in enumerate(heads)]
-            tables = (_table(kept, gap=gap) for kept in (columns, columns[:1] + columns[2:]) for gap in (2, 1))
+            dropped = [set(spare[:count]) for count in range(len(spare) + 1)]  # what can be done without, in this order
+            choices = [[column for place, column in enumerate(columns) if place not in gone] for gone in dropped]
+            tables = (_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
             parts += [*_head(title), choose_fitting(tables, console)]
     return parts
 
@@ -152,10 +155,15 @@ def tabulate_communication(report: Report, console: Console) -> list[RenderableT
         ("collective", [kind.kind for kind in kinds]),
         ("count", [show_range(kind.count_per_step, format_count) for kind in kinds]),
         ("payload", [show_range(kind.bytes_per_step, format_bytes) for kind in kinds]),
-        ("busy, host clock", [show_range(kind.busy_host_ns, format_time) for kind in kinds]),
+        ("busy", [show_range(kind.busy_host_ns, format_time) for kind in kinds]),
+        ("exposed", [show_range(kind.exposed_host_ns, format_time) for kind in kinds]),
+        ("overlapped", [show_range(kind.overlapped_host_ns, format_time) for kind in kinds]),
+        ("exposed, device", [show_range(kind.exposed_device_ns, format_time) for kind in kinds]),
     ]
-    tables = (_table(columns, gap=gap) for gap in (2, 1))
-    return [*_head("communication: per step and rank"), choose_fitting(tables, console)]
+    columns = [column for column in columns if any(cell != NOT_MEASURED for cell in column[1])]
+    choices = (columns, columns[:-1], columns[:4])
+    tables = (_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
+    return [*_head("communication: per step and rank, host clock"), choose_fitting(tables, console)]
 
 
 def choose_fitting(tables: Iterable[Table], console: Console) -> Table:

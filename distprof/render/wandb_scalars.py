@@ -56,7 +56,8 @@ def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
     for kind in KINDS:
         for fact in ("count", "bytes"):
             point[f"comm/{kind}/{fact}"] = float(table[:, COLUMN[f"{kind}_{fact}"]].mean())
-        point[f"comm/{kind}/busy_host_ms"] = float(table[:, COLUMN[f"{kind}_busy_host_ns"]].mean()) / 1e6
+        for time in ("busy_host", "exposed_host", "exposed_device"):
+            point[f"comm/{kind}/{time}_ms"] = float(table[:, COLUMN[f"{kind}_{time}_ns"]].mean()) / 1e6
     point |= _measure_flops(table, meta, peaks)
     return {name: value for name, value in point.items() if np.isfinite(value)}
 
@@ -106,6 +107,12 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "exposed_ratio": head.exposed_ratio,
         "busiest_rank": busiest.rank if busiest else None,
         "busiest_phase": busiest.phase if busiest else None,
+        "verdict": report.verdict.kind,
+        "verdict_critical": report.verdict.critical,
+        "verdict_rank": report.verdict.rank,
+        "verdict_phase": report.verdict.phase,
+        "verdict_lost_ms": None if report.verdict.lost_ns is None else _to_ms(report.verdict.lost_ns.value),
+        "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
         "complete": report.coverage.complete,
     }
     return {f"summary/{name}": value for name, value in facts.items() if value is not None}
