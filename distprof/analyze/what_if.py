@@ -11,6 +11,8 @@ from distprof.analyze.verdict import estimate
 from distprof.run import OWN_PHASES, FloatArray, Phase
 from distprof.waiting import WhatIf
 
+MIN_SAVED_RATIO = 0.001
+"""Of the step: a change that buys less is not worth a line."""
 MAX_RANKS = 4096
 """The largest job that is guessed at."""
 
@@ -43,7 +45,7 @@ def list_what_ifs(
             _report(cycles, as_is_ns, without_ns, f"rank {rank} as fast as the others", tokens_per_s,
                     "its usual chance stays, its excess goes", excess_ns)
         )  # fmt: skip
-    found = [item for item in found if item.saved_ratio.value > 0]
+    found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
     return [*found, *_guess_sizes(cycles, as_is_ns, tokens_per_s)]
 
