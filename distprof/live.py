@@ -30,7 +30,9 @@ class LiveSteps:
         for rank, table in enumerate(tables):
             for row in table:
                 step = int(row[COLUMN["step"]])
-                self._open.setdefault(step, np.full((self._num_ranks, ROW_WIDTH), np.nan))[rank] = row
+                if step not in self._open:
+                    self._open[step] = np.full((self._num_ranks, ROW_WIDTH), np.nan)
+                self._open[step][rank] = row
         whole = [step for step in sorted(self._open) if not np.isnan(self._open[step][:, 0]).any()]
         if whole:
             self._on_steps(np.stack([self._open.pop(step) for step in whole], axis=1))
