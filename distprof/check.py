@@ -50,6 +50,11 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         train.seq_len <= model.max_seq_len,
         f"train.seq_len={train.seq_len} is past train.model.max_seq_len={model.max_seq_len}: shorten it",
     )
+    replicas = getattr(strategy, "replicas", 1)
+    _require(
+        replicas >= 1 and world_size % replicas == 0,
+        f"strategy.replicas={replicas} must divide the {world_size} ranks of the job",
+    )
     _require(
         strategy.name != "single" or world_size == 1,
         f"strategy=single is one process, and this job has {world_size} ranks: use strategy=ddp or strategy=fsdp",

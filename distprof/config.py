@@ -81,6 +81,8 @@ class FsdpConfig:
     """FSDP2, ``fully_shard`` by block."""
     reshard_after_forward: bool
     """Free the gathered parameters between forward and backward."""
+    replicas: int
+    """How many copies of the model there are, each sharded over its part of the ranks. 1: FSDP; more: HSDP."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

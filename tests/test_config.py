@@ -187,7 +187,7 @@ def test_decoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
         "train.clip_norm": st.none() | st.floats(allow_nan=False),
         "train.fused_optimizer": st.booleans(),
         "hardware.peak": st.floats(1, 1e18) | st.sampled_from(["auto", "measure", "none"]),
-        "strategy": st.sampled_from([{"name": "single"}, {"name": "fsdp", "reshard_after_forward": False}]),
+        "strategy": st.sampled_from([{"name": "single"}, {"name": "fsdp", "reshard_after_forward": False, "replicas": 1}]),
     })))  # fmt: skip
     assert decode(Config, dataclasses.asdict(config)) == config
 
@@ -228,9 +228,13 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"train.seq_len": 257}, "train.seq_len=257 is past train.model.max_seq_len=256"),
     ({"strategy": {"name": "single"}}, "strategy=single is one process, and this job has 2 ranks"),
     ({"strategy": {"name": "accelerate", "wrap": "fsdp"}}, "strategy=accelerate strategy.wrap=fsdp"),
+    (
+        {"strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 3}},
+        "strategy.replicas=3 must divide the 2 ranks of the job",
+    ),
     ({"train.precision": "tf32"}, "train.precision=tf32 needs a GPU"),
     (
-        {"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True}},
+        {"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 1}},
         "train.precision=fp16 strategy=fsdp",
     ),
     ({"backend": "nccl"}, "backend=nccl needs a GPU"),
@@ -281,7 +285,7 @@ def test_what_cannot_work_is_refused(overrides: Overrides, message: str) -> None
         ({"train.precision": "tf32"}, 2),
         ({"backend": "nccl"}, 2),
         ({"strategy": {"name": "accelerate", "wrap": "fsdp"}}, 2),
-        ({"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True}}, 2),
+        ({"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 1}}, 2),
         ({"strategy": {"name": "single"}}, 1),
         ({"train.seq_len": 256, "train.warmup_steps": 0}, 2),
     ],

@@ -87,6 +87,21 @@ def test_every_way_to_train_is_reported(tmp_path: Path, overrides: tuple[str, ..
     assert 0 < report["headline"]["mfu_ratio"] <= 1
 
 
+def test_two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces(tmp_path: Path) -> None:
+    """HSDP: four ranks, two copies, each sharded over two."""
+    done = run_ranks(4, [*QUICK, "strategy=fsdp", "strategy.replicas=2"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_identity(tmp_path, ranks=4, steps=6)
+    report = read_report(tmp_path)
+    assert report["strategy"] == "fsdp(2 replicas)"
+    kinds = {row["kind"]: row for row in report["communication"]}
+    scatters, reductions = (kinds[kind]["count_per_step"][0] for kind in ("reduce_scatter", "all_reduce"))
+    assert reductions >= scatters + 1  # one for each unit, and the gradient norm's
+    groups = {wait["group"] for wait in report["waits"]}
+    assert len(groups) == 4 or len(groups) == 5  # two of shards, two of copies, and the norm's own where it has one
+    assert report["waits"] and all(sum(value is not None for value in wait["wait_ns"]) >= 2 for wait in report["waits"])
+
+
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 def test_shorter_modes_have_fewer_phases(tmp_path: Path, mode: str) -> None:
     done = run_alone([*QUICK, f"train.mode={mode}", "strategy=single"], tmp_path)

@@ -141,6 +141,9 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
 
 def _describe_strategy(config: Config) -> str:
     wrap = getattr(config.strategy, "wrap", None)
+    replicas = getattr(config.strategy, "replicas", 1)
+    if replicas > 1:
+        return f"{config.strategy.name}({replicas} replicas)"
     return f"{config.strategy.name}({wrap})" if wrap else config.strategy.name
 
 

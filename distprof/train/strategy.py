@@ -154,7 +154,9 @@ def build_strategy(config: Config, world: World) -> Strategy:
 
 
 def _shard(model: nn.Module, strategy: FsdpConfig, precision: str, world: World) -> None:
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    sizes = (strategy.replicas, world.size // strategy.replicas) if strategy.replicas > 1 else (world.size,)
+    names = ("replicate", "shard")[-len(sizes) :]
+    mesh = init_device_mesh(world.device.type, sizes, mesh_dim_names=names)
     dtype = AUTOCAST_DTYPES.get(precision)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
     options: dict[str, Any] = {
