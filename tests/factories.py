@@ -78,7 +78,8 @@ def make_run(
         usual |= make_clock(Clock.DEVICE, device_ns)
     for name, values in usual.items():
         rows[:, :, COLUMN[name]] = values
-    rows[:, :, COLUMN["begin_host_ns"]] = 10**12 + np.cumsum(rows[:, :, COLUMN["step_host_ns"]], axis=1)
+    step_ns = rows[:, :, COLUMN["step_host_ns"]]
+    rows[:, :, COLUMN["begin_host_ns"]] = 10**12 + np.cumsum(step_ns, axis=1) - step_ns  # one right after the other
     for name, values in (columns or {}).items():
         rows[:, :, COLUMN[name]] = values
     device_type = "cpu" if device_ns is None else "cuda"

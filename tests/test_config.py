@@ -187,7 +187,9 @@ def test_decoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
         "train.clip_norm": st.none() | st.floats(allow_nan=False),
         "train.fused_optimizer": st.booleans(),
         "hardware.peak": st.floats(1, 1e18) | st.sampled_from(["auto", "measure", "none"]),
-        "strategy": st.sampled_from([{"name": "single"}, {"name": "fsdp", "reshard_after_forward": False, "replicas": 1}]),
+        "strategy": st.sampled_from([
+            {"name": "single"}, {"name": "fsdp", "reshard_after_forward": False, "replicas": 1},
+        ]),
     })))  # fmt: skip
     assert decode(Config, dataclasses.asdict(config)) == config
 

@@ -98,8 +98,8 @@ def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
     at = np.searchsorted(lined.steps, np.maximum(before, 0))
     known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
     tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], tail_ns)
-    idle_ns = np.where(before >= 0, begin_ns[:, lined.steps] - over_ns[:, np.maximum(before, 0)], 0.0)
-    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + np.maximum(idle_ns, 0)
+    idle_ns = _find_idle(basis, lined.positions, lined.steps, before)
+    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + idle_ns
     last = lined.phases[-1]
     there, over = _align(basis, lined, resume_ns)
     start_ns = np.where(known, over[:, np.minimum(at, len(lined.steps) - 1), -1], np.nan)
@@ -145,7 +145,9 @@ def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
     before = _find_predecessors(basis, steps)
     waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
     exposed_ns = basis.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
-    phase_ns = _take_phases(basis, timing.clock, positions, steps, before, Phase.BACKWARD, np.zeros(1))
+    on_host = timing.clock is Clock.HOST  # what lies between two steps is known on the host clock only
+    idle_ns = _find_idle(basis, positions, steps, before) if on_host else np.zeros(1)
+    phase_ns = _take_phases(basis, timing.clock, positions, steps, before, Phase.BACKWARD, idle_ns)
     own_ns = phase_ns.sum(axis=2)
     whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
     if not whole.any() or not exposed_ns[:, whole].any():
@@ -169,6 +171,15 @@ def _find_predecessors(basis: Basis, steps: IntArray) -> IntArray:
     return np.where(follows, previous, -1)
 
 
+def _find_idle(basis: Basis, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
+    """From the end of the step before to the begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
+    begin_ns = basis.run.column("begin_host_ns")[positions]
+    over_ns = begin_ns + basis.run.column("step_host_ns")[positions]
+    idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
+    idle: FloatArray = np.maximum(np.nan_to_num(idle_ns), 0)
+    return idle
+
+
 def _take_phases(
     basis: Basis, clock: Clock, positions: IntArray, steps: IntArray, before: IntArray, last: Phase, idle_ns: FloatArray
 ) -> FloatArray:
@@ -183,5 +194,5 @@ def _take_phases(
         if phase in after:
             there = own_ns[np.ix_(positions, earlier)]
             taken[:, :, code] = np.where(np.isfinite(there), there, taken[:, :, code])
-    taken[:, :, OWN_PHASES.index(Phase.OTHER)] += np.maximum(idle_ns, 0)
+    taken[:, :, OWN_PHASES.index(Phase.OTHER)] += idle_ns
     return taken

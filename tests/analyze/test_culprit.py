@@ -64,6 +64,18 @@ def test_what_a_rank_does_after_the_wait_makes_it_late_for_the_next() -> None:
     assert culprit.held.tolist() == [step % 3 == 1 for step in range(1, 31)]
 
 
+def test_what_a_rank_does_between_its_steps_counts_too() -> None:
+    """Rank 1 writes something for 30 ms after every step, outside of it; the others wait in the next."""
+    step_ns = np.array([[130], [100], [130], [130]]) * MS
+    idle_ns = np.array([[0], [30], [0], [0]]) * MS
+    begin_ns = 10**12 + np.arange(12) * (step_ns + idle_ns)
+    times = {**USUAL_NS, "all_reduce": 15 * MS + step_ns - 100 * MS}
+    culprit = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
+    assert culprit is not None
+    assert (culprit.place, culprit.phase) == (1, Phase.OTHER)
+    assert culprit.lost_ns.tolist() == [30 * MS] * 11
+
+
 @pytest.mark.parametrize(("num_steps", "named"), [(MIN_CYCLES, False), (MIN_CYCLES + 1, True)])
 def test_a_few_steps_name_nobody(num_steps: int, named: bool) -> None:
     """One step is warm-up."""
