@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import find_interval, midmean
-from distprof.analyze.culprit import Culprit, compare_one
+from distprof.analyze.culprit import STEADY_RATIO, Culprit, compare_one, compare_to_others
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.link import SlowLink
 from distprof.analyze.replay import replay
@@ -42,7 +42,7 @@ def find_verdict(basis: Basis, cycles: Cycles | None, culprit: Culprit | None, l
         return _blame_link(cycles, link)
     if culprit is not None:
         return _blame_rank(basis, cycles, culprit)
-    return _blame_nobody(cycles)
+    return _blame_nobody(basis, cycles)
 
 
 def _find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
@@ -150,7 +150,21 @@ def _blame_link(cycles: Cycles, link: SlowLink) -> Verdict:
     )  # fmt: skip
 
 
-def _blame_nobody(cycles: Cycles) -> Verdict:
+def _find_reason(basis: Basis, cycles: Cycles) -> str:
+    """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
+    waits_ns = cycles.exposed_ns.sum(axis=2)
+    waited_less = compare_to_others(waits_ns) - waits_ns
+    place = int(np.argmax(np.median(waited_less, axis=1)))
+    less_ns = float(np.median(waited_less[place]))
+    if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[place] > 0) < STEADY_RATIO:
+        return "no rank is behind the others by more than chance"
+    return (
+        f"rank {basis.numbers[int(cycles.positions[place])]} is waited for, and loses the time where distprof does not "
+        "see it: its own time in the steps is not larger"
+    )
+
+
+def _blame_nobody(basis: Basis, cycles: Cycles) -> Verdict:
     """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank does what
     the median rank does."""
     level = np.broadcast_to(np.median(cycles.gap_ns, axis=0), cycles.gap_ns.shape)
@@ -158,11 +172,10 @@ def _blame_nobody(cycles: Cycles) -> Verdict:
     lost = (replay(cycles) - replay(cycles, gap_ns=level))[usual]
     lost_ns, lost_ratio = estimate(lost, float(cycles.cycle_ns[usual].mean()))
     worth = lost_ratio.low >= JITTER_RATIO
-    reason = "no rank is behind the others by more than chance"
     return Verdict(
         kind="jitter" if worth else "none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(),
         late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=None, held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=reason, evidence=(),
+        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_find_reason(basis, cycles), evidence=(),
     )  # fmt: skip
 
 

@@ -84,6 +84,15 @@ def test_where_nothing_can_be_said_the_reason_is(run: Run, reason: str) -> None:
     assert verdict.reason.startswith(reason)
 
 
+def test_a_rank_that_is_waited_for_without_a_cause_is_not_blamed_and_not_hushed_up() -> None:
+    """On the device clock what lies between two steps is not seen: rank 1 is late, and its steps show no more work."""
+    waits = np.array([[45], [15], [45], [45]]) * MS
+    times = {**USUAL_NS, "all_reduce": waits}
+    verdict = analyze(make_run(num_ranks=4, num_steps=12, host_ns={"forward": MS}, device_ns=times)).verdict
+    assert (verdict.rank, verdict.critical) == (None, False)
+    assert verdict.reason.startswith("rank 1 is waited for, and loses the time where distprof does not see it")
+
+
 def test_jitter_is_nobodys_and_has_its_price() -> None:
     job = SimulatedJob(delays=(Delay(rank=None, phase=Phase.FORWARD, delay_ns=41 * MS),))
     verdict = judge(job)
