@@ -15,6 +15,7 @@ from distprof.run import (
     Collectives,
     DeviceSnapshot,
     FloatArray,
+    IntArray,
     LinkReading,
     Peak,
     RankInfo,
@@ -30,7 +31,7 @@ BASE_NS = 10**12
 
 
 def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Played, draws: np.random.Generator) -> Run:
-    """Turns a play on the true clock into what each rank has seen on its own."""
+    """Turns a play on the true clock into what each rank has seen on its own; takes the play's arrays for it."""
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
     drift_ratio = draws.uniform(-1, 1, job.num_hosts) * job.clocks.drift_ratio
@@ -94,7 +95,6 @@ def _tabulate(
         groups = find_groups(job, partition)
         for group in range(int(groups.max()) + 1):
             members = np.flatnonzero(groups == group)
-            place = np.ix_(members, np.arange(job.num_steps), np.array(own))
             shift, scale = base[members, None, None], rate[members, None, None]
             tables.append(
                 Collectives(
@@ -105,12 +105,26 @@ def _tabulate(
                     phases=tuple(issues[index].phase for index in own),
                     sizes_bytes=tuple(issues[index].size_bytes for index in own),
                     steps=np.arange(job.num_steps),
-                    arrival_ns=shift + played.arrival_ns[place] * scale,
-                    end_ns=shift + played.over_ns[place] * scale,
-                    exposed_ns=played.exposed_ns[place] * scale,
+                    arrival_ns=_restamp(_cut(played.arrival_ns, members, own), scale, shift),
+                    end_ns=_restamp(_cut(played.over_ns, members, own), scale, shift),
+                    exposed_ns=_restamp(_cut(played.exposed_ns, members, own), scale, 0.0),
                 )
             )
     return tuple(tables)
+
+
+def _cut(values: FloatArray, members: IntArray, own: list[int]) -> FloatArray:
+    """Some ranks and collectives; all of them are the array itself, which may be large."""
+    whole = len(members) == values.shape[0] and len(own) == values.shape[2]
+    part: FloatArray = values if whole else values[np.ix_(members, np.arange(values.shape[1]), np.array(own))]
+    return part
+
+
+def _restamp(values: FloatArray, scale: FloatArray, shift: FloatArray | float) -> FloatArray:
+    """Times of the true clock on the ranks' own, in place."""
+    values *= scale
+    values += shift
+    return values
 
 
 def _read_clocks(

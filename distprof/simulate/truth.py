@@ -78,7 +78,7 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
         without_transfer_ns=replay(own_ns + delay_ns, np.zeros_like(transfer_ns)),
         without_data_ns=replay(without_data, transfer_ns),
     )
-    del own_ns, delay_ns, without_data  # half a gigabyte at a thousand ranks and steps
+    del own_ns, delay_ns, without_data, transfer_ns  # half a gigabyte at a thousand ranks and steps
     return Simulated(run=write_run(job, program, played, draws), truth=told)
 
 
