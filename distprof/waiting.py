@@ -21,7 +21,7 @@ class Evidence:
     sign: str
     """What was looked at; every rank measured its own, on its own clock."""
     rank_ns: float
-    """Of the rank that is named."""
+    """Of the rank that is named, or the median of the host's ranks."""
     others_ns: float
     """Median of the other ranks."""
     agree_ratio: float
@@ -33,7 +33,8 @@ class Verdict:
     """Who held whom up, and why; or that nobody can be named."""
 
     kind: str
-    """"slow_rank"; "slow_link": late in transfer and not in arrival; "jitter": another rank at every step; "none"."""
+    """"slow_rank"; "slow_host": its ranks are late together; "slow_link": late in transfer and not in arrival;
+    "jitter": another rank at every step; "none"."""
     critical: bool
     """Costs a tenth of the step or more, and two independent signs say so."""
     pattern: str | None
@@ -44,10 +45,10 @@ class Verdict:
     cause: str | None
     """What that phase stands for: "input", "compute", "host", "gradient norm", "optimizer", "outside the phases"."""
     hosts: tuple[str, ...]
-    """The ends of a slow link."""
+    """The slow host, or the ends of a slow link."""
     late_ns: float | None
-    """The rank's own time between waits less the median of the others': median over the steps, or over those that
-    it held if it holds only some."""
+    """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
+    steps, or over those that the rank held if it holds only some."""
     lost_ns: Estimate | None
     """By how much shorter a step would be, mean over steps."""
     lost_ratio: Estimate | None

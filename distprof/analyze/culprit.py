@@ -61,8 +61,11 @@ def find_culprit(cycles: Cycles | None) -> Culprit | None:
     excess_ns = own_ns - compare_to_others(own_ns)
     whole_ns = float(np.median(cycles.cycle_ns))
     spread_ns = _spread(excess_ns)
-    suspects = _find_steady(excess_ns, spread_ns, whole_ns) or _find_unsteady(own_ns, excess_ns, spread_ns, whole_ns)
-    found = [_examine(cycles, place, excess_ns[place], spread_ns, whole_ns) for place in suspects]
+    suspects = [
+        *_find_steady(excess_ns, spread_ns, whole_ns),
+        *_find_unsteady(own_ns, excess_ns, spread_ns, whole_ns),
+    ]
+    found = [_examine(cycles, place, excess_ns[place], spread_ns, whole_ns) for place in dict.fromkeys(suspects)]
     worst = max(found, key=lambda item: float(item.lost_ns.mean()), default=None)
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
 
@@ -140,7 +143,7 @@ def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: Float
     last: BoolArray = own_ns[place] == own_ns.max(axis=0)
     held: BoolArray = last if steady and last.any() else last & (excess_ns > max(HELD_SHARE * whole_ns, 4 * usual_ns))
     late_ns = compare_one(cycles.phase_ns, place)
-    usual = _find_usual(late_ns, excess_ns, whole_ns)
+    usual = find_usual(late_ns, excess_ns, whole_ns)
     gap_ns = cycles.gap_ns.copy()
     gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
     told = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
@@ -154,7 +157,7 @@ def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: Float
     )  # fmt: skip
 
 
-def _find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> FloatArray:
+def find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> FloatArray:
     """The excess of the phases that are surely late, ``[num_cycles]``: the others' chance would only blur it.
 
     Args:
@@ -176,14 +179,23 @@ def _without_excess(cycles: Cycles, place: int, held: BoolArray, usual_ns: float
         cycles: As they were.
         place: The rank's.
         held: Cycles that it held.
-        usual_ns: What a steady rank loses in every cycle: it is spread over the waits before which the rank is late,
-            and its chance stays. None: it is put on a par with the others where it held them.
+        usual_ns: What a steady rank loses in every cycle. None: it is put on a par with the others where it held them.
     """
-    gap_ns = cycles.gap_ns[place]
-    late_ns = compare_one(cycles.gap_ns, place)
-    if usual_ns is None:
-        level: FloatArray = np.where(held[:, None], gap_ns - np.maximum(late_ns, 0), gap_ns)
-        return level
+    gap_ns, late_ns = cycles.gap_ns[place], compare_one(cycles.gap_ns, place)
+    if usual_ns is not None:
+        return take_excess(gap_ns, late_ns, usual_ns)
+    level: FloatArray = np.where(held[:, None], gap_ns - np.maximum(late_ns, 0), gap_ns)
+    return level
+
+
+def take_excess(gap_ns: FloatArray, late_ns: FloatArray, usual_ns: float) -> FloatArray:
+    """A rank's own times less the same in every cycle, so that its chance stays.
+
+    Args:
+        gap_ns: Before each collective, ``[num_cycles, num_collectives]``.
+        late_ns: The same against the others: what is taken away is spread over the waits before which it is late.
+        usual_ns: How much in all.
+    """
     middle = midmean(late_ns.T)
     error = 1.2533 * 1.4826 * np.median(np.abs(late_ns - np.median(late_ns, axis=0)), axis=0) / np.sqrt(len(late_ns))
     share = np.where(middle > 3 * error, middle, 0.0)

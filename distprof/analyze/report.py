@@ -17,6 +17,7 @@ from distprof.analyze.link import find_slow_link
 from distprof.analyze.overhead import measure_overhead
 from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
+from distprof.analyze.slow_host import find_slow_host
 from distprof.analyze.stalls import list_stalls
 from distprof.analyze.verdict import find_verdict
 from distprof.analyze.waits import report_waits
@@ -38,7 +39,9 @@ def analyze(run: Run) -> Report:
     reached = measure_efficiency(basis, headline)
     cycles = find_cycles(basis, headline)
     culprit = find_culprit(cycles)
-    verdict = find_verdict(basis, cycles, culprit, find_slow_link(basis, cycles))
+    verdict = find_verdict(
+        basis, cycles, culprit, find_slow_host(basis, cycles), find_slow_link(basis, cycles)
+    )  # fmt: skip
     if verdict.rank is None:
         culprit = None
     summary = report_headline(basis, headline, reached)

@@ -10,6 +10,7 @@ from distprof.analyze.culprit import STEADY_RATIO, Culprit, compare_one, compare
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.link import SlowLink
 from distprof.analyze.replay import replay
+from distprof.analyze.slow_host import SlowHost
 from distprof.analyze.stalls import find_far
 from distprof.run import OWN_PHASES, Clock, FloatArray, Phase
 from distprof.waiting import Estimate, Evidence, Verdict
@@ -18,6 +19,8 @@ CRITICAL_RATIO = 0.1
 """Of the step."""
 JITTER_RATIO = 0.05
 """Of the step: what waiting for whoever is last must cost to be worth a word."""
+HOST_FACTOR = 1.5
+"""How many times as much a host's ranks together must cost as one rank alone, for the host to be named."""
 MIN_PRESENT_RATIO = 0.5
 """Of the ranks."""
 CAUSES = {
@@ -26,20 +29,26 @@ CAUSES = {
 }  # fmt: skip
 
 
-def find_verdict(basis: Basis, cycles: Cycles | None, culprit: Culprit | None, link: SlowLink | None) -> Verdict:
+def find_verdict(
+    basis: Basis, cycles: Cycles | None, culprit: Culprit | None, host: SlowHost | None, link: SlowLink | None
+) -> Verdict:
     """Weighs what was found.
 
     Args:
         basis: The ranks and steps that count.
         cycles: None: no waits to look at.
         culprit: The rank whose excess costs most, if any.
+        host: The host whose ranks' excess costs most, if any.
         link: A link that moves data no faster than the steps need, if any.
     """
     short = _find_shortage(basis, cycles)
     if cycles is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
-    if link is not None and (culprit is None or float(link.lost_ns.mean()) > float(culprit.lost_ns.mean())):
+    costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (culprit, host, link)]
+    if link is not None and costs[2] == max(costs):
         return _blame_link(cycles, link)
+    if host is not None and costs[1] > HOST_FACTOR * costs[0]:
+        return _blame_host(basis, cycles, host)
     if culprit is not None:
         return _blame_rank(basis, cycles, culprit)
     return _blame_nobody(basis, cycles)
@@ -138,6 +147,39 @@ def _name_cause(basis: Basis, cycles: Cycles, culprit: Culprit) -> str:
         if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[culprit.place, :, code]):
             return "host"
     return CAUSES[culprit.phase]
+
+
+def _blame_host(basis: Basis, cycles: Cycles, host: SlowHost) -> Verdict:
+    lost_ns, lost_ratio = estimate(host.lost_ns, float(cycles.cycle_ns.mean()))
+    others = len(cycles.positions) - len(host.places)
+    evidence = tuple(
+        _compare_host(what, values_ns, host)
+        for what, values_ns in (
+            ("own time between waits", cycles.gap_ns.sum(axis=2)),
+            ("time spent waiting", -cycles.exposed_ns.sum(axis=2)),
+            (f"own time in {host.phase}", cycles.phase_ns[:, :, OWN_PHASES.index(host.phase)]),
+        )
+    )
+    waits = evidence[1]
+    seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * host.late_ns
+    whole_job = int(basis.present.sum()) == basis.run.meta.world_size
+    return Verdict(
+        kind="slow_host", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others and whole_job,
+        pattern="persistent", rank=None, phase=host.phase.value, cause=CAUSES[host.phase], hosts=(host.host,),
+        late_ns=host.late_ns, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=lost_ns.value * others, held_ratio=None,
+        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_explain(seen_by_others, whole_job),
+        evidence=evidence,
+    )  # fmt: skip
+
+
+def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
+    """A sign of the host's median rank; negative values are waits, of which the host has less."""
+    mine = np.median(values_ns[host.places], axis=0)
+    others = np.median(np.delete(values_ns, host.places, axis=0), axis=0)
+    return Evidence(
+        sign=what, rank_ns=abs(float(np.median(mine))), others_ns=abs(float(np.median(others))),
+        agree_ratio=float(np.mean(mine > others)),
+    )  # fmt: skip
 
 
 def _blame_link(cycles: Cycles, link: SlowLink) -> Verdict:

@@ -20,8 +20,8 @@ def describe_verdict(report: Report) -> str:
     if report.world_size == 1:
         return ""
     mark = "critical: " if verdict.critical else ""
-    if verdict.kind == "slow_rank":
-        return mark + _describe_rank(report, verdict)
+    if verdict.kind in ("slow_rank", "slow_host"):
+        return mark + _describe_late(report, verdict)
     if verdict.kind == "slow_link":
         return mark + _describe_link(verdict)
     if verdict.lost_ratio is None:
@@ -32,18 +32,21 @@ def describe_verdict(report: Report) -> str:
     return f"nobody holds the others up: {clean_text(verdict.reason, TEXT_LIMIT)}; {costs}"
 
 
-def _describe_rank(report: Report, verdict: Verdict) -> str:
+def _describe_late(report: Report, verdict: Verdict) -> str:
     assert verdict.lost_ratio is not None
     late = format_time(verdict.late_ns)
     often = "every step" if verdict.pattern == "persistent" else f"{format_ratio(verdict.held_ratio)} of the steps"
     cause = CAUSES.get(verdict.cause or "", clean_text(verdict.cause or "", NAME_LIMIT))
     excess = next((item.rank_ns - item.others_ns for item in reversed(verdict.evidence)), None)
-    others = len(report.coverage.ranks_present) - 1
+    hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
+    own = [rank for rank in report.ranks if rank.host in verdict.hosts] if hosts else [None]
+    name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
+    others = len(report.coverage.ranks_present) - len(own)
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
     together = "" if others == 1 else " together"
     doubt = "" if "while it waits least" in verdict.reason else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     return (
-        f"rank {verdict.rank} is {late} late in {often}: {cause} ({verdict.phase} {format_excess(excess)}); "
+        f"{name} is {late} late in {often}: {cause} ({verdict.phase} {format_excess(excess)}); "
         f"{who} {format_time(verdict.waited_ns)} per step{together}; "
         f"fixing it makes steps {_show_share(verdict.lost_ratio, 'shorter')}{doubt}"
     )

@@ -133,3 +133,30 @@ def test_a_device_that_its_host_cannot_feed_is_the_hosts_doing() -> None:
     assert analyze(starved).verdict.cause == "host"
     quick_host = make_run(num_ranks=4, num_steps=12, host_ns={"forward": 2 * MS}, device_ns=times)
     assert analyze(quick_host).verdict.cause == "compute"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("num_ranks", [8, 16])
+def test_a_slow_host_is_named_as_a_whole(strategy: str, num_ranks: int) -> None:
+    """Half or a quarter of the ranks are late by 30 ms: each of them alone could be quick without anybody gaining."""
+    delays = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=30 * MS) for rank in range(4, 8))
+    job = SimulatedJob(strategy=strategy, num_ranks=num_ranks, ranks_per_host=4, delays=delays)
+    made = simulate(job, seed=3)
+    verdict = analyze(made.run).verdict
+    assert (verdict.kind, verdict.hosts, verdict.rank) == ("slow_host", ("host-1",), None)
+    assert (verdict.phase, verdict.cause, verdict.critical) == ("forward", "compute", True)
+    assert verdict.lost_ns is not None
+    true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:].mean()
+    assert verdict.lost_ns.value == pytest.approx(true_ns, rel=0.03)
+    assert verdict.waited_ns == verdict.lost_ns.value * (num_ranks - 4)
+
+
+def test_one_slow_rank_does_not_make_its_host_slow() -> None:
+    job = SimulatedJob(num_ranks=16, ranks_per_host=4, delays=(Delay(rank=5, phase=Phase.DATA, delay_ns=30 * MS),))
+    verdict = judge(job)
+    assert (verdict.kind, verdict.rank, verdict.hosts) == ("slow_rank", 5, ())
+
+
+def test_hosts_alike_are_nobodys_fault() -> None:
+    found = [judge(SimulatedJob(num_ranks=16, ranks_per_host=4), seed=seed).kind for seed in range(30)]
+    assert set(found) <= {"none", "jitter"}

@@ -1,0 +1,64 @@
+"""Is a whole host slow? Its ranks are then late together, and none of them stands out among the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.basis import Basis
+from distprof.analyze.bootstrap import midmean
+from distprof.analyze.culprit import MIN_SHARE, MIN_Z, find_usual, take_excess
+from distprof.analyze.cycles import MIN_CYCLES, Cycles
+from distprof.analyze.replay import replay
+from distprof.run import OWN_PHASES, FloatArray, IntArray, Phase
+
+MIN_LATE_RATIO = 0.75
+"""Of the host's ranks: how many must be late, each by more than chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowHost:
+    """A host whose ranks the others wait for."""
+
+    host: str
+    places: IntArray
+    """Its ranks, on axis 0 of the cycles."""
+    phase: Phase
+    late_ns: float
+    """Own time of its ranks against the median of the other hosts' ranks, median over ranks and cycles."""
+    lost_ns: FloatArray
+    """By how much each cycle would be shorter without the excess of all its ranks, ``[num_cycles]``."""
+
+
+def find_slow_host(basis: Basis, cycles: Cycles | None) -> SlowHost | None:
+    """The host whose ranks' excess costs most; None: one host, or none is slow as a whole."""
+    if cycles is None or len(cycles.steps) < MIN_CYCLES:
+        return None
+    names = np.array([basis.run.ranks[position].host for position in cycles.positions.tolist()])
+    hosts = [host for host in dict.fromkeys(names.tolist()) if 2 <= np.sum(names == host) < len(names)]
+    whole_ns = float(np.median(cycles.cycle_ns))
+    found = [_examine(cycles, host, np.flatnonzero(names == host), whole_ns) for host in hosts]
+    worst = max((item for item in found if item is not None), key=lambda item: float(item.lost_ns.mean()), default=None)
+    return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
+
+
+def _examine(cycles: Cycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
+    own_ns = cycles.gap_ns.sum(axis=2)
+    excess_ns = own_ns[places] - np.median(np.delete(own_ns, places, axis=0), axis=0)
+    centre = np.median(excess_ns, axis=1)
+    spread = 1.4826 * np.median(np.abs(excess_ns - centre[:, None]), axis=1)
+    error = 1.2533 * spread / np.sqrt(excess_ns.shape[1])
+    if np.mean((centre >= MIN_SHARE * whole_ns) & (centre >= MIN_Z * error)) < MIN_LATE_RATIO:
+        return None
+    late_gap_ns = cycles.gap_ns[places] - np.median(np.delete(cycles.gap_ns, places, axis=0), axis=0)
+    late_phase_ns = cycles.phase_ns[places] - np.median(np.delete(cycles.phase_ns, places, axis=0), axis=0)
+    gap_ns = cycles.gap_ns.copy()
+    for row, place in enumerate(places.tolist()):
+        usual_ns = float(midmean(find_usual(late_phase_ns[row], excess_ns[row], whole_ns)))
+        gap_ns[place] = take_excess(cycles.gap_ns[place], late_gap_ns[row], usual_ns)
+    by_phase = np.nan_to_num(np.median(late_phase_ns, axis=(0, 1)), nan=-np.inf)
+    return SlowHost(
+        host=host, places=places, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns)),
+        lost_ns=replay(cycles) - replay(cycles, gap_ns=gap_ns),
+    )  # fmt: skip
