@@ -121,5 +121,5 @@ def test_names_of_hosts_and_groups_stay_text() -> None:
 def test_a_slow_host_is_named_with_its_ranks() -> None:
     delays = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=30 * MS) for rank in range(4, 8))
     text = describe_verdict(report_on(SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays)))
-    assert text.startswith("critical: host host-1 (4 ranks) is 29.9 ms late in every step: ") and "; the other 4 wait " in text
-    assert "its compute (forward +30.0 ms)" in text
+    assert text.startswith("critical: host host-1 (4 ranks) is 29.9 ms late in every step: ")
+    assert "its compute (forward +30.0 ms); the other 4 wait " in text
