@@ -139,12 +139,11 @@ def require_verdict(report: Any, phase: str, delay_ms: float) -> None:
     assert {wait["kind"] for wait in report["waits"]} >= {"all_reduce"}
 
 
-@pytest.mark.parametrize(("strategy", "phase"), [("ddp", "optimizer"), ("fsdp", "grad_norm")])
-def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path, strategy: str, phase: str) -> None:
-    drill = ["inject.rank=2", f"inject.phase={phase}", "inject.delay_ms=200", f"strategy={strategy}"]
+def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path) -> None:
+    drill = ["inject.rank=2", "inject.phase=optimizer", "inject.delay_ms=200"]
     done = run_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
-    require_verdict(read_report(tmp_path), phase, 200)
+    require_verdict(read_report(tmp_path), "optimizer", 200)
 
 
 def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:

@@ -110,6 +110,12 @@ def test_a_slow_link_is_no_slow_rank(clocks: Clocks) -> None:
     assert verdict.hosts == ("host-0", "host-1")
 
 
+def test_a_probe_says_nothing_about_the_network_of_another_backend() -> None:
+    run = simulate(LINK, seed=3).run
+    nccl = dataclasses.replace(run, meta=dataclasses.replace(run.meta, backend="nccl"))
+    assert analyze(nccl).verdict.kind == "none"
+
+
 def test_of_many_hosts_the_slow_one_is_named_alone() -> None:
     job = dataclasses.replace(LINK, num_ranks=16, slow_hosts={2: 100})
     assert judge(job).hosts == ("host-2",)
