@@ -22,6 +22,19 @@ def midmean(values: FloatArray) -> FloatArray:
     return middle
 
 
+def find_spread(values: FloatArray) -> FloatArray:
+    """Robust standard deviation along the last axis: 1.4826 median absolute deviations."""
+    centre = np.median(values, axis=-1, keepdims=True)
+    spread: FloatArray = 1.4826 * np.median(np.abs(values - centre), axis=-1)
+    return spread
+
+
+def find_error(values: FloatArray) -> FloatArray:
+    """Standard error of the median along the last axis, 1.2533 of the mean's; the midmean's is smaller."""
+    error: FloatArray = 1.2533 * find_spread(values) / np.sqrt(values.shape[-1])
+    return error
+
+
 def draw_blocks(num_steps: int, *, num_draws: int = NUM_DRAWS) -> IntArray:
     """Moving-block draws of step positions, ``[num_draws, num_steps]``; blocks are num_steps ** (1/3) long.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.basis import BoolArray
-from distprof.analyze.bootstrap import midmean
+from distprof.analyze.bootstrap import find_error, find_spread, midmean
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.replay import replay
 from distprof.run import OWN_PHASES, FloatArray, Phase
@@ -39,8 +39,6 @@ class Culprit:
     phase: Phase
     late_ns: float
     """Its own time against the median of the others': median over all cycles, or those that it held if not all."""
-    phase_late_ns: float
-    """The same of the phase."""
     steady: bool
     """Behind by about the same in nearly every cycle, so that ``lost_ns`` takes the median excess away and leaves its
     chance; otherwise it is put on a par with the others in the cycles that it held."""
@@ -60,9 +58,9 @@ def find_culprit(cycles: Cycles | None) -> Culprit | None:
     own_ns = cycles.gap_ns.sum(axis=2)
     excess_ns = own_ns - compare_to_others(own_ns)
     whole_ns = float(np.median(cycles.cycle_ns))
-    spread_ns = _spread(excess_ns)
+    spread_ns = find_spread(excess_ns)
     suspects = [
-        *_find_steady(excess_ns, spread_ns, whole_ns),
+        *_find_steady(excess_ns, whole_ns),
         *_find_unsteady(own_ns, excess_ns, spread_ns, whole_ns),
     ]
     found = [_examine(cycles, place, excess_ns[place], spread_ns, whole_ns) for place in dict.fromkeys(suspects)]
@@ -90,20 +88,18 @@ def compare_one(values: FloatArray, place: int) -> FloatArray:
     return less
 
 
-def _spread(excess_ns: FloatArray) -> FloatArray:
-    """Robust standard deviation over cycles, ns, ``[num_ranks]``: 1.4826 median absolute deviations."""
-    centre = np.median(excess_ns, axis=1, keepdims=True)
-    spread: FloatArray = 1.4826 * np.median(np.abs(excess_ns - centre), axis=1)
-    return spread
-
-
-def _find_steady(excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> list[int]:
-    """Ranks behind in the middle cycle, by more than chance. The error of a median is 1.2533 of the mean's."""
-    centre = np.median(excess_ns, axis=1)
-    error = 1.2533 * spread_ns / np.sqrt(excess_ns.shape[1])
-    behind = (centre >= MIN_SHARE * whole_ns) & (centre >= MIN_Z * error)
-    order = np.argsort(-centre)
+def _find_steady(excess_ns: FloatArray, whole_ns: float) -> list[int]:
+    """Ranks behind in the middle cycle, by more than chance; the worst three."""
+    behind = is_late(excess_ns, whole_ns)
+    order = np.argsort(-np.median(excess_ns, axis=1))
     return [int(place) for place in order if behind[place]][:3]
+
+
+def is_late(excess_ns: FloatArray, whole_ns: float) -> BoolArray:
+    """Whether ranks are behind in the middle cycle, by more than chance and enough to matter, ``[num_ranks]``."""
+    centre = np.median(excess_ns, axis=1)
+    late: BoolArray = (centre >= MIN_SHARE * whole_ns) & (centre >= MIN_Z * find_error(excess_ns))
+    return late
 
 
 def _find_unsteady(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> list[int]:
@@ -148,10 +144,9 @@ def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: Float
     gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
     told = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
     by_phase = np.nan_to_num(np.median(late_ns[told], axis=0), nan=-np.inf)
-    most = int(np.argmax(by_phase))
     return Culprit(
-        place=place, phase=OWN_PHASES[most], late_ns=float(np.median(excess_ns[told])),
-        phase_late_ns=float(by_phase[most]), steady=steady, held=held,
+        place=place, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
+        steady=steady, held=held,
         persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=replay(cycles) - replay(cycles, gap_ns=gap_ns),
         usual_ns=usual,
     )  # fmt: skip
@@ -166,8 +161,7 @@ def find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> F
         whole_ns: The middle cycle.
     """
     middle = midmean(late_ns.T)
-    error = 1.2533 * 1.4826 * np.median(np.abs(late_ns - np.median(late_ns, axis=0)), axis=0) / np.sqrt(len(late_ns))
-    sure = (middle > 3 * error) & (middle > 0.001 * whole_ns)
+    sure = (middle > 3 * find_error(late_ns.T)) & (middle > 0.001 * whole_ns)
     usual: FloatArray = late_ns[:, sure].sum(axis=1) if sure.any() else excess_ns
     return usual
 
@@ -197,8 +191,7 @@ def take_excess(gap_ns: FloatArray, late_ns: FloatArray, usual_ns: float) -> Flo
         usual_ns: How much in all.
     """
     middle = midmean(late_ns.T)
-    error = 1.2533 * 1.4826 * np.median(np.abs(late_ns - np.median(late_ns, axis=0)), axis=0) / np.sqrt(len(late_ns))
-    share = np.where(middle > 3 * error, middle, 0.0)
+    share = np.where(middle > 3 * find_error(late_ns.T), middle, 0.0)
     share = share if share.sum() >= 0.5 * usual_ns else np.maximum(middle, 0)
     taken = share * (usual_ns / share.sum()) if share.sum() > 0 else share
     left: FloatArray = np.maximum(gap_ns - taken, 0)

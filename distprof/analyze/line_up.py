@@ -39,7 +39,7 @@ def line_up(basis: Basis) -> Lined | None:
     Returns:
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
     """
-    tables = _choose_tables(basis)
+    tables = choose_tables(basis)
     positions = np.flatnonzero(basis.present)
     steps = _find_steps(basis, tables, len(positions))
     if not len(steps):
@@ -80,8 +80,8 @@ class _Order:
     """Where each stands: number of the table, member's row, column."""
 
 
-def _choose_tables(basis: Basis) -> list[Collectives]:
-    """Of every group the table that most counted steps follow."""
+def choose_tables(basis: Basis) -> list[Collectives]:
+    """Of every group the table that most counted steps follow; groups without such steps are left out."""
     best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
     for table in basis.run.collectives:
         key = (table.group, tuple(table.ranks.tolist()))

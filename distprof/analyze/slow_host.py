@@ -8,7 +8,7 @@ import numpy as np
 
 from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import midmean
-from distprof.analyze.culprit import MIN_SHARE, MIN_Z, find_usual, take_excess
+from distprof.analyze.culprit import MIN_SHARE, find_usual, is_late, take_excess
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.replay import replay
 from distprof.run import OWN_PHASES, FloatArray, IntArray, Phase
@@ -46,10 +46,7 @@ def find_slow_host(basis: Basis, cycles: Cycles | None) -> SlowHost | None:
 def _examine(cycles: Cycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
     own_ns = cycles.gap_ns.sum(axis=2)
     excess_ns = own_ns[places] - np.median(np.delete(own_ns, places, axis=0), axis=0)
-    centre = np.median(excess_ns, axis=1)
-    spread = 1.4826 * np.median(np.abs(excess_ns - centre[:, None]), axis=1)
-    error = 1.2533 * spread / np.sqrt(excess_ns.shape[1])
-    if np.mean((centre >= MIN_SHARE * whole_ns) & (centre >= MIN_Z * error)) < MIN_LATE_RATIO:
+    if np.mean(is_late(excess_ns, whole_ns)) < MIN_LATE_RATIO:
         return None
     late_gap_ns = cycles.gap_ns[places] - np.median(np.delete(cycles.gap_ns, places, axis=0), axis=0)
     late_phase_ns = cycles.phase_ns[places] - np.median(np.delete(cycles.phase_ns, places, axis=0), axis=0)

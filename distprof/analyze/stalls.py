@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.basis import Basis
+from distprof.analyze.bootstrap import find_spread
 from distprof.analyze.culprit import compare_one, compare_to_others
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.run import COLUMN, OWN_PHASES, IntArray
@@ -23,7 +24,7 @@ def find_far(cycles: Cycles) -> IntArray:
     """The cycles that are single long ones, of all; none where they are many."""
     long_ns = cycles.cycle_ns
     middle = float(np.median(long_ns))
-    spread = 1.4826 * float(np.median(np.abs(long_ns - middle)))
+    spread = float(find_spread(long_ns))
     far = np.flatnonzero(long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * spread))
     return far if len(far) <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
 

@@ -91,9 +91,7 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
 
 def _blame_rank(basis: Basis, cycles: Cycles, culprit: Culprit) -> Verdict:
     whole_ns = float(cycles.cycle_ns.mean())
-    lost_ns, lost_ratio = estimate(
-        culprit.lost_ns, whole_ns, culprit.usual_ns if culprit.steady else None
-    )  # fmt: skip
+    lost_ns, lost_ratio = estimate(culprit.lost_ns, whole_ns, culprit.usual_ns if culprit.steady else None)
     evidence = _gather_evidence(cycles, culprit)
     waits = evidence[1]
     seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * culprit.late_ns and waits.agree_ratio >= 0.5

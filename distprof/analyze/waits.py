@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.basis import Basis, BoolArray
 from distprof.analyze.clocks import ClockMap, map_clocks
-from distprof.analyze.line_up import MAX_CELLS
+from distprof.analyze.line_up import MAX_CELLS, choose_tables
 from distprof.analyze.spread import as_numbers
 from distprof.run import Collectives, FloatArray, IntArray
 from distprof.waiting import WaitReport
@@ -54,7 +53,7 @@ def report_waits(basis: Basis) -> list[WaitReport]:
     """
     clocks = map_clocks(basis.run)
     reports: list[WaitReport] = []
-    for table in _choose(basis):
+    for table in choose_tables(basis):
         steps = np.flatnonzero(basis.counted[table.steps])
         cells = len(steps) * len(table.ranks) * len(table.kinds)
         steps = steps[:: max(1, -(-cells // MAX_CELLS))]
@@ -73,16 +72,6 @@ def measure_union(begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:
     free = np.concatenate([begin_ns[..., :1], reached[..., :-1]], axis=-1)
     union: FloatArray = np.maximum(end_ns - np.maximum(begin_ns, free), 0).sum(axis=-1)
     return union
-
-
-def _choose(basis: Basis) -> Iterable[Collectives]:
-    """Of every group the table that most counted steps follow."""
-    best: dict[tuple[str, tuple[int, ...]], Collectives] = {}
-    for table in basis.run.collectives:
-        key = (table.group, tuple(table.ranks.tolist()))
-        if key not in best or basis.counted[table.steps].sum() > basis.counted[best[key].steps].sum():
-            best[key] = table
-    return best.values()
 
 
 def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:
