@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from distprof.rank_activity import RankActivity
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -53,13 +55,14 @@ OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in 
 """What a rank does itself, apart from the waits that stand inside these phases too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 
-KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "exposed_device_ns")
+KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
 
 ROW_FIELDS: tuple[str, ...] = (
     "step",
     "warmup",
     "failed",
     "shadow",
+    "window",
     "micro_steps",
     "tokens",
     "begin_host_ns",
@@ -80,7 +83,8 @@ ROW_FIELDS: tuple[str, ...] = (
 
 ``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
 the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
-without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases.
+without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases. ``window``: the step ran
+under a kernel window, which slows it down.
 """
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)
@@ -252,6 +256,8 @@ class Run:
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
+    activity: tuple[RankActivity, ...] = ()
+    """What traces say of ranks, ascending by rank. Empty: there are no traces."""
 
     def column(self, name: str) -> FloatArray:
         """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""
@@ -272,9 +278,10 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: recorded, whole, no warm-up and no shadow."""
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: recorded, whole, no warm-up,
+        no shadow and no kernel window."""
         counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
-        counted &= ~(self.column("shadow") == 1)
+        counted &= ~(self.column("shadow") == 1) & ~(self.column("window") == 1)
         return counted
 
 

@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
-        "errors redact",
-        "decode",
+        "errors redact trace",
+        "decode rank_activity activity_report",
         "config run waiting",
         "check hardware flops provenance report collective_lines",
-        "stream matching",
+        "stream matching activity",
         "folder",
         "world",
         "compose record gather live importers simulate analyze",
