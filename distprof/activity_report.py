@@ -84,7 +84,7 @@ class RangeReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Figure:
     """One number that a finding stands on, and where it is."""
 
     what: str
@@ -103,7 +103,7 @@ class Finding:
     """In one sentence."""
     share_ratio: float
     """What it touches, as a share of the step; findings are ranked by it. Not a promise of what is gained."""
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Figure, ...]
     consequence: str
     remedy: str
 

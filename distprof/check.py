@@ -38,6 +38,13 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     every, limit = config.profile.shadow_every, config.profile.max_overhead_ratio
     _require(every == 0 or every > 1, f"profile.shadow_every={every}: 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"profile.max_overhead_ratio={limit}: above 0 and finite, or null")
+    kept, first = config.profile.kernel_steps, config.profile.kernel_from
+    _require(kept >= 1, f"profile.kernel_steps={kept}: must be 1 or more")
+    last = train.warmup_steps + train.steps
+    _require(
+        first is None or train.warmup_steps <= first <= last,
+        f"profile.kernel_from={first}: from {train.warmup_steps}, behind the warm-up, to {last}, behind the last step",
+    )
     _require(
         not isinstance(strategy, DdpConfig) or 0 < strategy.bucket_mb < math.inf,
         f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0, and finite",

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-
 from distprof import __version__
-from distprof.analyze import analyze
 from distprof.bench.command import add_bench, run_bench
-from distprof.errors import EXIT_OK, EXIT_PARTIAL, EXIT_USAGE, DistprofError
-from distprof.folder import read_run
-from distprof.render.files import write_files
-from distprof.render.terminal import render_terminal
+from distprof.doctor.command import add_doctor, run_doctor
+from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.report_command import add_report, run_report
+from distprof.tables_command import add_tables, run_tables
 
 
 def run_verb(arguments: list[str]) -> int:
@@ -27,7 +23,11 @@ def run_verb(arguments: list[str]) -> int:
     try:
         if options.verb == "bench":
             return run_bench(options)
-        return _report(options.run, write=not options.no_write, width=options.width)
+        if options.verb == "doctor":
+            return run_doctor(options)
+        if options.verb == "tables":
+            return run_tables(options)
+        return run_report(options)
     except DistprofError as error:
         print(f"distprof: {error}", file=sys.stderr)
         return error.exit_code
@@ -45,27 +45,10 @@ def _make_parser() -> argparse.ArgumentParser:
         epilog="Anything else is a training job: see distprof --help.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    report = verbs.add_parser(
-        "report",
-        help="show the report of a run folder and write its files again",
-        description="Rebuilds the report of a run from its folder, also when ranks are missing or the job died.",
-        epilog="Exit codes: 0 complete, 1 not readable, 2 usage, 3 a rank or step is missing (the report says which).",
-    )
-    report.add_argument("run", type=Path, help="a run folder: runs/<date>_<name>")
-    report.add_argument("--no-write", action="store_true", help="only show it; leave report.* in the folder alone")
-    report.add_argument("--width", type=int, help="columns of the terminal report (default: the terminal's)")
+    add_report(verbs)
+    add_tables(verbs)
+    add_doctor(verbs)
     add_bench(verbs)
     verbs.add_parser("version", help="print the version")
     return parser
 
-
-def _report(folder: Path, *, write: bool, width: int | None) -> int:
-    run = read_run(folder)
-    report = analyze(run)
-    if write:
-        try:
-            write_files(folder, run, report)
-        except OSError as error:
-            print(f"distprof: {folder}: the report files were not written ({error.strerror})", file=sys.stderr)
-    render_terminal(report, Console(width=width))
-    return EXIT_OK if report.coverage.complete else EXIT_PARTIAL

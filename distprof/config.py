@@ -127,8 +127,8 @@ class HardwareConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileConfig:
-    level: Literal["off", "phases"]
-    """What is recorded."""
+    level: Literal["off", "phases", "kernels"]
+    """What is recorded. kernels: phases, and a torch.profiler window of a few steps."""
     nvtx: bool | Literal["auto"]
     """NVTX ranges. auto: when a tool listens."""
     nvtx_module_depth: int
@@ -139,6 +139,16 @@ class ProfileConfig:
     """Every so many measured steps one runs without instruments, to see what they cost; 0: never."""
     max_overhead_ratio: float | None
     """Stop recording phases when recording is sure to cost more than this share of a step. None: never stop."""
+    kernel_steps: int = 3
+    """Steps that a kernel window keeps; one more runs before them under the profiler, and is dropped."""
+    kernel_from: int | None = None
+    """The step that a kernel window begins with. None: after the last measured one; in a loop of your own the first
+    that is not warm-up, and not before `distprof.record.kernel_window.EARLIEST_STEP`."""
+
+    @property
+    def window_steps(self) -> int:
+        """Steps that a kernel window takes, the dropped one too; 0: there is no window."""
+        return self.kernel_steps + 1 if self.level == "kernels" else 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,11 @@ def rank_path(folder: Path, rank: int) -> Path:
     return folder / "ranks" / f"rank-{rank:05d}.jsonl"
 
 
+def kernel_path(folder: Path, rank: int) -> Path:
+    """Where the trace of a rank's kernel window lies."""
+    return folder / "kernels" / f"rank-{rank:05d}.json.gz"
+
+
 def write_whole(path: Path, data: bytes | str) -> None:
     """Writes a file so that it is there whole or not at all."""
     content = data.encode() if isinstance(data, str) else data

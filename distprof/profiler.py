@@ -23,10 +23,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.gather import Courier
+from distprof.record.capture_range import CaptureRange
 from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.fsdp import watch_fsdp
 from distprof.record.in_flight import InFlight
+from distprof.record.kernel_window import KernelWindow
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
 from distprof.record.scribe import Scribe
@@ -48,6 +50,7 @@ class Profiler:
         scribe: Scribe,
         courier: Courier,
         ranges: NvtxRanges | None,
+        capture: CaptureRange | None = None,
         module_depth: int,
         on_device: bool,
         phases: bool,
@@ -61,6 +64,7 @@ class Profiler:
         self._flight = InFlight(recorder)
         self._undo = watch_collectives(self._flight) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
+        self._capture = capture
         self._phases_on, self._timeout_s = phases, timeout_s
         timeline = recorder.timeline
         self._phases = {str(phase): PhaseContext(recorder, timeline, code) for phase, code in PHASE_CODE.items()}
@@ -97,6 +101,8 @@ class Profiler:
         """
         number = self._next_step
         self._next_step += 1
+        if self._capture is not None and not warmup:
+            self._capture.begin()
         return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(warmup=warmup))
 
     def phase(self, phase: Phase | str) -> Context:
@@ -131,6 +137,8 @@ class Profiler:
             self._recorder.end_step(failed=True)
         self._undo()
         if error is None:
+            if self._capture is not None:
+                self._capture.end()
             self._courier.finish(alone=False, timeout_s=self._timeout_s)
             self._done()
         else:
@@ -146,6 +154,51 @@ class Profiler:
             traceback=None if terminated else self._clean("".join(traceback.format_exception(error)))[-16_000:],
         )
         self._courier.finish(alone=True, timeout_s=0.0)
+
+
+class KernelProfiler(Profiler):
+    """A profiler with a kernel window; outside the window its steps cost one comparison more."""
+
+    def __init__(self, window: KernelWindow, **parts: Any) -> None:
+        """Takes a window, and what `Profiler` takes."""
+        super().__init__(**parts)
+        self._window = window
+
+    def step(self, *, warmup: bool = False) -> Context:
+        """As `Profiler.step`; collective where the window begins and ends. In it no step is a shadow step."""
+        if not self._window.covers(self._next_step, warmup=warmup):
+            return super().step(warmup=warmup)
+        number = self._next_step
+        self._next_step += 1
+        return _WindowContext(self._recorder, number, warmup, self._window)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """As `Profiler.close`; a window that is open is ended first."""
+        if self._recorder.open:
+            self._recorder.end_step(failed=True)
+        if error is None:
+            self._window.finish()
+        else:
+            self._window.abandon()
+        super().close(error)
+
+
+class _WindowContext:
+    __slots__ = ("_number", "_recorder", "_warmup", "_window")
+
+    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: KernelWindow) -> None:
+        self._recorder, self._number, self._warmup, self._window = recorder, number, warmup, window
+
+    def __enter__(self) -> None:
+        self._window.before(self._number)
+        self._recorder.begin_step(self._number, warmup=self._warmup)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.end_step(failed=error is not None)
+        if error is None:
+            self._window.after(self._number)
 
 
 class _StepContext:

@@ -87,6 +87,7 @@ class CopyTotal:
     pageable: bool | None
     count: int
     size_bytes: int
+    """-1: of some of them it is not known."""
     total_ns: int
 
 
@@ -143,4 +144,5 @@ class RankActivity:
     ranges: tuple[RangeTotal, ...]
     """Longest total first; at most `distprof.activity.ranges.MAX_RANGES`."""
     calls_ns: int | None
-    """Sum of the API calls. None: the trace has none."""
+    """Time in API calls, summed over threads; a call inside another of its thread counts once. None: the trace has no
+    calls."""

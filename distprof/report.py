@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from distprof.activity_report import ActivityReport
 from distprof.waiting import ClockReport, Stall, Verdict, WaitReport, WhatIf
 
 SCHEMA = "distprof.report/1"
@@ -108,8 +109,12 @@ class CommunicationReport:
     """What the rank's compute waited for them, wherever the wait stands."""
     overlapped_host_ns: tuple[float | None, ...]
     """``busy_host_ns`` less ``exposed_host_ns``: what went on beside compute."""
+    busy_device_ns: tuple[float | None, ...]
+    """Union of the kind's kernels, of traces. None: no trace."""
     exposed_device_ns: tuple[float | None, ...]
-    """What the compute stream waited for them, on the device clock."""
+    """What the compute stream waited for them, on the device clock; of traces, while nothing but collectives ran."""
+    overlapped_device_ns: tuple[float | None, ...]
+    """``busy_device_ns`` less ``exposed_device_ns``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +220,8 @@ class Report:
     phases: tuple[PhaseReport, ...]
     """Every phase on every clock measured; phases that no rank spent time in are left out."""
     communication: tuple[CommunicationReport, ...]
+    activity: ActivityReport | None
+    """What traces say of the devices, and the findings. None: there are no traces."""
     waits: tuple[WaitReport, ...]
     """Where the ranks recorded their collectives; empty elsewhere."""
     what_if: tuple[WhatIf, ...]

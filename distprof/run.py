@@ -55,6 +55,9 @@ OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in 
 """What a rank does itself, apart from the waits that stand inside these phases too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 
+TRACED = "traced"
+"""How a rank ended of which there is a trace only: nobody knows."""
+
 KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
 
 ROW_FIELDS: tuple[str, ...] = (
@@ -83,8 +86,8 @@ ROW_FIELDS: tuple[str, ...] = (
 
 ``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
 the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
-without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases. ``window``: the step ran
-under a kernel window, which slows it down.
+without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases.
+``window``: the step ran under a kernel window, which slows it down.
 """
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)
@@ -137,7 +140,8 @@ class RankInfo:
     snapshot: DeviceSnapshot | None
     peak: Peak
     ended: str | None = None
-    """"completed", "failed", "terminated". None: the stream stops without a word (killed, or still running)."""
+    """"completed", "failed", "terminated", or `TRACED`. None: the stream stops without a word (killed, or still
+    running)."""
     error: str | None = None
     """The last line of what it failed with."""
     traceback: str | None = None
@@ -258,6 +262,8 @@ class Run:
     """One table per process group and order of collectives, where they were kept."""
     activity: tuple[RankActivity, ...] = ()
     """What traces say of ranks, ascending by rank. Empty: there are no traces."""
+    traced_rows: FloatArray | None = None
+    """What traces say of the steps of a run that recorded its own rows, on the same axes; NaN: not traced."""
 
     def column(self, name: str) -> FloatArray:
         """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""
@@ -278,8 +284,7 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: recorded, whole, no warm-up,
-        no shadow and no kernel window."""
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or kernel window."""
         counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
         counted &= ~(self.column("shadow") == 1) & ~(self.column("window") == 1)
         return counted

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from distprof.folder import create_run_folder, rank_path, read_meta, write_meta
 from distprof.gather import Courier, Exchange
 from distprof.hardware import find_peak
 from distprof.live import LiveSteps
-from distprof.profiler import Profiler, WarnOnce
+from distprof.profiler import KernelProfiler, Profiler, WarnOnce
 from distprof.provenance import read_commit, read_versions
+from distprof.record.capture_range import agree_on_capture
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.host_clock import probe_links, read_clocks
+from distprof.record.kernel_window import plan_window
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.peak import measure_peak
 from distprof.record.recorder import Recorder
@@ -114,12 +117,13 @@ def start_profiler(
     writer, ranks, remote = _open_streams(world, folder, meta, info)
     on_steps = on_start(meta, ranks, folder) if on_start is not None and world.rank == 0 else None
     ranges = _make_ranges(profile, world, info)
+    capture = agree_on_capture(ranges, world.device)
     on_device = world.device.type == "cuda"
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
     scribe = Scribe(recorder=recorder, writer=writer, device=world.device, warn=warn)
     exchange, limit = Exchange(group), profile.max_overhead_ratio if phases else None
-    plan = ShadowPlan(profile.shadow_every if phases else 0)
+    plan = ShadowPlan(profile.shadow_every if phases and capture is None else 0)  # a tool wants to see every step
     on_steps = keep_budget(limit, stop=exchange.ask_to_stop, say=say, on_steps=on_steps)
     deliver = _make_delivery(world, remote, on_steps, warn) if world.rank == 0 else None
     courier = Courier(
@@ -128,11 +132,16 @@ def start_profiler(
         together=(lambda: _read_again(world, group, folder, meta)) if compared else None,
         stop_recording=lambda: _stop_recording(plan, scribe, limit),
     )  # fmt: skip
+    window = plan_window(
+        profile, world=world, folder=folder, run_id=run_id, apart=list(remote), recorder=recorder, scribe=scribe,
+        timeout_s=timeout_s,
+    )  # fmt: skip
     courier.start()
-    profiler = Profiler(
+    make = Profiler if window is None else partial(KernelProfiler, window)
+    profiler = make(
         recorder=recorder, plan=plan, scribe=scribe, courier=courier, ranges=ranges,
-        module_depth=profile.nvtx_module_depth, on_device=on_device, phases=phases, timeout_s=timeout_s,
-        clean=lambda text: mask(text, secrets),
+        capture=capture, module_depth=profile.nvtx_module_depth, on_device=on_device, phases=phases,
+        timeout_s=timeout_s, clean=lambda text: mask(text, secrets),
         done=lambda: _end_remote(remote, warn),
     )  # fmt: skip
     return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)

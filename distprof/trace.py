@@ -99,6 +99,9 @@ class Ranges:
     thread: IntArray
     payload: IntArray
     """The number sent along; of distprof's own ranges the step."""
+    end_thread: IntArray | None = None
+    """The thread that closed a start/end range, where that is another one; -1: the same, or not known. None: the tool
+    tells of no such range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,12 @@ class TraceHead:
     """Most device memory that the framework's allocator held."""
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Members of the process groups by name, where the file lists them."""
+    last_event_ns: int | None = None
+    """Latest NVTX event of the whole file, marks and other processes included: where the tool's own tables let the
+    ranges end that were never closed. None: not known."""
+    names_default_domain: bool = False
+    """The file has a record of the default domain, with the empty name: the tool's own tables write ``:range`` for
+    its ranges, else ``range``."""
     notes: tuple[str, ...] = ()
     """What was dropped, clamped or not readable, and how often."""
 

@@ -1,8 +1,10 @@
-"""Clocks that a test moves by hand."""
+"""Clocks that a test moves by hand, and annotations that it reads."""
 
 from __future__ import annotations
 
 import itertools
+import threading
+from typing import ClassVar
 
 
 class FakeClock:
@@ -49,3 +51,22 @@ class FakeDevice:
         stamps, (loss, norm) = self.tickets[ticket]
         lengths = [after - before for before, after in itertools.pairwise(stamps)]
         return lengths, stamps[-1] - stamps[0], (loss, norm)  # type: ignore[return-value]
+
+
+class FakeAnnotation:
+    """Stands for `torch.profiler.record_function`; refuses to end where it did not begin, or out of order."""
+
+    log: ClassVar[list[str]] = []
+    open: ClassVar[list[FakeAnnotation]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name, self.thread = name, 0
+
+    def __enter__(self) -> None:
+        self.thread = threading.get_ident()
+        self.open.append(self)
+        self.log.append(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        assert self.open.pop() is self and self.thread == threading.get_ident()
+        self.log.append(f"/{self.name}")

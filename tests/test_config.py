@@ -90,6 +90,12 @@ def test_the_default_job_is_shortened_on_a_cpu(device: int, expected: tuple[int,
     assert (train.seq_len, train.precision, train.steps) == expected
 
 
+def test_a_kernel_window_keeps_the_rest_of_phases() -> None:
+    phases, kernels = (decode(Config, compose(f"profile={level}")).profile for level in ("phases", "kernels"))
+    assert dataclasses.replace(kernels, level="phases") == phases
+    assert (kernels.window_steps, phases.window_steps) == (kernels.kernel_steps + 1, 0)
+
+
 def test_an_experiment_changes_other_groups() -> None:
     config = decode(Config, compose("experiment=straggler"))
     assert (config.inject.rank, config.inject.delay_ms, config.train.model.layers) == (2, 200.0, 2)
@@ -252,6 +258,8 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
     ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
+    ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
+    ({"profile.kernel_from": 2}, "profile.kernel_from=2: from 3, behind the warm-up, to 23, behind the last step"),
     ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
     ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
     ({"data": {**TEXT, "max_bytes": 0}}, "data.max_bytes=0"),
@@ -272,6 +280,7 @@ def test_the_job_that_the_refusals_start_from_can_run() -> None:
     check(make_config(), world_size=2, device_type="cpu")
     check(make_config({"inject": VICTIM}), world_size=2, device_type="cpu")
     check(make_config({"data": TEXT}), world_size=2, device_type="cpu")
+    check(make_config({"profile.kernel_from": 23}), world_size=2, device_type="cpu")
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSALS, ids=[message for _, message in REFUSALS])

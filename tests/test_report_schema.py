@@ -15,6 +15,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+import distprof.activity_report
 import distprof.report
 import distprof.waiting
 from distprof.analyze import analyze
@@ -27,7 +28,7 @@ DOCUMENT: dict[str, Any] = json.loads(Path(distprof.report.__file__).with_name("
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for name, part in {**vars(distprof.report), **vars(distprof.waiting)}.items()
+    for name, part in {**vars(distprof.report), **vars(distprof.waiting), **vars(distprof.activity_report)}.items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Report
 }
 LINK = SimulatedJob(

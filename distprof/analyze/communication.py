@@ -18,6 +18,7 @@ def report_communication(basis: Basis) -> list[CommunicationReport]:
         if not np.any(count[np.isfinite(count)]):
             continue
         busy_ns, exposed_ns = basis.mean(f"{kind}_busy_host_ns"), basis.mean(f"{kind}_exposed_host_ns")
+        on_device_ns, waited_ns = basis.mean(f"{kind}_busy_device_ns"), basis.mean(f"{kind}_exposed_device_ns")
         reports.append(
             CommunicationReport(
                 kind=kind.value,
@@ -26,7 +27,9 @@ def report_communication(basis: Basis) -> list[CommunicationReport]:
                 busy_host_ns=as_numbers(busy_ns),
                 exposed_host_ns=as_numbers(exposed_ns),
                 overlapped_host_ns=as_numbers(np.maximum(busy_ns - exposed_ns, 0)),
-                exposed_device_ns=as_numbers(basis.mean(f"{kind}_exposed_device_ns")),
+                busy_device_ns=as_numbers(on_device_ns),
+                exposed_device_ns=as_numbers(waited_ns),
+                overlapped_device_ns=as_numbers(np.maximum(on_device_ns - waited_ns, 0)),
             )
         )
     return reports

@@ -10,7 +10,7 @@ from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.cycles import Cycles
 from distprof.analyze.sources import list_sources
 from distprof.report import Coverage
-from distprof.run import KINDS, Clock
+from distprof.run import KINDS, TRACED, Clock
 
 
 def report_coverage(
@@ -25,7 +25,10 @@ def report_coverage(
         cycles: What the verdict stands on.
     """
     run = basis.run
-    present = [info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there]
+    traced = {item.rank for item in run.activity}
+    present = [
+        info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there or info.rank in traced
+    ]
     whole = {info.rank for info in run.ranks if info.ended is not None} & set(present)
     planned = _read_planned_steps(run.meta.config)
     warmup = (run.column("warmup") == 1).any(axis=0)
@@ -61,7 +64,9 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def _is_complete(basis: Basis, planned: int | None) -> bool:
     run = basis.run
     everyone = {info.rank for info in run.ranks} == set(range(run.meta.world_size))
-    ended_well = all(info.ended == "completed" and info.rows_lost == 0 for info in run.ranks)
+    ended_well = all(info.ended in ("completed", TRACED) and info.rows_lost == 0 for info in run.ranks)
+    if run.activity and not basis.recorded.size:
+        return everyone  # traces without steps
     wanted = basis.recorded.shape[1] if planned is None else max(planned, basis.recorded.shape[1])
     return everyone and ended_well and wanted > 0 and bool((basis.recorded.sum(axis=1) == wanted).all())
 
@@ -100,8 +105,11 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
     shadow = run.column("shadow") == 1
     if shadows := int(shadow.any(axis=0).sum()):
         notes.append(f"{shadows} shadow step(s) ran without instruments, to see what recording costs, and are left out")
+    window = run.column("window") == 1
+    if windows := int(window.any(axis=0).sum()):
+        notes.append(f"{windows} step(s) ran under the kernel window, which slows them down, and are left out")
     left_out = basis.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
-    if partial := int((left_out.any(axis=0) & ~shadow.any(axis=0) & ~basis.counted).sum()):
+    if partial := int((left_out.any(axis=0) & ~shadow.any(axis=0) & ~window.any(axis=0) & ~basis.counted).sum()):
         notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"

@@ -163,9 +163,11 @@ def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
 
 
 def _find_predecessors(basis: Basis, steps: IntArray) -> IntArray:
-    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one."""
+    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one, or it
+    ran under a kernel window, after which every rank writes its trace."""
     numbers = np.nanmax(basis.run.column("step")[basis.present], axis=0, initial=-1)
     whole = basis.recorded[basis.present].all(axis=0) & (basis.run.column("failed")[basis.present] == 0).all(axis=0)
+    whole &= ~(basis.run.column("window")[basis.present] == 1).any(axis=0)
     previous = steps - 1
     follows = (previous >= 0) & whole[previous] & (numbers[previous] == numbers[steps] - 1)
     return np.where(follows, previous, -1)

@@ -39,11 +39,12 @@ def measure_overhead(run: Run) -> OverheadReport | None:
 def read_costs(rows: FloatArray) -> StepCosts:
     """The job's steps from rows of every rank, ``[num_ranks, num_steps, ROW_WIDTH]``.
 
-    Warm-up, failed and missing steps are neither shadow nor plain; so is a step that was the one on some rank and the
-    other on another.
+    Warm-up, failed and missing steps, and those under a kernel window, are neither shadow nor plain; so is a step that
+    was the one on some rank and the other on another.
     """
     step_ns = rows[:, :, COLUMN["step_host_ns"]]
     whole = np.isfinite(step_ns) & (rows[:, :, COLUMN["warmup"]] == 0) & (rows[:, :, COLUMN["failed"]] == 0)
+    whole &= rows[:, :, COLUMN["window"]] != 1
     shadow = rows[:, :, COLUMN["shadow"]] == 1
     if rows.shape[0] == 0:
         return StepCosts(step_ns=np.full(rows.shape[1], np.nan), shadow=whole.any(axis=0), plain=whole.any(axis=0))

@@ -21,7 +21,8 @@ def report_ranks(basis: Basis, reached: Sequence[Efficiency]) -> list[RankReport
 def _report_rank(basis: Basis, position: int, reached: Efficiency) -> RankReport:
     run, info = basis.run, basis.run.ranks[position]
     look, recorded = info.snapshot, basis.recorded[position]
-    peaks = run.column("memory_peak_bytes")[position]
+    usual = recorded & (run.column("window")[position] != 1)  # a kernel window takes memory of its own
+    peaks = run.column("memory_peak_bytes")[position, usual]
     known = peaks[np.isfinite(peaks)]
     steps = run.column("step")[position, recorded]
     return RankReport(
@@ -37,7 +38,7 @@ def _report_rank(basis: Basis, position: int, reached: Efficiency) -> RankReport
         device_temperature_c=look.temperature_c if look else None,
         device_processes=look.processes if look else None,
         memory_peak_bytes=float(known.max()) if known.size else None,
-        memory_bytes=_read_last(run.column("memory_bytes")[position, recorded]),
+        memory_bytes=_read_last(run.column("memory_bytes")[position, usual]),
         achieved_flops_per_s=reached.achieved_flops_per_s,
         mfu_ratio=reached.mfu_ratio,
         hfu_ratio=reached.hfu_ratio,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof import __version__
+from distprof.analyze.activity import report_activity
 from distprof.analyze.basis import Timing, choose_headline, find_basis, read_timing
 from distprof.analyze.clock_report import report_clocks
 from distprof.analyze.communication import report_communication
@@ -62,6 +63,7 @@ def analyze(run: Run) -> Report:
         steps=tuple(report_step(basis, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(basis, timing)),
         communication=tuple(report_communication(basis)),
+        activity=report_activity(run),
         waits=tuple(report_waits(basis)),
         what_if=tuple(list_what_ifs(cycles, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
         stalls=tuple(list_stalls(basis, cycles)),

@@ -8,11 +8,15 @@ import numpy as np
 
 from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.cycles import Cycles
-from distprof.run import Clock
+from distprof.run import TRACED, Clock
 
 STAMPS = {
     Clock.HOST: "stamps at their borders",
     Clock.DEVICE: "CUDA events at their borders on the compute stream, read later",
+}
+TRACES = {
+    Clock.HOST: "named ranges in the traces",
+    Clock.DEVICE: "when the device was done with what the ranges launched, collectives apart, in the traces",
 }
 
 
@@ -24,15 +28,17 @@ def list_sources(basis: Basis, timings: Sequence[Timing], cycles: Cycles | None)
         timings: The clocks measured.
         cycles: What the verdict stands on.
     """
+    foreign = all(info.ended == TRACED for info in basis.run.ranks)
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
-            yield f"phases on the {timing.clock} clock: {STAMPS[timing.clock]}"
+            yield f"phases on the {timing.clock} clock: {(TRACES if foreign else STAMPS)[timing.clock]}"
     groups = sorted({table.group for table in basis.run.collectives})
     if groups:
         steps = np.unique(np.concatenate([table.steps for table in basis.run.collectives]))
         kept = int(basis.counted[steps].sum())
+        seen = "begin and end of every rank's kernel" if foreign else "every rank's host stamps"
         yield (
-            f"waits and transfers: every rank's host stamps of each collective, {len(groups)} group(s), "
+            f"waits and transfers: {seen} of each collective, {len(groups)} group(s), "
             f"{kept:,} of {int(basis.counted.sum()):,} measured steps"
         )
     if cycles is not None:
@@ -41,4 +47,7 @@ def list_sources(basis: Basis, timings: Sequence[Timing], cycles: Cycles | None)
         yield f"verdict and what-if: own times and waits of {of_what}, {cycles.clock} clock, {count}"
     if basis.run.meta.clock_readings:
         rounds = len({reading.at_ns for reading in basis.run.meta.clock_readings})
-        yield f"hosts' clocks: {rounds} reading(s) against rank 0"
+        if foreign:
+            yield "clocks: compared by when ranks left their common collectives"
+        else:
+            yield f"hosts' clocks: {rounds} reading(s) against rank 0"

@@ -1,1 +1,1 @@
-"""Files that other tools wrote, read as `Trace` and put together as one `Run`. Nothing is trusted, nothing unpickled."""
+"""Files that other tools wrote, read as `Trace` and put together as one `Run`. Nothing of them is trusted."""

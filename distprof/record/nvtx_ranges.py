@@ -14,6 +14,8 @@ from typing import Any
 from distprof.run import PHASES
 
 DOMAIN = "distprof"
+MEASURED = "measured"
+"""The range over all measured steps, which a tool may be told to capture; no phase and no step."""
 
 
 def tool_listens(environment: Mapping[str, str] = os.environ) -> bool:
@@ -25,14 +27,30 @@ class NvtxRanges:
     """Pushes and pops ranges. Safe to call on any thread: marks that may end elsewhere are start/end ranges."""
 
     def __init__(self, *, rank: int, world_size: int, host: str, pid: int) -> None:
-        """Names the rank with one mark, so that a capture of several processes can be told apart."""
+        """Names the rank with a mark, so that a capture of several processes can be told apart."""
         import nvtx
 
         self._nvtx = nvtx
         self._step = 0
         self._depth = 0
         self._open_mark: Any = None
-        nvtx.mark(f"rank={rank} world={world_size} host={host} pid={pid}", domain=DOMAIN, category="meta")
+        self._measured: Any = None
+        self._name = f"rank={rank} world={world_size} host={host} pid={pid}"
+        self.name_rank()
+
+    def name_rank(self) -> None:
+        """Marks who this process is: once at the start, and again inside a capture that began later."""
+        self._nvtx.mark(self._name, domain=DOMAIN, category="meta")
+
+    def begin_measured(self) -> None:
+        """Opens the range over the measured steps."""
+        self._measured = self._nvtx.start_range(MEASURED, domain=DOMAIN, category="meta")
+
+    def end_measured(self) -> None:
+        """Closes the range over the measured steps, if it is open."""
+        if self._measured is not None:
+            self._nvtx.end_range(self._measured)
+            self._measured = None
 
     def step(self, step: int) -> None:
         """Opens the range of a step."""

@@ -41,7 +41,9 @@ class Recorder:
             device_clock: Stamps on the device's stream, where there is one.
             ranges: NVTX ranges, where a tool listens.
         """
-        self._now, self._device, self._ranges, self._phases = now_ns, device_clock, ranges, phases
+        self._now, self._device, self._phases = now_ns, device_clock, phases
+        self.ranges = ranges
+        """Shows steps and phases to a tool; changed between two steps only. None: no tool looks."""
         self.timeline = Timeline(now_ns)
         """The open step's segments."""
         self._issued = IssuedLog()
@@ -79,20 +81,20 @@ class Recorder:
         self._tokens = self._micro_steps = 0
         self._loss = self._grad_norm = None
         self.open, self.recording = True, self._phases and not shadow
-        if self._ranges is not None:
-            self._ranges.step(step)
+        if self.ranges is not None:
+            self.ranges.step(step)
         self._stamping = self._device is not None and self._device.open()
         self.timeline.begin()
         self._stamp()
-        if self.recording and not self._stamping and self._ranges is None:
+        if self.recording and not self._stamping and self.ranges is None:
             self.timeline.room = MAX_SEGMENTS - 1
 
     def end_step(self, *, failed: bool = False) -> None:
         """Closes the step and queues its record."""
         now = self._now()
         self.timeline.room = 0
-        if self._ranges is not None:
-            self._ranges.end_step()
+        if self.ranges is not None:
+            self.ranges.end_step()
         record = self._record(now, failed)
         self.open = self.recording = False
         if not self._stamping or self._device is None:
@@ -113,14 +115,14 @@ class Recorder:
         if self.recording:
             self.timeline.enter(code)
             self._stamp()
-            if self._ranges is not None:
-                self._ranges.enter(code)
+            if self.ranges is not None:
+                self.ranges.enter(code)
 
     def exit(self) -> None:
         """Closes the phase opened last and goes back to the one around it."""
         if self.recording:
-            if self._ranges is not None:
-                self._ranges.exit()
+            if self.ranges is not None:
+                self.ranges.exit()
             self.timeline.exit()
             self._stamp()
 
@@ -135,8 +137,8 @@ class Recorder:
             self._interrupted = None
             self._switch(code)
             self._note_wait(ticket)
-            if self._ranges is not None:
-                self._ranges.begin_mark(code)
+            if self.ranges is not None:
+                self.ranges.begin_mark(code)
 
     def wait(self, ticket: int) -> int:
         """Starts a segment that is the wait for a collective and stays in its phase, until `resume`.
@@ -160,8 +162,8 @@ class Recorder:
                 now_ns = self._switch(interrupted[0])
                 self._note_wait(interrupted[1])
                 return now_ns
-            if self._ranges is not None:
-                self._ranges.end_mark()
+            if self.ranges is not None:
+                self.ranges.end_mark()
             return self._switch(self.timeline.phase)
         return 0
 
@@ -171,8 +173,8 @@ class Recorder:
         if self.recording and not timeline.lost and timeline.codes[timeline.count - 1] != timeline.phase:
             timeline.codes[timeline.count - 1] = timeline.phase
             self._issued.retract(self._position)
-            if self._ranges is not None:
-                self._ranges.end_mark()
+            if self.ranges is not None:
+                self.ranges.end_mark()
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Counts what this step has processed."""
@@ -240,9 +242,7 @@ class Recorder:
         """
         if wait:
             self._collect_from_device(wait=True)
-        taken = []
-        while self._finished:
-            taken.append(settle(self._finished.popleft()))
+        taken = [settle(self._finished.popleft()) for _ in range(len(self._finished))]
         self._taken += len(taken)
         self.rows_lost = self._put - self._taken - len(self._finished)
         return taken

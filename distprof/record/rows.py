@@ -16,17 +16,20 @@ _PHASES_HOST, _PHASES_DEVICE = (COLUMN[f"{PHASES[0]}_{clock}_ns"] for clock in (
 _WAITS_HOST, _WAITS_DEVICE = (COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"] for clock in ("host", "device"))
 
 
-def pack_row(record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes: int | None) -> FloatArray:
+def pack_row(
+    record: StepRecord, *, memory_bytes: int | None, memory_peak_bytes: int | None, window: bool = False
+) -> FloatArray:
     """One step as a row, ``[ROW_WIDTH]``; NaN: not measured.
 
     Args:
         record: The step.
         memory_bytes: Memory in use, read when the step was packed.
         memory_peak_bytes: The largest so far, read when the step was packed.
+        window: Whether the step ran under a kernel window.
     """
     facts: dict[str, float | None] = {
         "step": record.step, "warmup": record.warmup, "failed": record.failed, "shadow": record.shadow,
-        "micro_steps": record.micro_steps,
+        "window": window, "micro_steps": record.micro_steps,
         "tokens": record.tokens, "begin_host_ns": record.segments.begin_ns, "step_host_ns": record.step_host_ns,
         "step_device_ns": record.step_device_ns, "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
         "loss": record.scalars[0], "grad_norm": record.scalars[1],

@@ -38,6 +38,7 @@ class Scribe:
         self._unwritten = 0
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
+        self._window = range(0)
 
     def take(self, wait: bool) -> list[FloatArray]:
         """Packs and writes what has finished, and returns the rows.
@@ -50,10 +51,17 @@ class Scribe:
             return []
         self._last.extend(records)
         in_use, peak = read_memory(self._device)
-        rows = [pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak) for record in records]
+        rows = [
+            pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
+            for record in records
+        ]
         with self._lock:
             self._write(rows, records)
         return rows
+
+    def mark_window(self, steps: range) -> None:
+        """Marks these steps as under a kernel window. Call it before the first of them begins."""
+        self._window = steps
 
     def note(self, text: str) -> None:
         """Keeps a note on what could not be measured, for the end of the file."""

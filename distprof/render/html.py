@@ -37,7 +37,8 @@ from distprof.report import Report
 
 TEXT_LIMIT = 1_000
 COMMUNICATION_HEADS = (
-    "collective", "count", "payload", "busy, host clock", "exposed", "overlapped", "exposed, device clock",
+    "collective", "count", "payload", "busy, host clock", "exposed", "overlapped", "busy, device clock",
+    "exposed", "overlapped",
 )  # fmt: skip
 RANK_HEADS = (
     "rank", "host", "device", "name", "FLOP/s", "MFU", "memory peak", "busy", "power", "temp.", "last step", "ended",
@@ -167,7 +168,8 @@ def _tabulate_communication(report: Report) -> str:
             show(kind.kind), show_range(kind.count_per_step, format_count),
             show_range(kind.bytes_per_step, format_bytes), show_range(kind.busy_host_ns, format_time),
             show_range(kind.exposed_host_ns, format_time), show_range(kind.overlapped_host_ns, format_time),
-            show_range(kind.exposed_device_ns, format_time),
+            show_range(kind.busy_device_ns, format_time), show_range(kind.exposed_device_ns, format_time),
+            show_range(kind.overlapped_device_ns, format_time),
         ]
         for kind in report.communication
     ]  # fmt: skip

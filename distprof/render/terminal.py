@@ -31,6 +31,7 @@ from distprof.render.units import (
 )
 from distprof.render.verdict import describe_clocks, describe_stall, describe_verdict
 from distprof.report import Headline, RankReport, Report, Spread
+from distprof.run import TRACED
 
 MAX_ALERTS = 12
 MAX_NOTES = 20
@@ -95,6 +96,8 @@ def _describe_end(rank: RankReport) -> End | None:
     if rank.ended is None:
         one, several = f"is missing {one}: its stream stops", f"are missing {several}: their streams stop"
         return 1, f"{one} without a word (killed?)", f"{several} without a word (killed?)"
+    if rank.ended == TRACED:
+        return None
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""

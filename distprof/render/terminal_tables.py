@@ -158,12 +158,16 @@ def tabulate_communication(report: Report, console: Console) -> list[RenderableT
         ("busy", [show_range(kind.busy_host_ns, format_time) for kind in kinds]),
         ("exposed", [show_range(kind.exposed_host_ns, format_time) for kind in kinds]),
         ("overlapped", [show_range(kind.overlapped_host_ns, format_time) for kind in kinds]),
+        ("busy, device", [show_range(kind.busy_device_ns, format_time) for kind in kinds]),
         ("exposed, device", [show_range(kind.exposed_device_ns, format_time) for kind in kinds]),
+        ("overlapped, device", [show_range(kind.overlapped_device_ns, format_time) for kind in kinds]),
     ]
     columns = [column for column in columns if any(cell != NOT_MEASURED for cell in column[1])]
     choices = (columns, columns[:-1], columns[:4])
     tables = (_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
-    return [*_head("communication: per step and rank, host clock"), choose_fitting(tables, console)]
+    on_host = any(head in ("busy", "exposed") for head, _ in columns)
+    title = "communication: per step and rank" + (", host clock" if on_host else "")
+    return [*_head(title), choose_fitting(tables, console)]
 
 
 def choose_fitting(tables: Iterable[Table], console: Console) -> Table:

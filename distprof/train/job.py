@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +13,13 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.compose import to_yaml
-from distprof.config import Config, WandbConfig
+from distprof.config import Config, ProfileConfig, WandbConfig
 from distprof.folder import read_run, write_whole
 from distprof.render.files import write_files
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_log import WandbLogger
-from distprof.run import FloatArray, RankInfo, RunMeta
+from distprof.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.start import Job, start_profiler
 from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
@@ -47,7 +48,8 @@ class Audience:
             self._wandb = WandbLogger.start(
                 meta=meta, config=self._config.logger, folder=folder, say=self.say, peaks=peaks
             )
-        self._progress = StepProgress(self._console, self._config.train.warmup_steps + self._config.train.steps)
+        total = self._config.train.warmup_steps + self._config.train.steps + self._config.profile.window_steps
+        self._progress = StepProgress(self._console, total)
         return self.show
 
     def show(self, rows: FloatArray) -> None:
@@ -68,7 +70,7 @@ class Audience:
 
     def report(self, folder: Path) -> None:
         """Reads the run back, reports it, and closes W&B."""
-        run = read_run(folder)
+        run = _read_finished(folder)
         report = analyze(run)
         try:
             write_files(folder, run, report)
@@ -109,7 +111,7 @@ def run_job(
         require_memory(config, work.parameters, num_ranks=world.identity.local_world_size)
     job = start_profiler(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
-        profile=config.profile, hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
+        profile=_place_window(config), hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
         work=work, notes=notes, timeout_s=config.group_timeout_s,
         arguments=arguments, say=audience.say, on_start=audience.start,
     )  # fmt: skip
@@ -136,7 +138,20 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
     train(
         config.train, strategy=strategy, batches=batches, profiler=job.profiler,
         inject=make_injection(config.inject, world.rank), device=world.device,
+        window_steps=config.profile.window_steps,
     )  # fmt: skip
+
+
+def _read_finished(folder: Path) -> Run:
+    """The run of a job whose ranks have all written what they had."""
+    return read_run(folder)
+
+
+def _place_window(config: Config) -> ProfileConfig:
+    """A kernel window stands after the measured steps, unless told otherwise."""
+    after = config.train.warmup_steps + config.train.steps
+    first = config.profile.kernel_from
+    return dataclasses.replace(config.profile, kernel_from=after if first is None else first)
 
 
 def _describe_strategy(config: Config) -> str:

@@ -22,8 +22,9 @@ def train(
     profiler: Profiler,
     inject: Callable[[Phase, int], None],
     device: torch.device,
+    window_steps: int = 0,
 ) -> None:
-    """Runs the warm-up and the measured steps. Collective.
+    """Runs the warm-up, the measured steps, and those of a kernel window. Collective.
 
     Args:
         config: Sizes and mode.
@@ -32,9 +33,10 @@ def train(
         profiler: Is told every phase.
         inject: Called at the start of every phase, once per step.
         device: Where the model is.
+        window_steps: Steps on top, of which the profiler takes as many for its kernel window.
     """
     torch.set_grad_enabled(config.mode != "forward")
-    for step in range(config.warmup_steps + config.steps):
+    for step in range(config.warmup_steps + config.steps + window_steps):
         with profiler.step(warmup=step < config.warmup_steps):
             total: Tensor | None = None
             for micro_step in range(config.grad_accum):

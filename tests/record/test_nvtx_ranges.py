@@ -28,7 +28,7 @@ class FakeNvtx(SimpleNamespace):
         assert domain == DOMAIN
         self.open.pop()
 
-    def start_range(self, message: str, *, domain: str, category: str, payload: int) -> int:
+    def start_range(self, message: str, *, domain: str, category: str, payload: int = -1) -> int:
         assert domain == DOMAIN
         self.marks[len(self.log)] = message
         self.log.append((f"<{message}", category, payload))
@@ -97,3 +97,15 @@ def test_without_a_tool_nothing_is_imported() -> None:
     code = "import distprof.start, sys; assert 'nvtx' not in sys.modules"
     done: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_measured_range_and_the_mark_inside_it(nvtx: FakeNvtx) -> None:
+    ranges = make_ranges()
+    ranges.end_measured()
+    ranges.begin_measured()
+    ranges.name_rank()
+    ranges.end_measured()
+    ranges.end_measured()
+    name = ("rank=1 world=4 host=node pid=77", "meta", -1)
+    assert nvtx.log == [name, ("<measured", "meta", -1), name, ("measured>", "", -1)]
+    assert nvtx.marks == {}

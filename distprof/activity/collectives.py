@@ -1,0 +1,106 @@
+"""The collectives of a traced rank, step by step, as a live rank would have told them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from distprof.activity.intervals import measure_within, subtract, unite
+from distprof.activity.kernel_names import classify_collective
+from distprof.activity.partition import Segments
+from distprof.activity.steps import Steps, find_collectives, launch_times
+from distprof.collective_lines import MAX_ORDERS, GroupInfo, Issue, Order, RankCollectives
+from distprof.run import PHASES, CollectiveKind, Phase
+from distprof.trace import IntArray, Trace
+
+UNNAMED_GROUP = "communicator"
+"""Collectives of files that name no group: those of one stream belong together, in the order the streams appear."""
+
+
+def list_collectives(trace: Trace, steps: Steps, segments: Segments, *, origin_ns: int) -> tuple[RankCollectives, ...]:
+    """The steps' collectives by their order, as `distprof.matching` takes them.
+
+    A collective arrives when its kernel begins: then the rank's device is ready. It belongs to the step that launched
+    it, or else the step it began in. Exposed is the part in which nothing but collectives ran.
+    """
+    if not len(steps.number):
+        return ()
+    rows = np.flatnonzero(find_collectives(trace))
+    launch_ns = launch_times(trace)[rows]
+    step = np.searchsorted(steps.begin_ns, launch_ns, side="right") - 1
+    inside = (step >= 0) & (launch_ns < steps.end_ns[np.maximum(step, 0)])
+    rows, step, launch_ns = rows[inside], step[inside], launch_ns[inside]
+    if not len(rows):
+        return ()
+    codes, groups = _name_groups(trace, rows)
+    issues = _list_issues(trace, segments, rows, launch_ns, codes)
+    gpu = trace.gpu
+    seen = (gpu.begin_ns[rows] - origin_ns, gpu.end_ns[rows] - origin_ns, _measure_exposed(trace, rows))
+    return _tabulate(steps, step, issues, groups, np.stack(seen, axis=1))
+
+
+def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
+    """A code per collective, and the groups by code."""
+    gpu = trace.gpu
+    keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - gpu.stream[rows])
+    distinct, first, codes = np.unique(keys, return_index=True, return_inverse=True)
+    unnamed = sorted((int(first[place]), place) for place in range(len(distinct)) if distinct[place] < 0)
+    numbers = {place: number for number, (_, place) in enumerate(unnamed)}
+    groups = {}
+    for place, key in enumerate(distinct.tolist()):
+        name = trace.names[key] if key >= 0 else f"{UNNAMED_GROUP} {numbers[place]}"
+        ranks = trace.head.group_ranks.get(name) if key >= 0 else None
+        everyone = ranks is None or len(ranks) == trace.head.world_size
+        groups[place] = GroupInfo(name=name, ranks=None if everyone else ranks)
+    return codes.reshape(-1), groups
+
+
+def _list_issues(
+    trace: Trace, segments: Segments, rows: IntArray, launch_ns: IntArray, groups: IntArray
+) -> list[Issue]:
+    kinds: dict[int, CollectiveKind] = {}
+    for code in np.unique(trace.gpu.name[rows]).tolist():
+        kind = classify_collective(trace.names[code])
+        assert kind is not None
+        kinds[code] = kind
+    place = segments.locate(launch_ns)
+    phases = segments.code[np.maximum(place, 0)]
+    sizes_bytes = np.maximum(trace.gpu.size_bytes[rows], 0)
+    return [
+        Issue(kinds[name], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size)
+        for name, group, phase, size in zip(
+            trace.gpu.name[rows].tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
+        )
+    ]
+
+
+def _measure_exposed(trace: Trace, rows: IntArray) -> IntArray:
+    """The part of each collective in which nothing but collectives ran, ns."""
+    gpu = trace.gpu
+    other = ~find_collectives(trace)
+    alone = subtract(unite(gpu.begin_ns[rows], gpu.end_ns[rows]), unite(gpu.begin_ns[other], gpu.end_ns[other]))
+    return measure_within(alone, (gpu.begin_ns[rows], gpu.end_ns[rows]))
+
+
+def _tabulate(
+    steps: Steps, step: IntArray, issues: list[Issue], groups: Mapping[int, GroupInfo], times_ns: IntArray
+) -> tuple[RankCollectives, ...]:
+    """Args: ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
+    by_step = np.argsort(step, kind="stable")
+    by_order: dict[Order, list[IntArray]] = {}
+    for part in np.split(by_step, np.flatnonzero(np.diff(step[by_step])) + 1):
+        key = tuple(issues[place] for place in part.tolist())
+        if key in by_order or len(by_order) < MAX_ORDERS:
+            by_order.setdefault(key, []).append(part)
+    tables = []
+    for key, parts in by_order.items():
+        times = np.stack([times_ns[part] for part in parts]).astype(np.float64)
+        tables.append(
+            RankCollectives(
+                order=key, groups={issue.group: groups[issue.group] for issue in key},
+                steps=steps.number[[int(step[part[0]]) for part in parts]],
+                arrival_ns=times[:, :, 0], end_ns=times[:, :, 1], exposed_ns=times[:, :, 2],
+            )
+        )  # fmt: skip
+    return tuple(tables)

@@ -1,0 +1,78 @@
+"""How long was the host inside calls of the device's API, and in which did it wait for the device? Host time, ns.
+
+A call belongs to the window it begins in. The runtime's calls are made of calls of the driver, and some tools list
+both: what lies inside another call of the same thread is not counted again.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.activity.kernels import find_begun
+from distprof.rank_activity import SyncTotal
+from distprof.trace import Calls, IntArray, Trace
+
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
+"""Versions, and variants with a stream per thread."""
+_WAITS = re.compile(
+    r"(cuda|hip)(Device|Thread|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
+    r"|(cuda|hip)Memcpy((2D|3D)|(2D)?(To|From)(Symbol|Array)|WithStream)?|hipMemcpy(HtoD|DtoH)|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?"
+    r"|cuMemcpy(2D|2DUnaligned|3D)|(cuda|hip)Free|cuMemFree"
+)
+
+
+def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]:
+    """The calls that wait for the device, longest total first: synchronisations, copies that are not asynchronous, and
+    the freeing of device memory.
+
+    Args:
+        trace: One process.
+        windows: Begins and ends of the measured steps on the host, ns, ``[num, 2]``; None: everything counts.
+    """
+    calls = trace.calls
+    plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
+    waits = sorted(code for code, name in plain.items() if _WAITS.fullmatch(name))
+    rows = np.flatnonzero(np.isin(calls.name, np.array(waits, dtype=np.int64)))
+    rows = rows[find_outermost(calls, rows)]
+    rows = rows[find_begun(calls.begin_ns[rows], windows)]
+    found: dict[str, tuple[int, int]] = {}
+    for code in waits:
+        own = rows[calls.name[rows] == code]
+        count, total_ns = found.get(plain[code], (0, 0))
+        found[plain[code]] = count + len(own), total_ns + int((calls.end_ns[own] - calls.begin_ns[own]).sum())
+    totals = [SyncTotal(name=name, count=count, total_ns=ns) for name, (count, ns) in found.items() if count]
+    return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
+
+
+def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
+    """Time in API calls, ns, summed over threads. None: the trace has no calls."""
+    calls = trace.calls
+    if not len(calls.begin_ns):
+        return None
+    rows = np.arange(len(calls.begin_ns))
+    rows = rows[find_outermost(calls, rows)]
+    rows = rows[find_begun(calls.begin_ns[rows], windows)]
+    return int((calls.end_ns[rows] - calls.begin_ns[rows]).sum())
+
+
+def name_call(name: str) -> str:
+    """The call's name without its version: ``cuMemcpyHtoD_v2_ptds`` is ``cuMemcpyHtoD``."""
+    return _SUFFIX.sub("", name)
+
+
+def find_outermost(calls: Calls, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Which of some calls lie in no other of them on the same thread, ``[num_rows]``; those that take no time do not
+    count."""
+    begin_ns, end_ns = calls.begin_ns[rows], calls.end_ns[rows]
+    ends_ns = np.sort(end_ns)
+    base = np.unique(calls.thread[rows], return_inverse=True)[1].reshape(-1) * (len(rows) + 1)
+    before = base + np.searchsorted(ends_ns, begin_ns, side="right")  # ends that are over at the begin
+    reached = base + np.searchsorted(ends_ns, end_ns, side="left") + 1
+    order = np.lexsort((-end_ns, begin_ns, base))
+    reached_before = np.concatenate(([0], np.maximum.accumulate(reached[order])[:-1]))
+    outermost = np.zeros(len(rows), dtype=bool)
+    outermost[order] = before[order] >= reached_before
+    return outermost & (end_ns > begin_ns)

@@ -1,0 +1,48 @@
+"""One trace to the facts that are kept of its rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distprof.activity.device import describe_other_devices, measure_device
+from distprof.activity.host_calls import total_calls, total_syncs
+from distprof.activity.kernels import total_copies, total_kernels
+from distprof.activity.queue import measure_queue
+from distprof.activity.ranges import total_ranges
+from distprof.rank_activity import RankActivity
+from distprof.trace import IntArray, Trace
+
+
+def reduce_trace(
+    trace: Trace, *, rank: int, num_steps: int, host_windows: IntArray | None, device_windows: IntArray | None
+) -> RankActivity:
+    """Adds up what a trace says of the measured steps.
+
+    Args:
+        trace: One process.
+        rank: Whom the job takes the process for.
+        num_steps: Measured steps that the windows hold; 0: none are known.
+        host_windows: Begin and end of each measured step on the host, ns, ``[num, 2]``, in order, disjoint: for calls
+            and ranges. None: the whole trace.
+        device_windows: The same on the device's timeline, where a step's work runs later: for the rest. None with
+            ``host_windows``: not known, so the host's are taken, and a note says so.
+    """
+    notes = []
+    if device_windows is None and host_windows is not None:
+        device_windows = host_windows
+        if len(trace.gpu.begin_ns):
+            notes.append("no launch is known: a step's device time is what ran while the step was open on the host")
+    if (others := describe_other_devices(trace)) is not None:
+        notes.append(others)
+    return RankActivity(
+        head=replace(trace.head, notes=(*trace.head.notes, *notes)),
+        rank=rank,
+        num_steps=num_steps,
+        device=measure_device(trace, device_windows),
+        queue=measure_queue(trace, device_windows),
+        kernels=total_kernels(trace, device_windows),
+        copies=total_copies(trace, device_windows),
+        syncs=total_syncs(trace, host_windows),
+        ranges=total_ranges(trace, window=host_windows),
+        calls_ns=total_calls(trace, host_windows),
+    )

@@ -1,0 +1,83 @@
+"""A trace reduced to the facts of one rank: what a worker hands back of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.activity.collectives import list_collectives
+from distprof.activity.partition import MAX_PHASE_RANGES, Segments, partition_steps
+from distprof.activity.phase_names import NameMap
+from distprof.activity.reduce import reduce_trace
+from distprof.activity.rows import device_windows, fill_rows
+from distprof.activity.steps import Steps, find_device_clock, find_steps
+from distprof.collective_lines import RankCollectives
+from distprof.rank_activity import RankActivity
+from distprof.run import ROW_WIDTH, FloatArray
+from distprof.run import Segments as StepSegments
+from distprof.stream import MAX_SEGMENTS
+from distprof.trace import Trace, TraceHead
+
+MAX_TIMELINES = 50
+"""Steps of a rank whose segments are kept for the timeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRank:
+    """What one trace says: rows and collectives as of a live rank, and the device's activity. Times of day are ns from
+    ``origin_ns``, so that float64 holds them exactly."""
+
+    head: TraceHead
+    origin_ns: int
+    """On the file's clock: the first step's begin."""
+    rows: FloatArray
+    """``[num_steps, ROW_WIDTH]``; no row: no steps are known."""
+    segments: dict[int, StepSegments]
+    """By step."""
+    collectives: tuple[RankCollectives, ...]
+    activity: RankActivity
+    """Its rank is -1 until the job's ranks are known."""
+    notes: tuple[str, ...]
+
+
+def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
+    """Reduces a trace. The window of the activity is the measured steps, or the whole trace without steps."""
+    steps = find_steps(trace, names)
+    notes = list(trace.head.notes)
+    if not len(steps.number):
+        notes.append("no range is a step: device time and kernels are of the whole trace (--step PATTERN names steps)")
+        activity = reduce_trace(trace, rank=-1, num_steps=0, host_windows=None, device_windows=None)
+        return TracedRank(
+            head=trace.head, origin_ns=0, rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity,
+            notes=tuple(notes),
+        )  # fmt: skip
+    segments, clock = partition_steps(trace, steps, names), find_device_clock(trace)
+    origin_ns = int(steps.begin_ns[0])
+    if not segments.named:
+        notes.append("no range stands for a phase: phases are n/a (--phase PHASE=PATTERN names them)")
+    if segments.left_out:
+        notes.append(f"{segments.left_out} ranges beyond the first {MAX_PHASE_RANGES} were not read as phases")
+    measured = ~steps.warmup
+    on_device = None if clock is None else device_windows(steps, clock)[measured]
+    activity = reduce_trace(
+        trace, rank=-1, num_steps=int(measured.sum()), host_windows=steps.windows(), device_windows=on_device
+    )
+    return TracedRank(
+        head=trace.head, origin_ns=origin_ns, rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
+        segments=_keep_timelines(steps, segments, origin_ns) if segments.named else {},
+        collectives=list_collectives(trace, steps, segments, origin_ns=origin_ns), activity=activity,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _keep_timelines(steps: Steps, segments: Segments, origin_ns: int) -> dict[int, StepSegments]:
+    kept: dict[int, StepSegments] = {}
+    long_ns = np.diff(segments.border_ns)
+    for place, number in enumerate(steps.number[:MAX_TIMELINES].tolist()):
+        own = np.flatnonzero(segments.step == place)
+        kept[number] = StepSegments(
+            begin_ns=int(steps.begin_ns[place]) - origin_ns, codes=tuple(segments.code[own[:MAX_SEGMENTS]].tolist()),
+            durations_ns=tuple(long_ns[own[:MAX_SEGMENTS]].tolist()), truncated=len(own) > MAX_SEGMENTS,
+        )  # fmt: skip
+    return kept

@@ -1,0 +1,30 @@
+"""What shares of a trace are shares of: the time of a rank's steps on the host, and of its device's work."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.rank_activity import RankActivity
+from distprof.run import COLUMN, Run
+
+
+def sum_steps_ns(run: Run, item: RankActivity) -> float | None:
+    """Host time of the steps that a rank's trace holds, ns: their mean times their number. None: no step is known.
+
+    They are the steps that the traces tell of; without such, those under a kernel window, else all measured ones.
+    """
+    place = next((place for place, info in enumerate(run.ranks) if info.rank == item.rank), None)
+    if place is None or not item.num_steps:
+        return None
+    rows = (run.rows if run.traced_rows is None else run.traced_rows)[place]
+    step_ns = rows[:, COLUMN["step_host_ns"]]
+    counted = np.isfinite(step_ns) & (rows[:, COLUMN["warmup"]] == 0) & (rows[:, COLUMN["failed"]] == 0)
+    under_window = counted & (rows[:, COLUMN["window"]] == 1)
+    chosen = step_ns[under_window if under_window.any() else counted]
+    return float(chosen.mean()) * item.num_steps if len(chosen) else None
+
+
+def measure_busy_ns(item: RankActivity) -> int:
+    """How long anything at all ran on a rank's device in the window, ns; 0 without a device."""
+    device = item.device
+    return 0 if device is None else device.compute_ns + device.memory_ns + device.idle_communication_ns

@@ -1,0 +1,66 @@
+"""What a capture must not hold: nsys writes the environment and the command line of the job into its report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from distprof.errors import UsageError
+from distprof.redact import MIN_SECRET_LENGTH, is_secret_name
+
+_SECRET_WORDS = re.compile(
+    r"(^|_)(auth|cookie|cred|creds|credentials?|jwt|keys?|pass|passphrase|passwd|password|pat|secrets?|tokens?)(_|$)",
+    re.I,
+)
+"""Stricter than `is_secret_name`: to leave out a variable too many costs less than to write a key."""
+_LOGIN_IN_URL = re.compile(r"://[^/\s@]+@")
+NEVER_SECRET = frozenset(("PATH", "HOME", "PWD", "PYTHONPATH", "LD_LIBRARY_PATH", "SHELL", "TMPDIR", "USER"))
+
+
+def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment without anything that may be secret, and the names of what was left out.
+
+    A variable is left out for its name, for a login inside a URL, and for holding the value of a secret one.
+    """
+    secrets = _find_values(environment)
+    dropped = tuple(
+        sorted(
+            name
+            for name, value in environment.items()
+            if name not in NEVER_SECRET
+            and (_may_be_secret(name) or _LOGIN_IN_URL.search(value) or any(secret in value for secret in secrets))
+        )
+    )
+    return {name: value for name, value in environment.items() if name not in dropped}, dropped
+
+
+def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
+    """Refuses a command line that would carry a secret into the report.
+
+    Raises:
+        UsageError: An argument names something secret, holds a login in a URL, or the value of a secret variable.
+    """
+    named_by_value = {value: name for name, value in environment.items() if value in _find_values(environment)}
+    remedy = "nsys would write it into its report: leave it out, or let the program read it from a file"
+    for argument in arguments:
+        for piece in re.split(r"[,\s{}]+", argument):
+            *names, value = re.split(r"[=:]", piece) if "://" not in piece else piece.split("=")
+            if value and (secret := next(filter(is_secret_name, names), None)) is not None:
+                raise UsageError(f"{secret.lstrip('+~-')}: holds a secret, and {remedy}")
+            if _LOGIN_IN_URL.search(piece):
+                raise UsageError(
+                    f"{names[0].lstrip('+~-') if names else 'an argument'}: a URL with a login, and {remedy}"
+                )
+        for secret, name in named_by_value.items():
+            if secret in argument:
+                raise UsageError(f"an argument holds the value of {name}, and {remedy}")
+
+
+def _find_values(environment: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(
+        value for name, value in environment.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH
+    )
+
+
+def _may_be_secret(name: str) -> bool:
+    return is_secret_name(name) or bool(_SECRET_WORDS.search(name))

@@ -1,0 +1,197 @@
+"""Ranks read from traces, put together as one run; or added to the run they were recorded in."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from distprof.activity.traced_rank import TracedRank
+from distprof.errors import DataError
+from distprof.importers.align import align_clocks
+from distprof.matching import match_collectives
+from distprof.run import (
+    COLUMN,
+    TRACED,
+    ClockReading,
+    DeviceSnapshot,
+    FloatArray,
+    Peak,
+    RankInfo,
+    Run,
+    RunMeta,
+    make_rows,
+)
+from distprof.trace import TraceHead
+
+BY_ORDER = "process order"
+"""What an importer says of ranks that it counted itself."""
+UNSAID = "n/a"
+UNIX_NS = 10**18
+"""Times beyond this are of the Unix clock: since 2001."""
+MAX_SPAN_NS = 2**51
+"""About 26 days. Traces further apart are of different clocks, and each counts from its own first step."""
+
+
+def assemble_run(traced: Sequence[TracedRank]) -> Run:
+    """One run out of traces of one job.
+
+    Raises:
+        DataError: Two traces are of one rank, or name worlds of different sizes.
+    """
+    placed = place_ranks(traced)
+    ranks, own = list(placed), _shift(list(placed.values()))
+    world_size = _find_world(own, ranks)
+    axis, rows = _align_rows(own)
+    collectives, parted = match_collectives(
+        ranks, [item.collectives for item in own], axis.astype(np.int64), world_size=world_size
+    )
+    readings = align_clocks(ranks, [item.head.host for item in own], collectives)
+    if strangers := sorted(set(ranks) - {reading.rank for reading in readings}) if len(ranks) > 1 else []:
+        parted = (*parted, _say_incomparable(strangers, ranks[0]))
+    return Run(
+        meta=_describe_job(own, world_size, readings), rows=rows, warnings=parted, collectives=collectives,
+        ranks=tuple(_describe_rank(rank, item) for rank, item in zip(ranks, own, strict=True)),
+        segments={
+            (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
+        },
+        activity=tuple(dataclasses.replace(item.activity, rank=rank) for rank, item in placed.items()),
+    )  # fmt: skip
+
+
+def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
+    """A run with what traces say of its ranks. Its own rows stay as they are; the traces' stand beside them.
+
+    Raises:
+        DataError: A trace is of no rank of the run, or two are of one rank.
+    """
+    placed = place_ranks(traced)
+    known = {info.rank: position for position, info in enumerate(run.ranks)}
+    if strangers := [rank for rank in placed if rank >= run.meta.world_size]:
+        path = placed[strangers[0]].head.path
+        raise DataError(f"{path}: rank {strangers[0]}, and the run has {run.meta.world_size} ranks: name traces of it")
+    axis = run.column("step")[0] if len(run.ranks) else np.empty(0)
+    for column in run.column("step"):
+        axis = np.where(np.isfinite(axis), axis, column)
+    rows = make_rows(len(run.ranks), run.rows.shape[1])
+    for rank, item in placed.items():
+        if rank in known:
+            there = np.isin(item.rows[:, COLUMN["step"]], axis)
+            at = np.searchsorted(axis, item.rows[there, COLUMN["step"]])
+            rows[known[rank], at] = item.rows[there]
+    notes = [f"rank {rank}'s trace: {note}" for rank, item in placed.items() for note in item.notes]
+    activity = tuple(dataclasses.replace(item.activity, rank=rank) for rank, item in placed.items())
+    return dataclasses.replace(run, activity=activity, traced_rows=rows, warnings=(*run.warnings, *notes))
+
+
+def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
+    """Traces by rank, ascending. Those whose files do not say get the free ranks, in the order read.
+
+    Raises:
+        DataError: Two traces say that they are of one rank.
+    """
+    placed: dict[int, TracedRank] = {}
+    for item in traced:
+        rank = item.head.rank
+        if rank is None or item.head.rank_source == BY_ORDER:
+            continue
+        if rank in placed:
+            other = placed[rank].head
+            both = f"{other.path} and {item.head.path}"
+            raise DataError(f"{both}: both are of rank {rank}: name one trace per rank of one job")
+        placed[rank] = item
+    free = (rank for rank in range(len(traced) + max(placed, default=0) + 1) if rank not in placed)
+    placed |= {
+        next(free): item for item in traced if item.head.rank is None or item.head.rank_source == BY_ORDER
+    }  # fmt: skip
+    return dict(sorted(placed.items()))
+
+
+def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
+    """What the files say, unless they counted it themselves; at least the ranks that are there."""
+    said: dict[int, TraceHead] = {}
+    for item in own:
+        if item.head.world_size is not None and item.head.rank_source != BY_ORDER:
+            said.setdefault(item.head.world_size, item.head)
+    if len(said) > 1:
+        (first, one), (second, other) = list(said.items())[:2]
+        raise DataError(f"{one.path} is of a world of {first} ranks, {other.path} of {second}: name traces of one job")
+    return max([*said, ranks[-1] + 1])
+
+
+def _say_incomparable(strangers: Sequence[int], first: int) -> str:
+    some = ", ".join(map(str, strangers[:8])) + (", ..." if len(strangers) > 8 else "")
+    return (
+        f"clocks of rank {some} and rank {first} are not compared: too few collectives that both leave together, so "
+        "nothing is said about waiting between them"
+    )
+
+
+def _shift(own: list[TracedRank]) -> list[TracedRank]:
+    """The same with all times of day counted from the first step of the job, as far as one clock goes."""
+    origins = [item.origin_ns for item in own if len(item.rows)]
+    if not origins or max(origins) - min(origins) > MAX_SPAN_NS:
+        return own
+    return [_shift_one(item, item.origin_ns - min(origins)) if len(item.rows) else item for item in own]
+
+
+def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
+    rows = item.rows.copy()
+    rows[:, COLUMN["begin_host_ns"]] += by_ns
+    return dataclasses.replace(
+        item, rows=rows,
+        segments={
+            step: dataclasses.replace(kept, begin_ns=kept.begin_ns + by_ns) for step, kept in item.segments.items()
+        },
+        collectives=tuple(
+            dataclasses.replace(table, arrival_ns=table.arrival_ns + by_ns, end_ns=table.end_ns + by_ns)
+            for table in item.collectives
+        ),
+    )  # fmt: skip
+
+
+def _align_rows(own: Sequence[TracedRank]) -> tuple[FloatArray, FloatArray]:
+    """The numbers of all steps, and every rank's rows on them."""
+    numbers = [item.rows[:, COLUMN["step"]] for item in own]
+    axis = np.unique(np.concatenate(numbers))
+    rows = make_rows(len(own), len(axis))
+    for position, (item, steps) in enumerate(zip(own, numbers, strict=True)):
+        rows[position, np.searchsorted(axis, steps)] = item.rows
+    return axis, rows
+
+
+def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
+    head = item.head
+    on_device = item.activity.device is not None
+    name = head.device_name or ("GPU" if on_device else "CPU")
+    return RankInfo(
+        rank=rank, local_rank=0, host=head.host or f"host of rank {rank}", pid=head.pid,
+        device="cuda" if on_device else "cpu",
+        snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes),
+        peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
+        ended=TRACED, notes=(f"rank known from {head.rank_source}", *item.notes),
+    )  # fmt: skip
+
+
+def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence[ClockReading]) -> RunMeta:
+    heads = [item.head for item in own]
+    paths = [Path(head.path) for head in heads]
+    origins = [item.origin_ns for item in own if item.origin_ns > UNIX_NS]
+    started = datetime.fromtimestamp(min(origins) / 1e9, UTC).isoformat(timespec="seconds") if origins else UNSAID
+    name = paths[0].name if len(set(paths)) == 1 else paths[0].resolve().parent.name
+    tools = sorted({head.tool for head in heads})
+    files = len(set(paths))
+    who = repr([(head.path, head.pid, item.origin_ns) for head, item in zip(heads, own, strict=True)])
+    return RunMeta(
+        run_id=hashlib.sha256(who.encode()).hexdigest()[:16],
+        name=name, started_utc=started, world_size=world_size,
+        backend=next((head.backend for head in heads if head.backend), UNSAID),
+        device_type="cuda" if any(item.activity.device is not None for item in own) else "cpu",
+        strategy=UNSAID, precision=UNSAID, work=None, versions={}, git=None, config={},
+        notes=(f"read from {files:,} {' and '.join(tools)} file{'s' if files > 1 else ''}",),
+        clock_readings=tuple(readings),
+    )  # fmt: skip

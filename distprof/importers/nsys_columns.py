@@ -1,0 +1,190 @@
+"""Tables of a foreign SQLite file as columns, fast.
+
+SQLite joins the values of a column of many rows to one text, and NumPy takes that apart: nothing runs per row in
+Python, and SQLite works outside of Python's lock, so that several tables are read at once. Rows that do not come out as
+one whole number per column are read again one by one, where they are dropped and counted if they are at fault.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.importers.limits import Limits
+from distprof.importers.nsys_database import Database, cut_text
+from distprof.trace import UNKNOWN, IntArray
+
+CHUNK_ROWS = 50_000
+SLOW_CHUNK_ROWS = 1_000
+LAST_ROW = (1 << 63) - 1
+SEPARATOR = b"\x1f"
+
+
+class Texts(dict[bytes, int]):
+    """Different texts by number, in the order in which they came; all of them together bounded."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._left_bytes = limits.max_names_bytes
+        self.refused = 0
+        """How often a text found no room; its number is -1."""
+
+    def __missing__(self, text: bytes) -> int:
+        if len(text) > self._left_bytes:
+            self.refused += 1
+            return UNKNOWN
+        self._left_bytes -= len(text)
+        self[text] = number = len(self)
+        return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is read of a table. Values are whole numbers; the text, if any, becomes numbers of `Texts`."""
+
+    table: str
+    needed: tuple[str, ...]
+    """Columns that the table must have; a row without a value there is dropped."""
+    optional: Mapping[str, tuple[str, ...]]
+    """What else is read, by our own name: the first of these columns that is there and has a value; -1: none has."""
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Columns of one table."""
+
+    columns: Mapping[str, IntArray]
+    texts: Texts
+    """What the numbers in the column of text stand for."""
+    dropped: int
+    """Rows of which a value was not a whole number where one has to be."""
+
+    def __getitem__(self, name: str) -> IntArray:
+        return self.columns[name]
+
+
+def read_columns(database: Database, wanted: Wanted) -> Rows:
+    """All rows of a table, in the order in which the file has them. Warnings must be errors meanwhile.
+
+    Raises:
+        DataError: A needed column is not there, or the file is damaged.
+    """
+    with database.connect() as base:
+        return _Reader(database, base, wanted).read()
+
+
+class _Reader:
+    """Reads one table, chunk by chunk."""
+
+    def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
+        self._base, self._wanted = base, wanted
+        there = database.find_columns(base, wanted.table)
+        if missing := [name for name in wanted.needed if name not in there]:
+            raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
+        if "rowid" in map(str.lower, there):
+            raise DataError(f"{database.path}: {wanted.table} has a column rowid, which nsys never writes")
+        self._values = {name: f'"{name}"' for name in wanted.needed}
+        for name, spellings in wanted.optional.items():
+            known = [f'"{spelling}"' for spelling in spellings if spelling in there]
+            if known:
+                self._values[name] = known[0] if len(known) == 1 else f"coalesce({', '.join(known)})"
+        self._text = wanted.text if wanted.text in there else None
+        self._cut = cut_text(self._text, database.limits.max_name_bytes) if self._text else ""
+        self._texts = Texts(database.limits)
+        self._dropped = 0
+
+    def read(self) -> Rows:
+        parts = [self._read_fast(*chunk) or self._read_slowly(*chunk) for chunk in self._find_chunks()]
+        names = [*self._wanted.needed, *self._wanted.optional, *([self._wanted.text] if self._wanted.text else [])]
+        rows = sum(len(part[self._wanted.needed[0]]) for part in parts)
+        columns = {
+            name: np.concatenate([part[name] for part in parts])
+            if parts and name in parts[0]
+            else np.full(rows, UNKNOWN)
+            for name in names
+        }
+        return Rows(columns=columns, texts=self._texts, dropped=self._dropped)
+
+    def _find_chunks(self) -> Iterator[tuple[int, int]]:
+        """First and last row number; numbers may have gaps of any size."""
+        after = -LAST_ROW - 1
+        query = f"SELECT min(rowid) FROM {self._wanted.table} WHERE rowid >= ?"
+        while (first := self._base.execute(query, (after,)).fetchone()[0]) is not None:
+            last = min(first + CHUNK_ROWS - 1, LAST_ROW)
+            yield first, last
+            if last == LAST_ROW:
+                break
+            after = last + 1
+
+    def _read_fast(self, first: int, last: int) -> dict[str, IntArray] | None:
+        """The rows of a chunk; None: not every row has one whole number in every column."""
+        counts = [f"count({self._values[name]})" for name in self._wanted.needed]
+        joined = [
+            f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
+            for name, value in self._values.items()
+        ]
+        if self._text:
+            joined.append(f'group_concat("{self._text}" IS NOT NULL)')
+            joined.append(f"group_concat({self._cut}, char({SEPARATOR[0]}))")
+        query = f"SELECT count(*), {', '.join(counts + joined)} FROM {self._wanted.table} NOT INDEXED"
+        try:
+            rows, *found = self._base.execute(f"{query} WHERE rowid BETWEEN ? AND ?", (first, last)).fetchone()
+        except sqlite3.DataError:  # the text would be too long
+            return None
+        if any(count != rows for count in found[: len(counts)]):
+            return None
+        values = found[len(counts) :]
+        columns = {name: _parse(value, rows) for name, value in zip(self._values, values, strict=False)}
+        if self._text:
+            columns[self._text] = self._number_texts(_parse(values[-2], rows), values[-1])
+        whole = {name: column for name, column in columns.items() if column is not None}
+        return whole if len(whole) == len(columns) else None
+
+    def _number_texts(self, there: IntArray | None, joined: bytes | None) -> IntArray | None:
+        """Numbers of the texts in the rows that have one; None: it cannot be told which text is whose."""
+        parts = [] if joined is None else joined.split(SEPARATOR)
+        if there is None or len(parts) != np.count_nonzero(there):
+            return None
+        numbers = np.full(len(there), UNKNOWN)
+        numbers[there != 0] = np.fromiter(map(self._texts.__getitem__, parts), np.int64, len(parts))
+        return numbers
+
+    def _read_slowly(self, first: int, last: int) -> dict[str, IntArray]:
+        """The rows of a chunk that are as they have to be; the others are counted."""
+        values = ", ".join([*self._values.values(), self._cut or "NULL"])
+        query = f"SELECT {values} FROM {self._wanted.table} NOT INDEXED WHERE rowid BETWEEN ? AND ?"
+        cursor = self._base.execute(query, (first, last))
+        needed = len(self._wanted.needed)
+        kept: list[list[int]] = []
+        while rows := cursor.fetchmany(SLOW_CHUNK_ROWS):
+            for *numbers, text in rows:
+                if _is_whole(numbers, needed) and (text is None or isinstance(text, bytes)):
+                    filled = [UNKNOWN if number is None else number for number in numbers]
+                    kept.append([*filled, UNKNOWN if text is None else self._texts[text]])
+                else:
+                    self._dropped += 1
+        table = np.array(kept, np.int64).reshape(len(kept), len(self._values) + 1)
+        return {
+            name: table[:, place] for place, name in enumerate([*self._values, *([self._text] if self._text else [])])
+        }
+
+
+def _is_whole(numbers: Sequence[object], needed: int) -> bool:
+    """Whether all are whole numbers; behind those that are needed, None will do."""
+    return all(type(number) is int or (number is None and at >= needed) for at, number in enumerate(numbers))
+
+
+def _parse(joined: bytes | None, count: int) -> IntArray | None:
+    """Numbers, one per row; None: they are not."""
+    if not count:
+        return np.empty(0, np.int64)
+    try:
+        numbers = np.fromstring(joined or b"", np.int64, sep=",")
+    except (ValueError, DeprecationWarning):
+        return None
+    return numbers if len(numbers) == count else None

@@ -1,0 +1,78 @@
+"""Names of a capture: texts that stand in the rows, and texts that rows name by a number of StringIds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.importers.nsys_columns import Texts
+from distprof.importers.nsys_database import Database, decode
+from distprof.trace import UNKNOWN, IntArray
+
+NAMELESS = b""
+LOST = b"(name not in the file)"
+CROWDED = "(one of too many names)"
+ASKED_AT_ONCE = 5_000
+DENSE = 1 << 22
+"""Whole numbers that lie closer together than this are told apart without sorting them."""
+
+
+def number_values(values: IntArray) -> tuple[IntArray, IntArray]:
+    """The different values, ascending, and for each value which of them it is."""
+    if not len(values):
+        return values, values
+    low = int(values.min())
+    if int(values.max()) - low >= DENSE:
+        different, which = np.unique(values, return_inverse=True)
+        return different, which
+    there = np.zeros(int(values.max()) - low + 1, bool)
+    there[values - low] = True
+    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[values - low]
+
+
+class Names:
+    """Numbers for all names of a file. Numbers of `Texts` stay as they are; `finish` makes them numbers of names."""
+
+    def __init__(self, database: Database, texts: Texts) -> None:
+        self._database, self._texts = database, texts
+        self._lost = 0
+
+    def add(self, text: str) -> int:
+        """The number of a name of our own."""
+        return self._texts[text.encode()]
+
+    def find(self, strings: IntArray) -> IntArray:
+        """Numbers of the names that have these numbers in StringIds; -1 there has no name."""
+        different, which = number_values(strings)
+        known = self._read(different[different != UNKNOWN])
+        lost, nameless = (self._texts[text] for text in (LOST, NAMELESS))
+        numbers = [nameless if one == UNKNOWN else known.get(one, lost) for one in different.tolist()]
+        found = np.array(numbers, np.int64)[which]
+        self._lost += int(np.count_nonzero(found == lost)) if lost != UNKNOWN else 0
+        return found
+
+    def _read(self, strings: IntArray) -> dict[int, int]:
+        """Only the texts that are asked for: StringIds holds also what programs printed."""
+        found: dict[int, int] = {}
+        for begin in range(0, len(strings), ASKED_AT_ONCE):
+            asked = ", ".join(map(str, strings[begin : begin + ASKED_AT_ONCE].tolist()))
+            for string, text in self._database.read_texts("StringIds", "id", "value", f"WHERE id IN ({asked})"):
+                if string not in found:
+                    found[string] = self._texts[text]
+        return found
+
+    def finish(self) -> tuple[tuple[str, ...], IntArray, list[str]]:
+        """The names; for each number given so far, and behind them for -1, which name it is; and what to tell of it."""
+        size = self._database.limits.max_name_bytes
+        texts = [decode(text, size) for text in self._texts] + [CROWDED]
+        names = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+        long = sum(len(text) > size for text in self._texts)
+        notes = [
+            f"{count:,} {what}"
+            for count, what in (
+                (long, f"names longer than {size:,} bytes: cut"),
+                (self._texts.refused, f"rows whose names found no room: named {CROWDED!r}"),
+                (self._lost, "rows whose names are not in StringIds"),
+            )
+            if count
+        ]
+        return tuple(names), np.array([names[text] for text in texts], np.int64), notes

@@ -1,0 +1,133 @@
+"""The columns of a capture taken apart by process: one trace each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.importers.nsys_capture import Capture, Columns
+from distprof.importers.nsys_database import Database
+from distprof.importers.nsys_heads import Heads
+from distprof.importers.nsys_names import DENSE, number_values
+from distprof.trace import UNKNOWN, Activities, Calls, IntArray, Ranges, Trace
+
+MAX_PROCESSES = 4096
+
+
+def split_capture(database: Database, capture: Capture, *, all_processes: bool) -> list[Trace]:
+    """One trace per process with ranges, device activity or CUDA calls, by rank. ``all_processes``: the others too.
+
+    Raises:
+        DataError: There is none, or they are too many.
+    """
+    tables = (capture.gpu, capture.calls, capture.ranges, capture.os_calls)
+    parts = [_Parts(columns) for columns in tables]
+    of_interest = np.unique(np.concatenate([part.processes for part in parts[:3]]))
+    others = np.setdiff1d(parts[3].processes, of_interest)
+    keys = np.union1d(of_interest, others).tolist() if all_processes else of_interest.tolist()
+    if not keys:
+        raise DataError(f"{database.path}: no CUDA call, kernel or NVTX range: capture with nsys profile -t cuda,nvtx")
+    if len(keys) > MAX_PROCESSES:
+        raise DataError(f"{database.path}: {len(keys):,} processes: more than the {MAX_PROCESSES:,} that are read")
+    heads = Heads(database, capture, keys, keep_unmarked=all_processes)
+    notes = [*capture.notes, *heads.notes]
+    if len(others) and not all_processes:
+        notes.append(f"{len(others):,} processes only called the operating system: left out")
+    found = [_build(capture, heads, parts, key) for key in heads.kept]
+    return [_annotate(trace, notes) if place == 0 else trace for place, trace in enumerate(found)]
+
+
+class _Parts:
+    """Which rows of a table are of which process."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self.processes, which = number_values(columns["process"])
+        if len(self.processes) > 1:
+            self._order = np.argsort(which.astype(np.uint16 if len(self.processes) < 1 << 16 else np.int64), kind="stable")
+        sizes = np.bincount(which, minlength=len(self.processes))
+        self._ends = np.cumsum(sizes)
+        self._begins = self._ends - sizes
+
+    def find(self, process: int) -> Columns:
+        """The process' rows."""
+        at = int(np.searchsorted(self.processes, process))
+        if at == len(self.processes) or self.processes[at] != process:
+            return {name: values[:0] for name, values in self._columns.items()}
+        if len(self.processes) == 1:
+            return dict(self._columns)
+        rows = self._order[self._begins[at] : self._ends[at]]
+        return {name: values[rows] for name, values in self._columns.items()}
+
+
+def _build(capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int) -> Trace:
+    gpu, calls, ranges, os_calls = (part.find(process) for part in parts)
+    gpu, calls, os_calls = (_sort(columns) for columns in (gpu, calls, os_calls))
+    ranges = _sort_nested(ranges)
+    domains, has_default = heads.find_domains(process)
+    ranges["domain"] = _look_up(domains, ranges["domain"])
+    names = _shrink_names(capture.names, [(gpu, "name"), (calls, "name"), (os_calls, "name"), (ranges, "name"), (ranges, "domain")])
+    return Trace(
+        head=heads.describe(process, gpu["device"], names_default_domain=has_default),
+        names=names,
+        gpu=Activities(
+            begin_ns=gpu["begin_ns"], end_ns=gpu["end_ns"], name=gpu["name"], kind=gpu["kind"], device=gpu["device"],
+            stream=gpu["stream"], size_bytes=gpu["size_bytes"], copy=gpu["copy"], pageable=gpu["pageable"],
+            call=_find_calls(gpu["correlation"], calls["correlation"]), group=np.full(len(gpu["kind"]), UNKNOWN),
+        ),
+        calls=_make_calls(calls), os_calls=_make_calls(os_calls), ops=_make_calls(_sort({name: values[:0] for name, values in calls.items()})),
+        ranges=Ranges(
+            begin_ns=ranges["begin_ns"], end_ns=ranges["end_ns"], name=ranges["name"], domain=ranges["domain"],
+            style=ranges["style"], thread=ranges["thread"], payload=ranges["payload"], end_thread=ranges["end_thread"],
+        ),
+    )  # fmt: skip
+
+
+def _make_calls(columns: Columns) -> Calls:
+    return Calls(
+        begin_ns=columns["begin_ns"], end_ns=columns["end_ns"], name=columns["name"], thread=columns["thread"]
+    )  # fmt: skip
+
+
+def _sort(columns: Columns) -> Columns:
+    """In order of begin: nsys wrote its tables so until 2025.5."""
+    begin_ns = columns["begin_ns"]
+    if np.all(begin_ns[1:] >= begin_ns[:-1]):
+        return columns
+    order = np.argsort(begin_ns, kind="stable")
+    return {name: values[order] for name, values in columns.items()}
+
+
+def _sort_nested(columns: Columns) -> Columns:
+    """In order of begin, an outer range before an inner one; one that was never closed is the outermost."""
+    begin_ns = columns["begin_ns"]
+    if np.all(begin_ns[1:] > begin_ns[:-1]):
+        return columns
+    end_ns = np.where(columns["end_ns"] == UNKNOWN, np.iinfo(np.int64).max, columns["end_ns"])
+    order = np.lexsort((-end_ns, begin_ns))
+    return {name: values[order] for name, values in columns.items()}
+
+
+def _find_calls(wanted: IntArray, correlations: IntArray) -> IntArray:
+    """Which call has the correlation: the first in time; -1: none, or the activity has no correlation."""
+    found = np.full(len(wanted), UNKNOWN)
+    known = correlations > 0
+    if not known.any():
+        return found
+    rows, ids = np.flatnonzero(known), correlations[known]
+    top = int(ids.max())
+    if top < max(DENSE, 4 * len(ids)):
+        by_id = np.full(top + 2, UNKNOWN)
+        by_id[ids[::-1]] = rows[::-1]  # where several write, the last one stays: the first in time
+        return by_id[np.where((wanted > 0) & (wanted <= top), wanted, top + 1)]
+    different, first = np.unique(ids, return_index=True)
+    at = np.minimum(np.searchsorted(different, wanted), len(different) - 1)
+    return np.where(different[at] == wanted, rows[first[at]], UNKNOWN)
+
+
+def _look_up(numbers: dict[int, int], values: IntArray) -> IntArray:
+    different, which = number_values(values)
+    return np.array([numbers[value] for value in different.tolist()], np.int64)[which]

@@ -1,0 +1,100 @@
+"""Every trace read and reduced, in parallel processes: one file at a time in each, so that memory stays bounded."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from distprof.activity.phase_names import NameMap
+from distprof.activity.traced_rank import TracedRank, trace_rank
+from distprof.errors import DataError
+from distprof.folder import read_run
+from distprof.importers.assemble import assemble_run, attach_traces
+from distprof.importers.kineto import read_kineto
+from distprof.importers.nsys import read_nsys
+from distprof.importers.nsys_export import export_report
+from distprof.importers.sources import Source, find_sources
+from distprof.run import Run
+from distprof.trace import Trace
+
+Tell = Callable[[int, int], None]
+"""Called with how many files are read, and of how many."""
+USUAL_NAMES = NameMap()
+
+
+def _silent(done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> Run:
+    """Everything at the paths as one run: a run folder, its kernel windows, and traces made elsewhere, in any mix.
+
+    Raises:
+        DataError: Something is not readable, or does not belong to one job.
+    """
+    sources = find_sources(paths)
+    folders = [source.path for source in sources if source.kind == "run"]
+    if len(folders) > 1:
+        raise DataError(f"{folders[0]} and {folders[1]}: two runs: name one run folder, and traces of the same job")
+    traces = [source for source in sources if source.kind != "run"]
+    if not folders:
+        return assemble_run(reduce_all(traces, names, tell))
+    return read_folder(folders[0], names, tell, beside=traces)
+
+
+def read_folder(
+    folder: Path, names: NameMap = USUAL_NAMES, tell: Tell = _silent, *, beside: Sequence[Source] = ()
+) -> Run:
+    """A run folder with the kernel windows in it, and other traces of the same job."""
+    run = read_run(folder)
+    windows = folder / "kernels"
+    own = find_sources([windows]) if windows.is_dir() and any(windows.iterdir()) else []
+    traces = [*own, *beside]
+    return attach_traces(run, reduce_all(traces, names, tell)) if traces else run
+
+
+def read_traces(source: Source) -> list[Trace]:
+    """The processes that one file tells of."""
+    if source.kind == "kineto":
+        return [read_kineto(source.path)]
+    if source.kind == "nsys":
+        return read_nsys(source.path)
+    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
+        return read_nsys(export_report(source.path, Path(folder)))
+
+
+def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> list[TracedRank]:
+    """Every source reduced, in their order, the largest read first."""
+    workers = min(len(sources), len(os.sched_getaffinity(0)))
+    if workers < 2:
+        found = []
+        for done, source in enumerate(sources, start=1):
+            found.append(_reduce(source, names))
+            tell(done, len(sources))
+        return [traced for several in found for traced in several]
+    results: dict[int, list[TracedRank]] = {}
+    by_size = sorted(range(len(sources)), key=lambda place: -sources[place].size_bytes)
+    context = multiprocessing.get_context("fork")  # no thread runs yet, and torch is not loaded
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        places: dict[Future[list[TracedRank]], int] = {
+            pool.submit(_reduce, sources[place], names): place for place in by_size
+        }
+        try:
+            for future in as_completed(places):
+                results[places[future]] = future.result()
+                tell(len(results), len(sources))
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise DataError("a process that read traces was killed: not enough memory, perhaps") from None
+            raise
+    return [traced for place in range(len(sources)) for traced in results[place]]
+
+
+def _reduce(source: Source, names: NameMap) -> list[TracedRank]:
+    return [trace_rank(trace, names) for trace in read_traces(source)]

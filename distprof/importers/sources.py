@@ -1,0 +1,76 @@
+"""What lies at the paths a user names? Told by content, never by a name alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from distprof.errors import DataError
+from distprof.importers.kineto import looks_like_kineto
+from distprof.importers.nsys import looks_like_sqlite
+
+Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
+CAPTURES = (".nsys-rep", ".qdrep")
+MAX_FILES = 100_000
+WANTED = "expected a run folder, traces of PyTorch's profiler (JSON, gzipped or not) or captures of Nsight Systems"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One thing to read."""
+
+    kind: Kind
+    path: Path
+    size_bytes: int
+    """Of the file; 0 for a run folder."""
+
+
+def find_sources(paths: Sequence[Path]) -> list[Source]:
+    """Everything to read, each once, in the order of the paths; inside a folder by name.
+
+    Raises:
+        DataError: A path is not there or is nothing distprof reads, or a folder holds nothing of the kind.
+    """
+    found: dict[Path, Source] = {}
+    for path in paths:
+        for source in _look(path):
+            found.setdefault(source.path.resolve(), source)
+    return list(found.values())
+
+
+def _look(path: Path) -> Iterable[Source]:
+    try:
+        if path.is_dir():
+            return [Source(kind="run", path=path, size_bytes=0)] if (path / "run.json").exists() else _scan(path)
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder: {WANTED}")
+        source = _sniff(path)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if source is None:
+        raise DataError(f"{path}: not a file that distprof reads: {WANTED}")
+    return [source]
+
+
+def _scan(folder: Path) -> list[Source]:
+    """The traces in a folder and one level below; a capture beside its own export is left to the export."""
+    files = sorted(item for pattern in ("*", "*/*") for item in folder.glob(pattern) if item.is_file())[:MAX_FILES]
+    found = [source for source in map(_sniff, files) if source is not None]
+    exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
+    kept = [source for source in found if source.kind != "nsys-rep" or source.path.with_suffix("") not in exported]
+    if not kept:
+        raise DataError(f"{folder}: holds nothing that distprof reads: {WANTED}")
+    return kept
+
+
+def _sniff(path: Path) -> Source | None:
+    kind: Kind | None = None
+    if path.suffix in CAPTURES:
+        kind = "nsys-rep"
+    elif looks_like_sqlite(path):
+        kind = "nsys"
+    elif looks_like_kineto(path):
+        kind = "kineto"
+    return None if kind is None else Source(kind=kind, path=path, size_bytes=path.stat().st_size)

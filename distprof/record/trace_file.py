@@ -1,0 +1,52 @@
+"""A session of torch.profiler as a file, whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+_COMPRESSION = 3
+_CHUNK_BYTES = 1 << 20
+_TAIL_BYTES = 16
+
+
+class Session(Protocol):
+    """What can be written. Implemented by `torch.profiler.profile`."""
+
+    def export_chrome_trace(self, path: str) -> object: ...
+
+
+def write_trace(session: Session, path: Path) -> None:
+    """Writes a session that has stopped.
+
+    Args:
+        session: What was traced.
+        path: Of the file, ``.json.gz``; its folder is made.
+
+    Raises:
+        OSError: There is no room for it, or it cannot be written.
+    """
+    path.parent.mkdir(exist_ok=True)
+    packed = path.with_name(f".{path.name}.{os.getpid()}")
+    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
+        plain = Path(folder) / path.name.removesuffix(".gz")
+        session.export_chrome_trace(str(plain))
+        _require_whole(plain)
+        try:
+            with plain.open("rb") as source, gzip.open(packed, "wb", _COMPRESSION) as target:
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            os.replace(packed, path)
+        finally:
+            packed.unlink(missing_ok=True)
+
+
+def _require_whole(path: Path) -> None:
+    """Kineto does not say when the disk is full."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(f"the trace is cut short: {path.parent.parent} may be full")

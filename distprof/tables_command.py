@@ -1,0 +1,216 @@
+"""The verb ``tables``: the tables of `nsys stats`, from captures and traces, by rank or together."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from distprof.activity.phase_names import NameMap
+from distprof.activity.steps import find_steps
+from distprof.activity.tables import TABLES, Table, make_table
+from distprof.analyze.coverage import name_ranks
+from distprof.errors import EXIT_OK, DataError, UsageError
+from distprof.folder import write_whole
+from distprof.importers.read import read_traces
+from distprof.importers.sources import Source, find_sources
+from distprof.render.tables import render_table, write_csv
+from distprof.render.units import clean_text
+from distprof.trace import IntArray, Trace
+
+ROWS = 20
+MAX_NOTES = 10
+TEXT_LIMIT = 300
+DESCRIPTION = """\
+Shows the tables that `nsys stats` makes, with the same numbers, of captures of Nsight Systems (.sqlite, or .nsys-rep
+where nsys is installed) and of traces of PyTorch's profiler; of all ranks together, or rank by rank.
+
+  nvtx_sum               named ranges of the host: how long they were open (not what the GPU took for them)
+  osrt_sum               calls of the operating system's runtime
+  cuda_api_sum           calls of the CUDA API
+  cuda_gpu_kern_sum      kernels
+  cuda_gpu_mem_time_sum  copies and memsets, by time
+  cuda_gpu_mem_size_sum  copies and memsets, by size (MB is 10**6 bytes)
+"""
+EPILOG = """\
+examples:
+  distprof tables node0.sqlite                               the six tables, all processes together, as nsys has them
+  distprof tables node0.sqlite node1.sqlite --drop-warmup    what began in a measured step, of all ranks of two nodes
+  distprof tables trace.json.gz --table cuda_gpu_kern_sum --rows 0
+  distprof tables node0.sqlite --per-rank --csv tables/      nvtx_sum_rank-00000.csv and so on
+
+"Together" stands on every single duration: medians and deviations are those of all ranks' rows.
+Times are shown in ns where the terminal is wide enough, else in the unit that suits them. The CSV has nsys's heads and
+digits; a text that a spreadsheet would take for a formula gets a ' in front.
+--drop-warmup keeps what began within a measured step: distprof's own steps know which were warm-up, others' are told by
+a range called warm-up around them; --step says which ranges are steps.
+
+Exit codes: 0 shown, 1 not readable, 2 usage.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """The traces that one set of tables is made of."""
+
+    title: str
+    suffix: str
+    """Of the names of the CSV files."""
+    traces: Sequence[Trace]
+    windows: Sequence[IntArray | None] | None
+
+
+def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Adds the verb to the command line."""
+    tables = verbs.add_parser(
+        "tables", help="the tables of nsys stats: ranges, API calls, kernels and copies, by rank or together",
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    tables.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
+    tables.add_argument(
+        "--table", action="append", choices=tuple(TABLES), metavar="NAME", help="only this one; may be repeated"
+    )
+    which = tables.add_mutually_exclusive_group()
+    which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (all together)")
+    which.add_argument("--rank", type=int, metavar="N", help="only this rank")
+    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside the measured steps")
+    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: a glob of the ranges that are steps")
+    tables.add_argument("--csv", type=Path, metavar="FOLDER", help="write NAME.csv there instead of showing them")
+    tables.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"most rows shown, 0 for all ({ROWS})")
+    tables.add_argument("--width", type=int, metavar="W", help="columns to fill (the terminal's)")
+
+
+def run_tables(options: argparse.Namespace) -> int:
+    """Reads, makes the tables, and shows or writes them.
+
+    Raises:
+        DistprofError: Not readable, or a slip in the options.
+    """
+    _check(options)
+    traces = _read(options.paths)
+    shares = [_drop_warmup(share, options) for share in _choose(traces, options)]
+    names = options.table or list(TABLES)
+    if options.csv is not None:
+        return _write(shares, names, options.csv)
+    console = Console(width=options.width)
+    for share in shares:
+        for name in names:
+            table = _make(name, share)
+            render_table(table, _describe(table, share), console, max_rows=options.rows or None)
+    for note in _list_notes(traces, names):
+        console.print(Text(clean_text(note, TEXT_LIMIT), style="dim"))
+    return EXIT_OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.rows < 0:
+        raise UsageError(f"--rows {options.rows}: must be 0 (all) or more")
+    if options.width is not None and options.width < 20:
+        raise UsageError(f"--width {options.width}: must be 20 or more")
+    if options.step is not None and not options.drop_warmup:
+        raise UsageError("--step: says what the steps are for --drop-warmup; give both, or neither")
+
+
+def _read(paths: Sequence[Path]) -> list[Trace]:
+    return [trace for source in find_sources(paths) for trace in _read_source(source)]
+
+
+def _read_source(source: Source) -> list[Trace]:
+    """The traces of one source; of a run folder those of its kernel windows."""
+    if source.kind != "run":
+        return read_traces(source)
+    windows = source.path / "kernels"
+    if not windows.is_dir():
+        raise DataError(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
+    return [trace for inner in find_sources([windows]) for trace in read_traces(inner)]
+
+
+def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:
+    """What the tables are made of: all together, or each rank, or one."""
+    if options.rank is not None:
+        chosen = [trace for trace in traces if trace.head.rank == options.rank]
+        if not chosen:
+            raise UsageError(f"--rank {options.rank}: not there; the traces have {_name_processes(traces)}")
+        return [_Share(title=f"rank {options.rank}", suffix=f"_rank-{options.rank:05d}", traces=chosen, windows=None)]
+    if not options.per_rank:
+        return [_Share(title=_name_processes(traces), suffix="", traces=traces, windows=None)]
+    by_label: dict[tuple[int, int, str], list[Trace]] = {}
+    for trace in traces:
+        rank = trace.head.rank
+        label = (1, trace.head.pid, trace.head.path) if rank is None else (0, rank, "")
+        by_label.setdefault(label, []).append(trace)
+    return [
+        _Share(
+            title=f"{'process' if other else 'rank'} {number}", traces=found, windows=None,
+            suffix=f"_process-{number}-{place}" if other else f"_rank-{number:05d}",
+        )
+        for place, ((other, number, _), found) in enumerate(sorted(by_label.items()))
+    ]  # fmt: skip
+
+
+def _name_processes(traces: Sequence[Trace]) -> str:
+    """``ranks 0-7 and 1 other process``."""
+    ranks = [trace.head.rank for trace in traces if trace.head.rank is not None]
+    others = sum(trace.head.rank is None for trace in traces)
+    parts = [name_ranks(ranks)] if ranks else []
+    if others:
+        words = "process" if others == 1 else "processes"
+        parts.append(f"{others} {'other ' if ranks else ''}{words}")
+    return " and ".join(parts) or "no process"
+
+
+def _drop_warmup(share: _Share, options: argparse.Namespace) -> _Share:
+    """The share with the windows of its measured steps; processes in which no step is known are left out."""
+    if not options.drop_warmup:
+        return share
+    names = NameMap(step=options.step)
+    found = [(trace, find_steps(trace, names).windows()) for trace in share.traces]
+    known = [(trace, window) for trace, window in found if window is not None]
+    if not known:
+        raise UsageError(f"--drop-warmup: no steps are known of {share.title}: name them with --step, or leave it out")
+    steps = sum(len(window) for _, window in known)
+    left = len(found) - len(known)
+    without = f", without {left} that {'has' if left == 1 else 'have'} no steps" if left else ""
+    return _Share(
+        title=f"{_name_processes([trace for trace, _ in known])}{without}, {steps:,} measured steps",
+        suffix=share.suffix, traces=[trace for trace, _ in known], windows=[window for _, window in known],
+    )  # fmt: skip
+
+
+def _make(name: str, share: _Share) -> Table:
+    return make_table(name, share.traces, windows=share.windows)
+
+
+def _describe(table: Table, share: _Share) -> str:
+    rows = "nothing of the kind" if not table.rows else f"{len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
+    return f"{rows}, {share.title}"
+
+
+def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
+    """What a reader should know: ranges never closed, and what the importers had to leave out."""
+    notes = []
+    if "nvtx_sum" in names:
+        opened = sum(int((trace.ranges.end_ns < 0).sum()) for trace in traces if trace.head.last_event_ns is not None)
+        if opened:
+            notes.append(f"{opened:,} ranges were never closed: counted up to the file's last event, as nsys does")
+    notes += dict.fromkeys(f"{Path(trace.head.path).name}: {note}" for trace in traces for note in trace.head.notes)
+    return [*notes[:MAX_NOTES], *([f"and {len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else [])]
+
+
+def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> int:
+    """Writes each table whole or not at all, and says where."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for share in shares:
+            for name in names:
+                write_whole(folder / f"{name}{share.suffix}.csv", write_csv(_make(name, share)))
+    except OSError as error:
+        raise UsageError(f"--csv {folder}: cannot be written ({error.strerror})") from None
+    count = len(shares) * len(names)
+    print(f"{count} table{'s' * (count != 1)} in {folder}")
+    return EXIT_OK

@@ -1,0 +1,97 @@
+"""Which ranges are steps, and where they stand on the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distprof.activity.phase_names import NameMap, is_warmup
+from distprof.activity.steps import find_device_clock, find_steps
+from distprof.run import PHASE_CODE, Phase
+from tests.activity.made_traces import MadeTrace
+
+USUAL = NameMap()
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("## forward ##", Phase.FORWARD), ("forward_pass", Phase.FORWARD), ("DistributedDataParallel.forward", Phase.FORWARD),
+        ("## backward ##", Phase.BACKWARD), ("loss.backward", Phase.BACKWARD), ("## data_load ##", Phase.DATA),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", Phase.DATA), ("get_batch", Phase.DATA),
+        ("Optimizer.step#AdamW.step", Phase.OPTIMIZER), ("Optimizer.zero_grad#SGD.zero_grad", Phase.OPTIMIZER),
+        ("optimizer_step", Phase.OPTIMIZER), ("clip_grad_norm_", Phase.GRAD_NORM), ("grad_allreduce", Phase.ALL_REDUCE),
+        ("distprof.all_gather", Phase.ALL_GATHER),
+    ],
+)  # fmt: skip
+def test_usual_names_stand_for_phases(name: str, phase: Phase) -> None:
+    assert USUAL.find_phase("", name) == PHASE_CODE[phase]
+
+
+@pytest.mark.parametrize("name", ["layer_3", "attention", "aten::mm", "nccl:all_reduce", "forwards", "distprof.nothing", ""])
+def test_other_names_stand_for_none(name: str) -> None:
+    assert USUAL.find_phase("", name) == -1
+
+
+def test_what_the_user_says_goes_before_the_usual_names() -> None:
+    names = NameMap(phases=((Phase.DATA, "forward*"),), step="chunk*")
+    assert names.find_phase("", "forward_pass") == PHASE_CODE[Phase.DATA]
+    assert names.find_step("", "chunk 12 of 99") == 99
+    assert names.find_step("", "ProfilerStep#3") is None
+
+
+def test_numbers_of_any_length_are_no_danger() -> None:
+    assert USUAL.find_step("", "ProfilerStep#" + "9" * 5_000) in (None, int("9" * 18))
+
+
+def test_the_profilers_steps_go_before_anybodys_and_distprofs_before_both() -> None:
+    made = MadeTrace()
+    made.range("train_step", 0, 100)
+    made.range("ProfilerStep#7", 10, 90)
+    assert find_steps(made.build(), USUAL).number.tolist() == [7]
+    made.range("step", 20, 80, domain="distprof", payload=41)
+    assert find_steps(made.build(), USUAL).number.tolist() == [41]
+
+
+def test_steps_without_numbers_are_counted_and_warm_up_is_known_by_the_range_around_it() -> None:
+    made = MadeTrace()
+    made.range("warmup", 0, 100)
+    made.range("profiled_step", 10, 90)
+    made.range("profiled_step", 200, 300)
+    made.range("profiled_step", 250, 260)  # inside another
+    made.range("profiled_step", 400, None)  # never closed
+    steps = find_steps(made.build(), USUAL)
+    assert (steps.number.tolist(), steps.warmup.tolist()) == ([0, 1], [True, False])
+    windows = steps.windows()
+    assert windows is not None and windows.tolist() == [[200, 300]]
+    assert is_warmup("Warm-Up phase") and not is_warmup("warmer")
+
+
+def test_steps_come_from_the_thread_with_most_of_them() -> None:
+    made = MadeTrace()
+    for number in range(3):
+        made.range(f"ProfilerStep#{number}", 100 * number, 100 * number + 90, thread=5)
+    made.range("ProfilerStep#0", 0, 90, thread=6)
+    steps = find_steps(made.build(), USUAL)
+    assert (steps.thread, steps.number.tolist()) == (5, [0, 1, 2])
+
+
+def test_no_step_is_no_window() -> None:
+    steps = find_steps(MadeTrace().build(), USUAL)
+    assert (len(steps.number), steps.windows()) == (0, None)
+
+
+def test_an_event_on_the_device_waits_for_what_was_launched_before_it() -> None:
+    made = MadeTrace()
+    made.launch("gemm", 0, 10, 50)
+    made.launch("gemm", 20, 50, 90)
+    made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 90, 500)  # no compute: an event does not wait for it
+    clock = find_device_clock(made.build())
+    assert clock is not None
+    assert clock.read(np.array([0, 1, 20, 21, 60, 200])).tolist() == [0, 50, 50, 90, 90, 200]
+
+
+def test_without_launches_nobody_knows_the_device() -> None:
+    made = MadeTrace()
+    made.activity("gemm", 0, 10)
+    assert find_device_clock(made.build()) is None
