@@ -55,9 +55,7 @@ OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in 
 """What a rank does itself, apart from the waits that stand inside these phases too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 
-TRACED = "traced"
-"""How a rank ended of which there is a trace only: nobody knows."""
-
+TRACED = "traced"  # how a rank ended of which there is a trace only: nobody knows
 KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
 
 ROW_FIELDS: tuple[str, ...] = (
@@ -94,10 +92,7 @@ ROW_WIDTH = len(ROW_FIELDS)
 
 
 def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
-    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``.
-
-    In memory each column lies together, because that is how they are read.
-    """
+    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``, each column together, as they are read."""
     return np.moveaxis(np.full((ROW_WIDTH, num_ranks, num_steps), np.nan), 0, 2)
 
 
@@ -140,8 +135,7 @@ class RankInfo:
     snapshot: DeviceSnapshot | None
     peak: Peak
     ended: str | None = None
-    """"completed", "failed", "terminated", or `TRACED`. None: the stream stops without a word (killed, or still
-    running)."""
+    """"completed", "failed", "terminated", `TRACED`. None: the stream stops without a word (killed, or running)."""
     error: str | None = None
     """The last line of what it failed with."""
     traceback: str | None = None
@@ -263,7 +257,7 @@ class Run:
     activity: tuple[RankActivity, ...] = ()
     """What traces say of ranks, ascending by rank. Empty: there are no traces."""
     traced_rows: FloatArray | None = None
-    """What traces say of the steps of a run that recorded its own rows, on the same axes; NaN: not traced."""
+    """What traces say of the steps of a run with rows of its own, on the same axes; NaN: not traced."""
 
     def column(self, name: str) -> FloatArray:
         """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""

@@ -14,7 +14,9 @@ _SECRET_WORDS = re.compile(
 )
 """Stricter than `is_secret_name`: to leave out a variable too many costs less than to write a key."""
 _LOGIN_IN_URL = re.compile(r"://[^/\s@]+@")
-NEVER_SECRET = frozenset(("PATH", "HOME", "PWD", "PYTHONPATH", "LD_LIBRARY_PATH", "SHELL", "TMPDIR", "USER"))
+_NAMED = re.compile(r"([\w./-]*\w)['\"]?\s*(?:=|:(?!//))\s*(?=[^\s,}])")
+"""The names in ``a.b=c``, ``-e A=b,C=d`` and ``{a: b, c: d}`` that have a value."""
+_NEVER_SECRET = frozenset(("PATH", "HOME", "PWD", "PYTHONPATH", "LD_LIBRARY_PATH", "SHELL", "TMPDIR", "USER"))
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -27,7 +29,7 @@ def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], t
         sorted(
             name
             for name, value in environment.items()
-            if name not in NEVER_SECRET
+            if name not in _NEVER_SECRET
             and (_may_be_secret(name) or _LOGIN_IN_URL.search(value) or any(secret in value for secret in secrets))
         )
     )
@@ -40,20 +42,17 @@ def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> 
     Raises:
         UsageError: An argument names something secret, holds a login in a URL, or the value of a secret variable.
     """
-    named_by_value = {value: name for name, value in environment.items() if value in _find_values(environment)}
+    values = _find_values(environment)
+    named_by_value = {value: name for name, value in environment.items() if value in values}
     remedy = "nsys would write it into its report: leave it out, or let the program read it from a file"
     for argument in arguments:
-        for piece in re.split(r"[,\s{}]+", argument):
-            *names, value = re.split(r"[=:]", piece) if "://" not in piece else piece.split("=")
-            if value and (secret := next(filter(is_secret_name, names), None)) is not None:
-                raise UsageError(f"{secret.lstrip('+~-')}: holds a secret, and {remedy}")
-            if _LOGIN_IN_URL.search(piece):
-                raise UsageError(
-                    f"{names[0].lstrip('+~-') if names else 'an argument'}: a URL with a login, and {remedy}"
-                )
-        for secret, name in named_by_value.items():
-            if secret in argument:
-                raise UsageError(f"an argument holds the value of {name}, and {remedy}")
+        names = _NAMED.findall(argument)
+        if (secret := next(filter(is_secret_name, names), None)) is not None:
+            raise UsageError(f"{secret}: holds a secret, and {remedy}")
+        if _LOGIN_IN_URL.search(argument):
+            raise UsageError(f"{names[0] if names else 'an argument'}: a URL with a login, and {remedy}")
+        if (held := next((name for value, name in named_by_value.items() if value in argument), None)) is not None:
+            raise UsageError(f"an argument holds the value of {held}, and {remedy}")
 
 
 def _find_values(environment: Mapping[str, str]) -> frozenset[str]:

@@ -49,7 +49,7 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     _say(f"{ranks.per_node} ranks, one nsys {nsys.version or '(no version)'} per {per}, into {folder}")
     ended = _run(make_command(request, ranks, nsys=nsys.path, folder=folder), clean)
     reports = judge(folder, request, ranks, ended)
-    exported = [_export(nsys, report) for report in reports]
+    exported = [_export(nsys, report, clean) for report in reports]
     _say(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
     shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], env=clean, check=False)
     return ended or shown.returncode
@@ -116,10 +116,10 @@ def _describe_free(folder: Path) -> str:
     return ", ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free in {place}" for place in places)
 
 
-def _export(nsys: Nsys, report: Path) -> Path:
+def _export(nsys: Nsys, report: Path, environment: Mapping[str, str]) -> Path:
     """The SQLite export of a report, beside it; says so if nothing of ours is in it."""
     target = report.with_suffix(".sqlite")
-    export_sqlite(nsys, report, target)
+    export_sqlite(nsys, report, target, environment)
     if not _has_ranges(target):
         _say(f"{target}: holds no NVTX range: was -t nvtx given up? See distprof doctor")
     return target

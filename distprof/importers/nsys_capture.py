@@ -104,7 +104,9 @@ def read_capture(database: Database) -> Capture:
     database.count_rows([one.table for one in wanted])
     with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for numbers that are none
-        read = dict(zip((one.table for one in wanted), pool.map(lambda one: read_columns(database, one), wanted), strict=True))
+        read = dict(
+            zip((one.table for one in wanted), pool.map(lambda one: read_columns(database, one), wanted), strict=True)
+        )
     return _Assembly(database, read).assemble()
 
 
@@ -115,7 +117,9 @@ class _Assembly:
         self._database, self._read = database, read
         nvtx = read.get(NVTX_TABLE.table)
         self._names = Names(database, nvtx.texts if nvtx else Texts(database.limits))
-        self._notes = [f"{rows.dropped:,} rows of {table}: values of a wrong type" for table, rows in read.items() if rows.dropped]
+        self._notes = [
+            f"{rows.dropped:,} rows of {table}: values of a wrong type" for table, rows in read.items() if rows.dropped
+        ]
 
     def assemble(self) -> Capture:
         last_ns = self._find_last()
@@ -161,7 +165,10 @@ class _Assembly:
         }  # fmt: skip
         kind = wanted.table.removeprefix(CUPTI)
         if kind == "KERNEL":
-            columns |= {"name": self._names.find(rows["demangledName"]), "kind": np.full(count, ActivityKind.KERNEL.value)}
+            columns |= {
+                "name": self._names.find(rows["demangledName"]),
+                "kind": np.full(count, ActivityKind.KERNEL.value),
+            }
         elif kind == "MEMCPY":
             columns |= self._describe_copies(rows)
         elif kind == "MEMSET":
@@ -169,7 +176,9 @@ class _Assembly:
             columns |= {"name": name, "kind": np.full(count, ActivityKind.MEMSET.value)}
         else:
             graphs, which = number_values(rows["graph"])
-            numbers = [self._names.add("CUDA graph" if one == UNKNOWN else f"CUDA graph {one}") for one in graphs.tolist()]
+            numbers = [
+                self._names.add("CUDA graph" if one == UNKNOWN else f"CUDA graph {one}") for one in graphs.tolist()
+            ]
             columns |= {"name": np.array(numbers, np.int64)[which], "kind": np.full(count, ActivityKind.GRAPH.value)}
         return self._keep_sound(wanted.table, columns)
 
@@ -199,8 +208,11 @@ class _Assembly:
         if rows is None:
             return _make_none("thread correlation")
         columns = {
-            "begin_ns": rows["start"], "end_ns": rows["end"], "name": rows["nameId"], **_split_thread(rows["globalTid"]),
-        }  # fmt: skip
+            "begin_ns": rows["start"],
+            "end_ns": rows["end"],
+            "name": rows["nameId"],
+            **_split_thread(rows["globalTid"]),
+        }
         if wanted is OS_TABLE:  # rows of other classes tell when the tracing of a thread began
             columns = _take(columns, np.isin(rows["class"], (OS_CALL_CLASS, UNKNOWN)))
         else:
@@ -223,14 +235,18 @@ class _Assembly:
             "end_thread": np.where(rows["end_thread"] == rows["globalTid"], UNKNOWN, rows["end_thread"]),
         }  # fmt: skip
         ranges = self._keep_sound("NVTX_EVENTS", _take(columns, np.isin(kind, list(STYLES))), open_ended=True)
-        ranges["style"] = np.where(np.isin(ranges["kind"], (60, 71)), RangeStyle.START_END.value, RangeStyle.PUSH_POP.value)
+        ranges["style"] = np.where(
+            np.isin(ranges["kind"], (60, 71)), RangeStyle.START_END.value, RangeStyle.PUSH_POP.value
+        )
         ranges["end_thread"] = np.where(ranges["end_thread"] == UNKNOWN, UNKNOWN, ranges["end_thread"] & 0xFFFFFF)
         ranges["end_ns"] = self._reopen(ranges["end_ns"])
         return ranges, _take(columns, np.isin(kind, MARKS)), _take(columns, kind == DOMAIN)
 
     def _reopen(self, end_ns: IntArray) -> IntArray:
         """nsys ends what was never closed with the session: those are open again."""
-        stops = [row[0] for row in self._database.read_few("ANALYSIS_DETAILS", ("duration",)) if isinstance(row[0], int)]
+        stops = [
+            row[0] for row in self._database.read_few("ANALYSIS_DETAILS", ("duration",)) if isinstance(row[0], int)
+        ]
         return np.where(np.isin(end_ns, stops), UNKNOWN, end_ns) if stops else end_ns
 
 
@@ -248,4 +264,6 @@ def _make_none(names: str) -> Columns:
 
 def _join(parts: Iterable[Columns]) -> Columns:
     filled = [part for part in parts if len(part["begin_ns"])] or [next(iter(parts))]
-    return filled[0] if len(filled) == 1 else {name: np.concatenate([part[name] for part in filled]) for name in filled[0]}
+    return (
+        filled[0] if len(filled) == 1 else {name: np.concatenate([part[name] for part in filled]) for name in filled[0]}
+    )

@@ -25,10 +25,10 @@ SEPARATOR = b"\x1f"
 
 
 class Texts(dict[bytes, int]):
-    """Different texts by number, in the order in which they came; all of them together bounded."""
+    """Different texts by number, in the order in which they came, the empty one first; all together bounded."""
 
     def __init__(self, limits: Limits) -> None:
-        super().__init__()
+        super().__init__({b"": 0})
         self._left_bytes = limits.max_names_bytes
         self.refused = 0
         """How often a text found no room; its number is -1."""

@@ -35,8 +35,10 @@ class Database:
         self._seconds, self._deadline = max_seconds, time.monotonic() + max_seconds
         self._uri = self._check_file()
         with self.connect() as base:
-            found = base.execute("SELECT lower(name), type, rootpage FROM sqlite_master").fetchall()
-        self._kinds = {name.decode("utf-8", "replace"): (kind, page) for name, kind, page in found if kind != b"index"}
+            found = base.execute("SELECT name, type, rootpage FROM sqlite_master").fetchall()
+        self._kinds = {
+            name.decode("utf-8", "replace").lower(): (kind, page) for name, kind, page in found if kind != b"index"
+        }
 
     def _check_file(self) -> str:
         try:
@@ -132,11 +134,10 @@ class Database:
         with self.connect() as base:
             there = self.find_columns(base, table)
             size = self.limits.max_name_bytes
-            whole = "CASE WHEN typeof(\"{0}\") = 'integer' THEN \"{0}\" ELSE {1} END"
+            whole = 'CASE WHEN typeof("{0}") = \'integer\' THEN "{0}" ELSE {1} END'
             parts = [whole.format(name, cut_text(name, size)) if name in there else "NULL" for name in columns]
             rows = base.execute(f"SELECT {', '.join(parts)} FROM {table} NOT INDEXED {where} LIMIT {most}").fetchall()
         return [[decode(value, size) if isinstance(value, bytes) else value for value in row] for row in rows]
-
 
     def read_texts(self, table: str, key: str, text: str, where: str) -> list[tuple[int, bytes]]:
         """Texts by number, cut one character late so that it shows; rows of other types are left out."""

@@ -8,7 +8,6 @@ from distprof.importers.nsys_columns import Texts
 from distprof.importers.nsys_database import Database, decode
 from distprof.trace import UNKNOWN, IntArray
 
-NAMELESS = b""
 LOST = b"(name not in the file)"
 CROWDED = "(one of too many names)"
 ASKED_AT_ONCE = 5_000
@@ -41,11 +40,11 @@ class Names:
         return self._texts[text.encode()]
 
     def find(self, strings: IntArray) -> IntArray:
-        """Numbers of the names that have these numbers in StringIds; -1 there has no name."""
+        """Numbers of the names that have these numbers in StringIds; -1 there is the empty name."""
         different, which = number_values(strings)
         known = self._read(different[different != UNKNOWN])
-        lost, nameless = (self._texts[text] for text in (LOST, NAMELESS))
-        numbers = [nameless if one == UNKNOWN else known.get(one, lost) for one in different.tolist()]
+        lost = self._texts[LOST] if len(known) < np.count_nonzero(different != UNKNOWN) else UNKNOWN
+        numbers = [0 if one == UNKNOWN else known.get(one, lost) for one in different.tolist()]
         found = np.array(numbers, np.int64)[which]
         self._lost += int(np.count_nonzero(found == lost)) if lost != UNKNOWN else 0
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -18,26 +17,24 @@ MAX_PROCESSES = 4096
 
 
 def split_capture(database: Database, capture: Capture, *, all_processes: bool) -> list[Trace]:
-    """One trace per process with ranges, device activity or CUDA calls, by rank. ``all_processes``: the others too.
+    """One trace per process that is a rank, by rank. ``all_processes``: and one for each of the others.
 
     Raises:
         DataError: There is none, or they are too many.
     """
-    tables = (capture.gpu, capture.calls, capture.ranges, capture.os_calls)
-    parts = [_Parts(columns) for columns in tables]
-    of_interest = np.unique(np.concatenate([part.processes for part in parts[:3]]))
-    others = np.setdiff1d(parts[3].processes, of_interest)
-    keys = np.union1d(of_interest, others).tolist() if all_processes else of_interest.tolist()
-    if not keys:
+    parts = [_Parts(columns) for columns in (capture.gpu, capture.calls, capture.ranges, capture.os_calls)]
+    active = np.unique(np.concatenate([part.processes for part in parts[:3]]))
+    idle = np.setdiff1d(parts[3].processes, active).tolist()
+    if not len(active) and not (idle and all_processes):
         raise DataError(f"{database.path}: no CUDA call, kernel or NVTX range: capture with nsys profile -t cuda,nvtx")
-    if len(keys) > MAX_PROCESSES:
-        raise DataError(f"{database.path}: {len(keys):,} processes: more than the {MAX_PROCESSES:,} that are read")
-    heads = Heads(database, capture, keys, keep_unmarked=all_processes)
+    if len(active) + len(idle) > MAX_PROCESSES:
+        raise DataError(f"{database.path}: {len(active) + len(idle):,} processes: {MAX_PROCESSES:,} is the most")
+    heads = Heads(database, capture, active.tolist(), idle)
+    kept = (*heads.ranked, *heads.unranked) if all_processes else heads.ranked
     notes = [*capture.notes, *heads.notes]
-    if len(others) and not all_processes:
-        notes.append(f"{len(others):,} processes only called the operating system: left out")
-    found = [_build(capture, heads, parts, key) for key in heads.kept]
-    return [_annotate(trace, notes) if place == 0 else trace for place, trace in enumerate(found)]
+    if idle:
+        notes.append(f"processes that only called the operating system: no ranks ({len(idle):,})")
+    return [_build(capture, heads, parts, process, notes if not at else []) for at, process in enumerate(kept)]
 
 
 class _Parts:
@@ -47,7 +44,9 @@ class _Parts:
         self._columns = columns
         self.processes, which = number_values(columns["process"])
         if len(self.processes) > 1:
-            self._order = np.argsort(which.astype(np.uint16 if len(self.processes) < 1 << 16 else np.int64), kind="stable")
+            self._order = np.argsort(
+                which.astype(np.uint16 if len(self.processes) < 1 << 16 else np.int64), kind="stable"
+            )
         sizes = np.bincount(which, minlength=len(self.processes))
         self._ends = np.cumsum(sizes)
         self._begins = self._ends - sizes
@@ -63,27 +62,40 @@ class _Parts:
         return {name: values[rows] for name, values in self._columns.items()}
 
 
-def _build(capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int) -> Trace:
+def _build(capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int, notes: Sequence[str]) -> Trace:
     gpu, calls, ranges, os_calls = (part.find(process) for part in parts)
-    gpu, calls, os_calls = (_sort(columns) for columns in (gpu, calls, os_calls))
+    gpu, calls, os_calls = _sort(gpu), _sort(calls), _sort(os_calls)
     ranges = _sort_nested(ranges)
-    domains, has_default = heads.find_domains(process)
-    ranges["domain"] = _look_up(domains, ranges["domain"])
-    names = _shrink_names(capture.names, [(gpu, "name"), (calls, "name"), (os_calls, "name"), (ranges, "name"), (ranges, "domain")])
+    ranges["domain"] = heads.find_domains(process, ranges["domain"])
+    names = _shrink_names(capture.names, (gpu, calls, os_calls, ranges))
     return Trace(
-        head=heads.describe(process, gpu["device"], names_default_domain=has_default),
+        head=heads.describe(process, gpu["device"], notes),
         names=names,
         gpu=Activities(
             begin_ns=gpu["begin_ns"], end_ns=gpu["end_ns"], name=gpu["name"], kind=gpu["kind"], device=gpu["device"],
             stream=gpu["stream"], size_bytes=gpu["size_bytes"], copy=gpu["copy"], pageable=gpu["pageable"],
             call=_find_calls(gpu["correlation"], calls["correlation"]), group=np.full(len(gpu["kind"]), UNKNOWN),
         ),
-        calls=_make_calls(calls), os_calls=_make_calls(os_calls), ops=_make_calls(_sort({name: values[:0] for name, values in calls.items()})),
+        calls=_make_calls(calls),
+        os_calls=_make_calls(os_calls),
+        ops=_make_calls({name: values[:0] for name, values in os_calls.items()}),
         ranges=Ranges(
             begin_ns=ranges["begin_ns"], end_ns=ranges["end_ns"], name=ranges["name"], domain=ranges["domain"],
             style=ranges["style"], thread=ranges["thread"], payload=ranges["payload"], end_thread=ranges["end_thread"],
         ),
     )  # fmt: skip
+
+
+def _shrink_names(names: Sequence[str], tables: Sequence[Columns]) -> tuple[str, ...]:
+    """The names that the tables use. Their columns are numbered anew, in place."""
+    columns = [(table, column) for table in tables for column in ("name", "domain") if column in table]
+    used = np.zeros(len(names), bool)
+    for table, column in columns:
+        used[table[column]] = True
+    renumber = np.cumsum(used) - 1
+    for table, column in columns:
+        table[column] = renumber[table[column]]
+    return tuple(names[at] for at in np.flatnonzero(used).tolist())
 
 
 def _make_calls(columns: Columns) -> Calls:
@@ -126,8 +138,3 @@ def _find_calls(wanted: IntArray, correlations: IntArray) -> IntArray:
     different, first = np.unique(ids, return_index=True)
     at = np.minimum(np.searchsorted(different, wanted), len(different) - 1)
     return np.where(different[at] == wanted, rows[first[at]], UNKNOWN)
-
-
-def _look_up(numbers: dict[int, int], values: IntArray) -> IntArray:
-    different, which = number_values(values)
-    return np.array([numbers[value] for value in different.tolist()], np.int64)[which]

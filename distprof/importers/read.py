@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -25,6 +26,8 @@ from distprof.trace import Trace
 Tell = Callable[[int, int], None]
 """Called with how many files are read, and of how many."""
 USUAL_NAMES = NameMap()
+MIN_PARALLEL_BYTES = 4_000_000
+"""Smaller sets are read before other processes would have started."""
 
 
 def _silent(done: int, total: int) -> None:
@@ -71,7 +74,7 @@ def read_traces(source: Source) -> list[Trace]:
 def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> list[TracedRank]:
     """Every source reduced, in their order, the largest read first."""
     workers = min(len(sources), len(os.sched_getaffinity(0)))
-    if workers < 2:
+    if workers < 2 or sum(source.size_bytes for source in sources) < MIN_PARALLEL_BYTES:
         found = []
         for done, source in enumerate(sources, start=1):
             found.append(_reduce(source, names))
@@ -79,8 +82,8 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> list[Tr
         return [traced for several in found for traced in several]
     results: dict[int, list[TracedRank]] = {}
     by_size = sorted(range(len(sources)), key=lambda place: -sources[place].size_bytes)
-    context = multiprocessing.get_context("fork")  # no thread runs yet, and torch is not loaded
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start)) as pool:
         places: dict[Future[list[TracedRank]], int] = {
             pool.submit(_reduce, sources[place], names): place for place in by_size
         }

@@ -14,12 +14,13 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.compose import to_yaml
 from distprof.config import Config, ProfileConfig, WandbConfig
-from distprof.folder import read_run, write_whole
+from distprof.folder import write_whole
+from distprof.importers.read import read_folder
 from distprof.render.files import write_files
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_log import WandbLogger
-from distprof.run import FloatArray, RankInfo, Run, RunMeta
+from distprof.run import FloatArray, RankInfo, RunMeta
 from distprof.start import Job, start_profiler
 from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
@@ -70,7 +71,7 @@ class Audience:
 
     def report(self, folder: Path) -> None:
         """Reads the run back, reports it, and closes W&B."""
-        run = _read_finished(folder)
+        run = read_folder(folder)  # with the kernel windows: all ranks have written theirs
         report = analyze(run)
         try:
             write_files(folder, run, report)
@@ -140,11 +141,6 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
         inject=make_injection(config.inject, world.rank), device=world.device,
         window_steps=config.profile.window_steps,
     )  # fmt: skip
-
-
-def _read_finished(folder: Path) -> Run:
-    """The run of a job whose ranks have all written what they had."""
-    return read_run(folder)
 
 
 def _place_window(config: Config) -> ProfileConfig:

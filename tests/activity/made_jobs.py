@@ -16,8 +16,8 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 
 
 def make_job(
-    *, num_ranks: int, num_steps: int, delay_ns: Mapping[int, int] | None = None, clock_ns: Mapping[int, int] | None = None,
-    jitter_ns: int = 0, seed: int = 0, world_size: int | None = None,
+    *, num_ranks: int, num_steps: int, delay_ns: Mapping[int, int] | None = None,
+    clock_ns: Mapping[int, int] | None = None, jitter_ns: int = 0, seed: int = 0, world_size: int | None = None,
 ) -> list[Trace]:
     """Every rank's trace. All ranks leave a step's all-reduce at one true time.
 

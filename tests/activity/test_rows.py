@@ -16,6 +16,9 @@ from distprof.trace import RangeStyle, Trace
 from tests.activity.made_jobs import BACKWARD_NS, FORWARD_NS, LAUNCH_NS, MS, OPTIMIZER_NS, TRANSFER_NS, make_job
 from tests.activity.made_traces import MadeTrace
 
+TIMES = st.integers(0, 900)
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
 
 def read_rows(trace: Trace) -> FloatArray:
     names = NameMap()
@@ -93,9 +96,8 @@ def test_what_exposed_communication_counts_as(phase: str, kernel: str, column: s
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300), st.sampled_from(["forward", "backward", "optimizer"])),
-                max_size=8),
-       st.lists(st.tuples(st.integers(0, 900), st.integers(1, 200), st.integers(1, 300), st.booleans()), max_size=10))
+@given(st.lists(st.tuples(TIMES, st.integers(1, 300), st.sampled_from(["forward", "backward", "optimizer"])), max_size=8),
+       st.lists(st.tuples(TIMES, st.integers(1, 200), st.integers(1, 300), st.booleans()), max_size=10))
 def test_phases_partition_every_step_on_both_timelines(
     ranges: list[tuple[int, int, str]], kernels: list[tuple[int, int, int, bool]]
 ) -> None:  # fmt: skip
@@ -108,8 +110,7 @@ def test_phases_partition_every_step_on_both_timelines(
     for called_ns, late_ns, long_ns, collective in kernels:
         begin_ns = called_ns + late_ns
         made.launch(
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if collective else "gemm", called_ns, begin_ns, begin_ns + long_ns,
-            stream=20 if collective else 7,
+            ALL_REDUCE if collective else "gemm", called_ns, begin_ns, begin_ns + long_ns, stream=20 if collective else 7
         )  # fmt: skip
     for row in read_rows(made.build()):
         assert sum(read_phases(row, "host").values()) == row[COLUMN["step_host_ns"]]

@@ -16,7 +16,8 @@ USUAL = NameMap()
 @pytest.mark.parametrize(
     ("name", "phase"),
     [
-        ("## forward ##", Phase.FORWARD), ("forward_pass", Phase.FORWARD), ("DistributedDataParallel.forward", Phase.FORWARD),
+        ("## forward ##", Phase.FORWARD), ("forward_pass", Phase.FORWARD),
+        ("DistributedDataParallel.forward", Phase.FORWARD),
         ("## backward ##", Phase.BACKWARD), ("loss.backward", Phase.BACKWARD), ("## data_load ##", Phase.DATA),
         ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", Phase.DATA), ("get_batch", Phase.DATA),
         ("Optimizer.step#AdamW.step", Phase.OPTIMIZER), ("Optimizer.zero_grad#SGD.zero_grad", Phase.OPTIMIZER),
@@ -28,7 +29,7 @@ def test_usual_names_stand_for_phases(name: str, phase: Phase) -> None:
     assert USUAL.find_phase("", name) == PHASE_CODE[phase]
 
 
-@pytest.mark.parametrize("name", ["layer_3", "attention", "aten::mm", "nccl:all_reduce", "forwards", "distprof.nothing", ""])
+@pytest.mark.parametrize("name", ["layer_3", "attention", "aten::mm", "nccl:all_reduce", "forwards", "distprof.no", ""])
 def test_other_names_stand_for_none(name: str) -> None:
     assert USUAL.find_phase("", name) == -1
 

@@ -15,6 +15,7 @@ from distprof.importers.assemble import assemble_run, attach_traces
 from distprof.run import COLUMN, Clock
 from distprof.trace import Trace
 from tests.activity.made_jobs import MS, TRANSFER_NS, make_job
+from tests.activity.made_traces import MadeTrace
 from tests.factories import make_run
 
 JITTER_NS = MS // 2
@@ -71,7 +72,8 @@ def test_two_traces_of_one_rank_and_two_worlds_are_refused_by_name() -> None:
 
 
 def test_ranks_that_nobody_names_are_counted_in_the_order_read() -> None:
-    traced = [rename(item, rank=None, world_size=None, rank_source="order") for item in trace_all(make_job(num_ranks=3, num_steps=2))]
+    said = trace_all(make_job(num_ranks=3, num_steps=2))
+    traced = [rename(item, rank=None, world_size=None, rank_source="order") for item in said]
     run = assemble_run([traced[0], rename(traced[1], rank=0), traced[2]])
     assert [info.rank for info in run.ranks] == [0, 1, 2]
     assert [item.head.path for item in run.activity] == ["rank1.json", "rank0.json", "rank2.json"]
@@ -80,10 +82,7 @@ def test_ranks_that_nobody_names_are_counted_in_the_order_read() -> None:
 
 def test_a_trace_without_steps_is_a_report_of_the_whole_trace() -> None:
     (trace,) = make_job(num_ranks=1, num_steps=2)
-    none = np.zeros(0, dtype=np.int64)
-    bare = dataclasses.replace(trace, ranges=dataclasses.replace(
-        trace.ranges, **{field.name: none for field in dataclasses.fields(trace.ranges) if getattr(trace.ranges, field.name) is not None}
-    ))  # fmt: skip
+    bare = dataclasses.replace(trace, ranges=MadeTrace().build().ranges)
     report = analyze(assemble_run(trace_all([bare])))
     assert report.coverage.complete and report.coverage.ranks_present == (0,)
     assert report.headline.step_mean_ns is None

@@ -1,0 +1,161 @@
+"""What inside a step moves data from the host, or makes the host wait for the device?"""
+
+from __future__ import annotations
+
+from distprof.activity_report import Evidence, Finding, NotChecked
+from distprof.analyze.findings.facts import (
+    NO_DEVICE,
+    NO_STEPS,
+    Result,
+    divide,
+    find_worst,
+    list_evidence,
+    list_on_device,
+    per_step,
+    say_ranks,
+)
+from distprof.analyze.findings.wording import say_count, say_name, say_share, say_size, say_time
+from distprof.analyze.traced_time import sum_steps_ns
+from distprof.rank_activity import CopyTotal, RankActivity
+from distprof.run import Run
+
+COPY_RATIO = 0.01
+"""Of the step: the token numbers of a batch take far less, so there is more than them in it."""
+SYNC_RATIO = 0.05
+"""Of the step on the host: less is below what it could be shortened by for anybody to notice."""
+SYNCS_PER_STEP = 1
+"""Fewer are those of a log line every so many steps."""
+TO_DEVICE = "host to device"
+_KINDS: tuple[tuple[bool | None, str], ...] = (
+    (True, "from pageable memory"),
+    (False, "from pinned memory"),
+    (None, "from memory of unknown kind"),
+)
+_MAX_CALLS = 3
+
+
+def check_copies_in_step(run: Run) -> Result:
+    """Device time of copies from the host inside the steps, those of pageable memory apart, by rank."""
+    rule = "copies_in_step"
+    if not (on_device := list_on_device(run)):
+        return NotChecked(rule=rule, why=NO_DEVICE)
+    items = [item for item in on_device if item.num_steps]
+    if not items:
+        return NotChecked(rule=rule, why=NO_STEPS)
+    shares = {item.rank: _find_copy_ratio(item) for item in items}
+    fired = {rank: share for rank, share in shares.items() if share >= COPY_RATIO}
+    if not fired:
+        return None
+    item = next(item for item in items if item.rank == find_worst(fired))
+    assert item.device is not None
+    pageable = sum(copy.total_ns for copy in _list_copies(item) if copy.pageable)
+    return Finding(
+        rule=rule,
+        title=f"Copies from the host take {say_share(fired[item.rank])} of the step"
+        + (f", {say_share(divide(pageable, item.device.span_ns))} from pageable memory" if pageable else "")
+        + say_ranks(fired, shares),
+        share_ratio=min(1.0, fired[item.rank]),
+        evidence=(
+            *list_evidence("host to device, of the step", fired, say_share),
+            *_show_kinds(item),
+            Evidence(
+                what="copies of any kind while nothing computes",
+                value=f"{say_share(divide(item.device.memory_ns, item.device.span_ns))} of the step",
+                where=f"rank {item.rank}",
+            ),
+        ),
+        consequence="What the device needs next crosses the bus inside the step."
+        + (" From pageable memory the host also waits while the data are staged, whatever non_blocking says." if pageable else ""),
+        remedy="Pinned memory (pin_memory=True in the DataLoader) and .to(device, non_blocking=True), the next batch copied "
+        "while this one computes; tensors made on the device instead of on the host.",
+    )  # fmt: skip
+
+
+def _list_copies(item: RankActivity) -> list[CopyTotal]:
+    return [copy for copy in item.copies if copy.direction == TO_DEVICE]
+
+
+def _find_copy_ratio(item: RankActivity) -> float:
+    assert item.device is not None
+    return divide(sum(copy.total_ns for copy in _list_copies(item)), item.device.span_ns)
+
+
+def _show_kinds(item: RankActivity) -> list[Evidence]:
+    """A line for pageable, pinned and unknown memory each."""
+    return [
+        Evidence(
+            what=what,
+            value=f"{say_count(per_step(copy.count, item))} copies per step, {_say_sizes(copy, item)}"
+            f"{say_time(per_step(copy.total_ns, item))}",
+            where=f"rank {item.rank}",
+        )
+        for pageable, what in _KINDS
+        for copy in _list_copies(item)
+        if copy.pageable is pageable
+    ]
+
+
+def _say_sizes(copy: CopyTotal, item: RankActivity) -> str:
+    return f"{say_size(per_step(copy.size_bytes, item))}, " if copy.size_bytes >= 0 else ""
+
+
+def check_sync_in_step(run: Run) -> Result:
+    """Calls inside the steps in which the host waits for the device, by rank."""
+    rule = "sync_in_step"
+    if all(item.calls_ns is None for item in run.activity):
+        return NotChecked(rule=rule, why="no calls of the device's API were traced")
+    steps_ns = {item.rank: ns for item in run.activity if item.num_steps and (ns := sum_steps_ns(run, item))}
+    items = [item for item in run.activity if item.rank in steps_ns and item.calls_ns is not None]
+    if not items:
+        return NotChecked(rule=rule, why=NO_STEPS)
+    shares = {item.rank: divide(_sum_syncs(item), steps_ns[item.rank]) for item in items}
+    often = {item.rank for item in items if per_step(_count_syncs(item), item) >= SYNCS_PER_STEP}
+    fired = {rank: share for rank, share in shares.items() if share >= SYNC_RATIO and rank in often}
+    if not fired:
+        return None
+    item = next(item for item in items if item.rank == find_worst(fired))
+    return Finding(
+        rule=rule,
+        title=f"The host waits for the device in {say_count(per_step(_count_syncs(item), item))} calls per step, "
+        f"{say_share(fired[item.rank])} of its time{say_ranks(fired, shares)}",
+        share_ratio=min(1.0, fired[item.rank], _find_idle_ratio(item)),
+        evidence=(
+            *list_evidence("waiting in synchronising calls, of the step on the host", fired, say_share),
+            *_show_calls(item),
+        ),
+        consequence=_say_cost(item),
+        remedy="Leave .item(), .cpu(), print(loss), isnan checks and torch.cuda.synchronize() out of the step, or do them "
+        "every so many steps; keep losses on the device and read them later; non_blocking copies from pinned memory.",
+    )
+
+
+def _say_cost(item: RankActivity) -> str:
+    text = "Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile."
+    if item.device is None:
+        return f"{text} What that costs cannot be told: {NO_DEVICE}."
+    return f"{text} The device waited for the host {say_share(_find_idle_ratio(item))} of the step, for this or another reason."
+
+
+def _find_idle_ratio(item: RankActivity) -> float:
+    """What the device waited for the host, of the span: more than that the calls cannot cost. 1: not known."""
+    return 1.0 if item.device is None else divide(item.device.idle_host_ns, item.device.span_ns)
+
+
+def _sum_syncs(item: RankActivity) -> int:
+    return sum(sync.total_ns for sync in item.syncs)
+
+
+def _count_syncs(item: RankActivity) -> int:
+    return sum(sync.count for sync in item.syncs)
+
+
+def _show_calls(item: RankActivity) -> list[Evidence]:
+    longest = sorted(item.syncs, key=lambda sync: -sync.total_ns)[:_MAX_CALLS]
+    return [
+        Evidence(
+            what=say_name(sync.name),
+            value=f"{say_count(per_step(sync.count, item))} per step, {say_time(per_step(sync.total_ns, item))}",
+            where=f"rank {item.rank}",
+        )
+        for sync in longest
+    ]

@@ -1,0 +1,41 @@
+"""Captures of Nsight Systems: an SQLite export becomes one trace per rank in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from distprof.importers.limits import Limits
+from distprof.importers.nsys_capture import read_capture
+from distprof.importers.nsys_database import MAGIC, Database
+from distprof.importers.nsys_processes import split_capture
+from distprof.trace import Trace
+
+USUAL_LIMITS = Limits()
+
+
+def looks_like_sqlite(path: Path) -> bool:
+    """Whether a file begins as SQLite's do."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_nsys(path: Path, limits: Limits = USUAL_LIMITS, *, all_processes: bool = False) -> list[Trace]:
+    """One trace per process that is a rank, by rank: every process with device activity, CUDA calls or NVTX ranges,
+    or, where processes carry the mark of distprof, those that do. What concerns the file as a whole, such as rows that
+    were dropped, stands in the notes of the first.
+
+    Ranks without a mark are counted by process number, in which order a launcher starts them.
+
+    Args:
+        path: What `nsys export --type sqlite` made.
+        limits: What is read of it at most.
+        all_processes: Also a trace of every other process, without a rank, behind the ranks: nsys' own tables are
+            over all of them.
+
+    Raises:
+        DataError: The file is no such export, is damaged or too large, or holds nothing of a rank.
+    """
+    database = Database(path, limits)
+    return split_capture(database, read_capture(database), all_processes=all_processes)
