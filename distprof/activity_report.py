@@ -145,7 +145,7 @@ class ActivityReport:
     ranges: tuple[RangeReport, ...]
     """Longest host time first; at most 200."""
     findings: tuple[Finding, ...]
-    """Largest share first."""
+    """What costs time first, then what misleads whoever reads the numbers; in each the largest share first."""
     not_checked: tuple[NotChecked, ...]
     window_checks: tuple[WindowCheck, ...]
     """Only where live phases and a kernel window of the same steps are there."""

@@ -55,14 +55,13 @@ def find_nsys(environment: Mapping[str, str] = os.environ) -> Nsys | None:
     return Nsys(path=path, version=found[1] if found else None)
 
 
-def export_sqlite(nsys: Nsys, report: Path, target: Path, environment: Mapping[str, str] = os.environ) -> None:
+def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:
     """Writes a report (.nsys-rep) as SQLite, in place of what lies there.
 
     Args:
         nsys: The tool.
         report: What it wrote.
         target: Where the SQLite goes.
-        environment: For the tool.
 
     Raises:
         DataError: nsys left no file; judged by the file, whatever its exit code says.
@@ -71,7 +70,7 @@ def export_sqlite(nsys: Nsys, report: Path, target: Path, environment: Mapping[s
     target.unlink(missing_ok=True)
     try:
         done = subprocess.run(
-            [*command, str(report)], env=dict(environment), capture_output=True, text=True, errors="replace",
+            [*command, str(report)], capture_output=True, text=True, errors="replace",
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:

@@ -88,7 +88,7 @@ class Headline:
     """Mean over ranks. None: peak unknown."""
     hfu_ratio: float | None
     exposed_ratio: float | None
-    """Exposed communication (all_gather and all_reduce phases) over step time, all ranks together."""
+    """Exposed communication (all_gather, all_reduce, waits inside other phases) over step time, all ranks together."""
     exposed_ns: float | None
     """The same in time per step, mean over ranks."""
     busiest: BusiestRank | None

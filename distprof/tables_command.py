@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from distprof.activity.phase_names import NameMap
+from distprof.activity.projection import PROJECTIONS, project
 from distprof.activity.steps import find_steps
 from distprof.activity.tables import TABLES, Table, make_table
 from distprof.analyze.coverage import name_ranks
@@ -36,6 +37,12 @@ where nsys is installed) and of traces of PyTorch's profiler; of all ranks toget
   cuda_gpu_kern_sum      kernels
   cuda_gpu_mem_time_sum  copies and memsets, by time
   cuda_gpu_mem_size_sum  copies and memsets, by size (MB is 10**6 bytes)
+
+and, where asked for with --table, ranges and the device together:
+
+  nvtx_gpu_proj_sum      how long what a range launched lasted on the GPU, from the first begin to the last end
+  nvtx_kern_sum          kernels by the range that launched them
+  projection             every range with what it launched and what it called (no table of nsys; --exclusive)
 """
 EPILOG = """\
 examples:
@@ -43,6 +50,7 @@ examples:
   distprof tables node0.sqlite node1.sqlite --drop-warmup    what began in a measured step, of all ranks of two nodes
   distprof tables trace.json.gz --table cuda_gpu_kern_sum --rows 0
   distprof tables node0.sqlite --per-rank --csv tables/      nvtx_sum_rank-00000.csv and so on
+  distprof tables node0.sqlite --table projection --exclusive
 
 "Together" stands on every single duration: medians and deviations are those of all ranks' rows.
 Times are shown in ns where the terminal is wide enough, else in the unit that suits them. The CSV has nsys's heads and
@@ -63,6 +71,8 @@ class _Share:
     """Of the names of the CSV files."""
     traces: Sequence[Trace]
     windows: Sequence[IntArray | None] | None
+    exclusive: bool
+    """Of the projection."""
 
 
 def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
@@ -73,13 +83,17 @@ def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
     )  # fmt: skip
     tables.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
     tables.add_argument(
-        "--table", action="append", choices=tuple(TABLES), metavar="NAME", help="only this one; may be repeated"
-    )
+        "--table", action="append", choices=(*TABLES, *PROJECTIONS), metavar="NAME",
+        help="only this one; may be repeated (the first six)",
+    )  # fmt: skip
     which = tables.add_mutually_exclusive_group()
     which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (all together)")
     which.add_argument("--rank", type=int, metavar="N", help="only this rank")
     tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside the measured steps")
     tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: a glob of the ranges that are steps")
+    tables.add_argument(
+        "--exclusive", action="store_true", help="of the projection: without what ranges nested in a range hold"
+    )
     tables.add_argument("--csv", type=Path, metavar="FOLDER", help="write NAME.csv there instead of showing them")
     tables.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"most rows shown, 0 for all ({ROWS})")
     tables.add_argument("--width", type=int, metavar="W", help="columns to fill (the terminal's)")
@@ -114,6 +128,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--width {options.width}: must be 20 or more")
     if options.step is not None and not options.drop_warmup:
         raise UsageError("--step: says what the steps are for --drop-warmup; give both, or neither")
+    if options.exclusive and "projection" not in (options.table or ()):
+        raise UsageError("--exclusive: is a way to make the projection; give --table projection with it")
 
 
 def _read(paths: Sequence[Path]) -> list[Trace]:
@@ -123,7 +139,7 @@ def _read(paths: Sequence[Path]) -> list[Trace]:
 def _read_source(source: Source) -> list[Trace]:
     """The traces of one source; of a run folder those of its kernel windows."""
     if source.kind != "run":
-        return read_traces(source)
+        return read_traces(source, all_processes=True)
     windows = source.path / "kernels"
     if not windows.is_dir():
         raise DataError(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
@@ -132,25 +148,29 @@ def _read_source(source: Source) -> list[Trace]:
 
 def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:
     """What the tables are made of: all together, or each rank, or one."""
+
+    def share(title: str, suffix: str, chosen: Sequence[Trace]) -> _Share:
+        return _Share(title=title, suffix=suffix, traces=chosen, windows=None, exclusive=options.exclusive)
+
     if options.rank is not None:
         chosen = [trace for trace in traces if trace.head.rank == options.rank]
         if not chosen:
             raise UsageError(f"--rank {options.rank}: not there; the traces have {_name_processes(traces)}")
-        return [_Share(title=f"rank {options.rank}", suffix=f"_rank-{options.rank:05d}", traces=chosen, windows=None)]
+        return [share(f"rank {options.rank}", f"_rank-{options.rank:05d}", chosen)]
     if not options.per_rank:
-        return [_Share(title=_name_processes(traces), suffix="", traces=traces, windows=None)]
-    by_label: dict[tuple[int, int, str], list[Trace]] = {}
+        return [share(_name_processes(traces), "", traces)]
+    ranks: dict[int, list[Trace]] = {}
     for trace in traces:
-        rank = trace.head.rank
-        label = (1, trace.head.pid, trace.head.path) if rank is None else (0, rank, "")
-        by_label.setdefault(label, []).append(trace)
+        if trace.head.rank is not None:
+            ranks.setdefault(trace.head.rank, []).append(trace)
+    others = [trace for trace in traces if trace.head.rank is None]
     return [
-        _Share(
-            title=f"{'process' if other else 'rank'} {number}", traces=found, windows=None,
-            suffix=f"_process-{number}-{place}" if other else f"_rank-{number:05d}",
-        )
-        for place, ((other, number, _), found) in enumerate(sorted(by_label.items()))
-    ]  # fmt: skip
+        *(share(f"rank {rank}", f"_rank-{rank:05d}", ranks[rank]) for rank in sorted(ranks)),
+        *(
+            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{place}", [trace])
+            for place, trace in enumerate(others)
+        ),
+    ]
 
 
 def _name_processes(traces: Sequence[Trace]) -> str:
@@ -176,14 +196,18 @@ def _drop_warmup(share: _Share, options: argparse.Namespace) -> _Share:
     steps = sum(len(window) for _, window in known)
     left = len(found) - len(known)
     without = f", without {left} that {'has' if left == 1 else 'have'} no steps" if left else ""
-    return _Share(
-        title=f"{_name_processes([trace for trace, _ in known])}{without}, {steps:,} measured steps",
-        suffix=share.suffix, traces=[trace for trace, _ in known], windows=[window for _, window in known],
+    return replace(
+        share, title=f"{_name_processes([trace for trace, _ in known])}{without}, {steps:,} measured steps",
+        traces=[trace for trace, _ in known], windows=[window for _, window in known],
     )  # fmt: skip
 
 
 def _make(name: str, share: _Share) -> Table:
-    return make_table(name, share.traces, windows=share.windows)
+    if name in TABLES:
+        return make_table(name, share.traces, windows=share.windows)
+    if name == "projection":
+        return project(share.traces, windows=share.windows, exclusive=share.exclusive)
+    return PROJECTIONS[name](share.traces, windows=share.windows)
 
 
 def _describe(table: Table, share: _Share) -> str:

@@ -1,4 +1,4 @@
-"""A made-up export with the numbers of a real one: a 2.7B model trained for one step under nsys, three passes of warm-up.
+"""A made-up export with the numbers of a real one: a 2.7B model trained for one step under nsys, after three warm-ups.
 
 Of each range its instances and its total are those of the real capture's `nvtx_sum` table, to the ns. How the totals
 spread over the instances is known only of ranges with four of them: smallest and largest are real, the two in the
@@ -102,7 +102,8 @@ KERNELS = (
     KernelFact(f"{AT}<unnamed>::multi_tensor_apply_kernel<TensorListMetadata<4>>(T1, T2, T3)", 652, 130_989_437,
                ((OPTIMIZER, 163, 0),)),
     KernelFact("ampere_sgemm_128x128_nt", 256, 122_711_755, ((BACKWARD, 64, 0),)),
-    KernelFact("ampere_sgemm_128x128_tn", 256, 83_350_734, (("computing attention scores", 1, 323_000), (BACKWARD, 32, 0))),
+    KernelFact("ampere_sgemm_128x128_tn", 256, 83_350_734,
+               (("computing attention scores", 1, 323_000), (BACKWARD, 32, 0))),
     KernelFact(f"{AT}reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float>>(T3)", 644, 42_214_467,
                (("computing softmax", 1, 90_000), (BACKWARD, 129, 0))),
     KernelFact(f"{AT}vectorized_elementwise_kernel<(int)4, exp_kernel_cuda>(int, T2, T3)", 128, 19_800_351,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import stat
 import string
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.capture import job
 from distprof.capture.command import Ranks, find_runs_dir, make_command, read_ranks, read_request
 from distprof.capture.environment import clean_environment, refuse_secrets
 from distprof.capture.job import judge, make_folder, require_nsys
+from distprof.capture.neighbours import Neighbour, describe, find_neighbours, find_wall, mask_secrets
 from distprof.errors import DataError, UsageError
 from distprof.nsys_tool import Nsys, export_sqlite, find_nsys, read_numbers
 from tests.ranks import REPOSITORY, make_environment
@@ -40,6 +45,9 @@ elif sys.argv[1] == "export":
         sys.exit("the file is not whole")
     base = sqlite3.connect(sys.argv[sys.argv.index("--output") + 1])
     base.execute("CREATE TABLE NVTX_EVENTS (text)")
+    base.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    block = chr(0).join(["A=b", "HF_TOKEN=" + os.environ.get("FAKE_LEAK", ""), ""])
+    base.execute("INSERT INTO StringIds VALUES (1, ?)", [block if "FAKE_LEAK" in os.environ else "forward"])
     base.commit()
 """
 
@@ -129,6 +137,81 @@ def test_a_secret_override_never_reaches_nsys(place: Place) -> None:
     assert "canary-password" not in done.stderr and "profile" not in place.read_calls()
 
 
+def test_what_nsys_read_of_other_processes_is_masked_and_said(place: Place) -> None:
+    done = place.capture("train=gpt2_tiny", FAKE_LEAK="canary-neighbour")
+    (report,) = (place.path / "runs").glob("*/capture.nsys-rep")
+    assert b"canary-neighbour" not in report.with_suffix(".sqlite").read_bytes()
+    assert "holds HF_TOKEN of other processes" in done.stderr and "canary-neighbour" not in done.stderr
+    assert report.stat().st_mode & 0o077 == 0
+
+
+def make_process(proc: Path, pid: int, name: str, environ: bytes | None) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "comm").write_text(f"{name}\n")
+    if environ is not None:
+        (proc / str(pid) / "environ").write_bytes(environ)
+
+
+def test_neighbours_with_secrets_are_found(tmp_path: Path) -> None:
+    make_process(tmp_path, 20, "bash", b"HF_TOKEN=x\0PATH=/bin\0")
+    make_process(tmp_path, 3, "init", b"WANDB_API_KEY=y\0A=\xff\0PROXY=http://me:pw@host\0")
+    make_process(tmp_path, 4, "sshd", b"SSH_AUTH_SOCK=/tmp/x\0PATH=/bin\0")
+    make_process(tmp_path, 5, "of another user", None)
+    (tmp_path / "self").mkdir()
+    found = find_neighbours(tmp_path)
+    assert found == [
+        Neighbour(pid=3, name="init", variables=("PROXY", "WANDB_API_KEY")),
+        Neighbour(pid=20, name="bash", variables=("HF_TOKEN",)),
+    ]
+    assert describe(found, limit=1) == "init (pid 3): PROXY, WANDB_API_KEY; and 1 more"
+
+
+def test_behind_the_wall_no_neighbour_is_seen() -> None:
+    if (wall := find_wall()) is None:
+        pytest.skip("no process namespaces here: neither root nor user namespaces allowed")
+    done = subprocess.run(
+        [*wall, "/bin/sh", "-c", "cat /proc/[0-9]*/comm; exit 7"], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    assert (done.returncode, set(done.stdout.split())) == (7, {"sh", "cat"}), done.stderr
+
+
+@pytest.mark.parametrize("wall", [None, ["unshare"]])
+@pytest.mark.parametrize("keep", [False, True])
+def test_neighbours_are_walled_off_or_refused_or_accepted(
+    wall: list[str] | None, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "find_neighbours", lambda: [Neighbour(pid=1, name="init", variables=("HF_TOKEN",))])
+    monkeypatch.setattr(job, "find_wall", lambda: wall)
+    request = read_request([*(["--keep-secrets"] if keep else []), "--", "x=1"])
+    if wall is None and not keep:
+        with pytest.raises(UsageError, match=r"init \(pid 1\): HF_TOKEN"):
+            job._keep_neighbours_out(request)
+    else:
+        assert job._keep_neighbours_out(request) == (wall or [])
+    monkeypatch.setattr(job, "find_neighbours", list)
+    assert job._keep_neighbours_out(request) == []
+
+
+@given(st.lists(st.text(string.ascii_letters, min_size=20, max_size=200), min_size=1, max_size=4, unique=True))
+def test_masked_secrets_leave_no_bytes_in_the_file(secrets: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "export.sqlite"
+        base = sqlite3.connect(path)
+        base.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        for secret in secrets:
+            block = f"A=b\0HF_TOKEN={secret}\0COPY=x{secret}x\0"
+            base.execute("INSERT INTO StringIds (value) VALUES (?), ('forward'), ('a=b')", [block])
+        base.commit()
+        base.close()
+        assert mask_secrets(path) == ("COPY", "HF_TOKEN") and mask_secrets(path) == ("COPY", "HF_TOKEN")
+        assert not any(secret.encode() in path.read_bytes() for secret in secrets)
+        with contextlib.closing(sqlite3.connect(path)) as base:
+            kept = [value for (value,) in base.execute("SELECT value FROM StringIds")]
+        block = "A=b\0HF_TOKEN=[redacted]\0COPY=[redacted]"
+        assert sorted(kept) == sorted([block, "forward", "a=b"] * len(secrets))
+
+
 def run_profile(*arguments: str, ranks: Ranks | None = None) -> list[str]:
     return make_command(
         read_request(arguments), ranks or Ranks(per_node=2), nsys="nsys", folder=Path("/runs/100% new's_nsys")
@@ -210,8 +293,6 @@ def test_ranks_come_from_the_environment_else_from_the_gpus() -> None:
 
 
 def make_name(ranks: Ranks) -> str:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         return make_folder(folder, ranks, now=datetime(2026, 1, 2, 3, 4, 5)).name
 

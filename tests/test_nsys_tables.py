@@ -61,7 +61,8 @@ def ask_nsys(file: Path, folder: Path) -> dict[str, list[list[str]]]:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     paths = {name: folder / f"theirs_{name}.csv" for name in TABLES}
-    return {name: read_csv(path.read_text("utf-8")) for name, path in paths.items() if path.exists()}
+    tables = {name: read_csv(path.read_text("utf-8")) for name, path in paths.items() if path.exists()}
+    return {name: rows for name, rows in tables.items() if rows}
 
 
 def read_csv(text: str) -> list[list[str]]:
@@ -71,11 +72,10 @@ def read_csv(text: str) -> list[list[str]]:
 def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
     """Asserts that every cell is the same, and returns the tables."""
     theirs = ask_nsys(file, folder)
-    traces = read_nsys(file)
+    traces = read_nsys(file, all_processes=True)
     for name in TABLES:
-        ours = read_csv(write_csv(make_table(name, traces)).decode())
-        assert ours[1:] == theirs.get(name, [[]])[1:], name
-        assert name not in theirs or ours[0] == theirs[name][0]
+        heads, *rows = read_csv(write_csv(make_table(name, traces)).decode())
+        assert [heads, *rows] == theirs[name] if name in theirs else not rows, name
     return theirs
 
 

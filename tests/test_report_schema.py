@@ -19,10 +19,12 @@ import distprof.activity_report
 import distprof.report
 import distprof.waiting
 from distprof.analyze import analyze
+from distprof.rank_activity import Category
 from distprof.report import SCHEMA, Report, to_plain
 from distprof.run import Clock, CollectiveKind, Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
+from tests.made_activity import make_activity
 
 DOCUMENT: dict[str, Any] = json.loads(Path(distprof.report.__file__).with_name("report.schema.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
@@ -45,6 +47,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "no work": lambda: make_run(meta={"work": None}),
     "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,
     "two clocks apart": lambda: simulate(LINK, seed=1).run,
+    "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
 }
 
 
@@ -136,3 +139,6 @@ def test_closed_sets_are_those_of_the_code() -> None:
     assert parts["BusiestRank"]["properties"]["phase"]["enum"] == list(Phase)
     assert parts["CommunicationReport"]["properties"]["kind"]["enum"] == list(CollectiveKind)
     assert set(parts["StepReport"]["properties"]["clock"]["enum"]) == set(Clock)
+    assert parts["WindowCheck"]["properties"]["phase"]["enum"] == ["step", *Phase]
+    for part in ("CategoryReport", "KernelReport"):
+        assert parts[part]["properties"]["category"]["enum"] == list(Category)

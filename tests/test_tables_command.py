@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
+from distprof.activity.projection import PROJECTIONS
 from distprof.activity.tables import TABLES
 from distprof.cli import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -72,9 +74,62 @@ def test_what_began_before_the_measured_steps_is_dropped(capture: Path, tmp_path
     assert read_table(tmp_path, "nvtx_sum")["distprof:step"][2] == str(2 * 4)
 
 
+def test_ranges_and_the_device_together(capture: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = list(PROJECTIONS)
+    asked = [option for name in names for option in ("--table", name)]
+    assert run_verb(["tables", str(capture), *asked, "--width", "80"]) == EXIT_OK
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in shown if line.split(":")[0] in names] == names
+    assert max(map(len, shown)) <= 80
+    for folder, options in (("nested", []), ("exclusive", ["--exclusive"]), ("dropped", ["--drop-warmup"])):
+        assert run_verb(["tables", str(capture), *asked, *options, "--csv", str(tmp_path / folder)]) == EXIT_OK
+    ranges = {folder: read_table(tmp_path / folder, "projection") for folder in ("nested", "exclusive", "dropped")}
+    assert ranges["nested"]["step"][4] == str(15 * 100 * MS)  # 3 ranks, 5 steps of 100 ms
+    assert ranges["exclusive"]["step"][4] == str(15 * 5 * MS)  # the last 5 ms of a step are in no phase
+    projected = (tmp_path / "dropped" / "nvtx_gpu_proj_sum.csv").read_text()
+    assert f"\ndistprof:forward,PushPop,{15 * 22 * MS}," in projected  # 12 to 34 ms: GEMM, then ADD
+    assert "open" not in projected
+
+
+def test_a_trace_of_pytorch(tmp_path: Path) -> None:
+    def event(category: str, name: str, begin_us: int, long_us: int, thread: int, **more: object) -> dict[str, object]:
+        return {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "ts": begin_us,
+            "dur": long_us,
+            "pid": 0,
+            "tid": thread,
+            "args": more,
+        }
+
+    copied = {"bytes": 2_500_000, "device": 0, "stream": 7, "correlation": 3}
+    events = [
+        event("user_annotation", "ProfilerStep#1", 1_000, 100, 1),
+        event("cuda_runtime", "cudaLaunchKernel", 1_010, 5, 1, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 1_020, 7, 1, correlation=2),
+        event("kernel", "gemm", 1_030, 30, 7, device=0, stream=7, correlation=1),
+        event("kernel", "gemm", 1_060, 10, 7, device=0, stream=7, correlation=2),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 1_070, 4, 7, **copied),
+    ]
+    document = {"schemaVersion": 1, "distributedInfo": {"rank": 3, "world_size": 8}, "traceEvents": events}
+    (tmp_path / "rank3.json").write_text(json.dumps(document))
+    assert run_verb(["tables", str(tmp_path / "rank3.json"), "--csv", str(tmp_path), "--rank", "3"]) == EXIT_OK
+    rows = {name: read_table(tmp_path, f"{name}_rank-00003") for name in TABLES}
+    assert rows["cuda_gpu_kern_sum"] == {
+        "gemm": ["100.0", "40000", "2", "20000.0", "20000.0", "10000", "30000", "14142.1", "gemm"]
+    }
+    assert rows["cuda_api_sum"]["cudaLaunchKernel"][1:4] == ["12000", "2", "6000.0"]
+    assert rows["nvtx_sum"]["ProfilerStep#1"][1:3] == ["100000", "1"]
+    assert [row[:2] for row in rows["cuda_gpu_mem_size_sum"].values()] == [["2.500", "1"]]
+    assert rows["osrt_sum"] == {}
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        (["--exclusive"], "--exclusive: is a way to make the projection"),
         (["--rank", "9"], "--rank 9: not there; the traces have ranks 0-2 and 1 other process"),
         (["--rows", "-1"], "--rows -1: must be 0 (all) or more"),
         (["--width", "3"], "--width 3"),

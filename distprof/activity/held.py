@@ -27,6 +27,7 @@ from distprof.trace import UNKNOWN, Calls, IntArray, Ranges, Trace
 PAIRS_AT_ONCE = 4_000_000
 """Pairs of a range and a thing it holds that are in memory at one time, more or less."""
 MAX_PAIRS = 50_000_000
+FEW_KEYS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +80,15 @@ def spot_calls(calls: Calls, main_thread: int | None) -> Spots:
 
 
 def _spot(thread: IntArray, at_ns: IntArray, row: IntArray, main_thread: int | None) -> Spots:
-    if main_thread is None:
-        return sort_spots(thread, at_ns, row)
     others = (thread != main_thread) & (thread != UNKNOWN)
+    if main_thread is None or not others.any():
+        return sort_spots(thread, at_ns, row)
     return sort_spots(
         np.concatenate([thread, np.full(int(others.sum()), main_thread)]),
-        np.concatenate([at_ns, at_ns[others]]), np.concatenate([row, row[others]]),
-    )  # fmt: skip
+        np.concatenate([at_ns, at_ns[others]]),
+        np.concatenate([row, row[others]]),
+        doubled=True,
+    )
 
 
 def choose_main_thread(trace: Trace, nest: Nest, *, other_threads: bool) -> int | None:
@@ -151,6 +154,23 @@ def expand_in_parts(slices: Slices) -> Iterator[tuple[IntArray, IntArray]]:
             Slices(owner=slices.owner[first:last], low=slices.low[first:last], high=slices.high[first:last])
         )
         first = last
+
+
+def drop_repeats(values: IntArray) -> IntArray:
+    """The different values, ascending."""
+    values = np.sort(values)
+    new = np.ones(len(values), dtype=bool)
+    new[1:] = values[1:] != values[:-1]
+    return values[new]
+
+
+def number_keys(keys: IntArray) -> tuple[IntArray, IntArray]:
+    """The different keys, ascending, none below 0, and for each row which of them: by counting where keys are small."""
+    if not len(keys) or int(keys.max()) >= FEW_KEYS:
+        distinct, place = np.unique(keys, return_inverse=True)
+        return distinct, place.reshape(-1)
+    there = np.bincount(keys) > 0
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
 
 
 def find_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:

@@ -110,14 +110,16 @@ class Spots:
     at_ns: IntArray
     row: IntArray
     """What it is: an activity's row, or a call's."""
+    doubled: bool
+    """A row may stand on two threads."""
 
 
-def sort_spots(thread: IntArray, at_ns: IntArray, row: IntArray) -> Spots:
+def sort_spots(thread: IntArray, at_ns: IntArray, row: IntArray, *, doubled: bool = False) -> Spots:
     """Spots in order. Those of unknown threads are left out: no range holds them."""
     known = thread != UNKNOWN
     thread, at_ns, row = thread[known], at_ns[known], row[known]
     order = np.lexsort((at_ns, thread))
-    return Spots(thread=thread[order], at_ns=at_ns[order], row=row[order])
+    return Spots(thread=thread[order], at_ns=at_ns[order], row=row[order], doubled=doubled)
 
 
 def count_before(spots: Spots, thread: IntArray, at_ns: IntArray, *, included: bool = False) -> IntArray:

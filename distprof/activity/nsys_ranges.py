@@ -15,13 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.activity.held import Slices, expand_in_parts
-from distprof.activity.nesting import count_before, sort_spots
+from distprof.activity.nesting import BoolArray, count_before, sort_spots
+from distprof.activity.ranges import Window, find_measured
 from distprof.activity.tables import STYLES
 from distprof.trace import UNKNOWN, IntArray, Trace
 
-MAX_LOOKS = 16
+MAX_LOOKS = 64
 """How far down a stack with crossing ranges a parent is looked for."""
 NO_LEVEL = -1
+_LONGEST_NS = 1 << 64
 
 Label = tuple[str, str]
 """A range as nsys names it, and its style."""
@@ -36,6 +38,8 @@ class Instances:
     begin_ns: IntArray
     end_ns: IntArray
     thread: IntArray
+    measured: BoolArray
+    """It begins in the window."""
 
 
 def find_last(traces: Sequence[Trace]) -> list[int]:
@@ -47,7 +51,7 @@ def find_last(traces: Sequence[Trace]) -> list[int]:
     return [last[trace.head.path] for trace in traces]
 
 
-def list_instances(trace: Trace, last_ns: int) -> Instances:
+def list_instances(trace: Trace, last_ns: int, window: Window) -> Instances:
     """The ranges as nsys names and ends them; ``last_ns``: where those end that were never closed."""
     ranges = trace.ranges
     end_ns = np.where(ranges.end_ns == UNKNOWN, last_ns, ranges.end_ns)
@@ -61,7 +65,10 @@ def list_instances(trace: Trace, last_ns: int) -> Instances:
         if key not in known:
             known[key] = _name_range(trace, *key)
         label.append(known[key])
-    return Instances(label=label, begin_ns=ranges.begin_ns[rows], end_ns=end_ns[rows], thread=ranges.thread[rows])
+    return Instances(
+        label=label, begin_ns=ranges.begin_ns[rows], end_ns=end_ns[rows], thread=ranges.thread[rows],
+        measured=find_measured(ranges.begin_ns[rows], window),
+    )  # fmt: skip
 
 
 def _name_range(trace: Trace, domain: int, name: int, style: int) -> Label | None:
@@ -105,20 +112,31 @@ def find_parents(instances: Instances) -> tuple[IntArray, IntArray]:
 def _climb(threads: list[int], begins: list[int], ends: list[int], twins: list[bool]) -> tuple[list[int], list[int]]:
     """Parents and levels by place; ordered by thread, begin and end downwards. ``twins``: the next is like this one."""
     stack: list[int] = []
+    ended: list[int] = []  # at the time at hand: they are around what has no length, and around nothing else
+    room = MAX_LOOKS // 2
     parents, levels = [UNKNOWN] * len(begins), [0] * len(begins)
     thread, twin = None, False
     for place, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
         if here != thread:
-            stack.clear()
-            thread = here
-        while stack and ends[stack[-1]] < begin:
-            stack.pop()
-        found, shortest = UNKNOWN, 0
+            stack, ended, thread = [], [], here
+        if ended and ends[ended[-1]] < begin:
+            ended = []
+        while stack and ends[stack[-1]] <= begin:
+            above = stack.pop()
+            if ends[above] == begin:
+                ended.append(above)
+        if len(stack) > room:  # what crosses others hides those that ended below it
+            stack = [above for above in stack if ends[above] >= begin]
+            room = MAX_LOOKS // 2 + 2 * len(stack)
+        found, shortest_ns = UNKNOWN, _LONGEST_NS
+        for above in ended[-MAX_LOOKS:] if begin == end else ():
+            if ends[above] - begins[above] < shortest_ns:
+                found, shortest_ns = above, ends[above] - begins[above]
         for above in stack[: -MAX_LOOKS - 1 : -1]:
-            if found != UNKNOWN and end - begins[above] >= shortest:
+            if end - begins[above] >= shortest_ns:
                 break
-            if ends[above] >= end and (found == UNKNOWN or ends[above] - begins[above] < shortest):
-                found, shortest = above, ends[above] - begins[above]
+            if ends[above] >= end and ends[above] - begins[above] < shortest_ns:
+                found, shortest_ns = above, ends[above] - begins[above]
         if twin or twins[place]:
             parents[place], levels[place] = (place - 1 if twin else place + 1), NO_LEVEL
         elif found != UNKNOWN:

@@ -10,7 +10,7 @@ device time are two clocks' work: shares are of the same kind of row in the same
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,14 +19,17 @@ from distprof.activity.held import (
     Names,
     Slices,
     choose_main_thread,
+    drop_repeats,
     expand_in_parts,
     find_owners,
     name_ranges,
+    number_keys,
     slice_ranges,
     spot_calls,
     spot_launches,
 )
 from distprof.activity.nesting import BoolArray, Nest, Spots, find_closed, nest_ranges
+from distprof.activity.projection_tables import sum_gpu_projection, sum_range_kernels
 from distprof.activity.ranges import Window, find_exclusive, find_measured
 from distprof.activity.table_groups import round_quotient, summarize_groups
 from distprof.activity.tables import Cells, Table
@@ -40,13 +43,14 @@ MAX_SHOWN = 1000
 RANGE, DEVICE, CALLS, OPEN = "Range", "GPU activities", "API calls", "never closed"
 DEFAULT_DOMAIN = "(default)"
 NO_DOMAIN = "(none)"
-OUTSIDE = "outside every range"
+OUTSIDE = "outside every closed range"
 LOST = "launch not in the trace"
 
 _VERSION = re.compile(r"_v\d{4,}$")
 """Of an API call: which release of CUDA brought it."""
 
 Label = tuple[str, str]
+"""Domain and name."""
 Totals = list[int]
 """Count, sum, minimum, maximum."""
 
@@ -155,17 +159,20 @@ class _Held:
             at_ns: When each row's call began, ``[num_rows]``.
         """
         ranges = self.trace.ranges
-        wanted = self.measured
+        wanted, inner = self.measured, np.full(len(thread), UNKNOWN)
         if self.exclusive:
             wanted = wanted & (ranges.style == RangeStyle.START_END)
-            inner = find_owners(ranges, self.nest, thread, at_ns, self.main_thread)
-            row = np.flatnonzero(inner != UNKNOWN)
-            row = row[self.measured[inner[row]]]
-            yield self.names.code[inner[row]], row
+            row = find_owners(ranges, self.nest, thread, at_ns, self.main_thread)
+            inner = np.where(np.append(self.measured, False)[row], np.append(self.names.code, UNKNOWN)[row], UNKNOWN)
+            owned = np.flatnonzero(inner != UNKNOWN)
+            yield inner[owned], owned
         slices: Slices = slice_ranges(ranges, spots, wanted, self.names.code)
         for owner, place in expand_in_parts(slices):
-            packed = np.unique(owner * len(thread) + spots.row[place])  # a row may stand on two threads
-            yield packed // len(thread), packed % len(thread)
+            row = spots.row[place]
+            if spots.doubled:
+                owner, row = np.divmod(drop_repeats(owner * len(thread) + row), len(thread))
+            fresh = inner[row] != owner
+            yield owner[fresh], row[fresh]
 
     def find_any(self, spots: Spots, num_rows: int) -> BoolArray:
         """Which rows some closed range holds, measured or not, ``[num_rows]``."""
@@ -188,8 +195,8 @@ def _add(
 ) -> None:
     """Sums up values by owner and name, and adds them to the owners' blocks."""
     wide = len(texts) + 1
-    keys, group = np.unique(owner * wide + name + 1, return_inverse=True)
-    sums = summarize_groups(group.reshape(-1), values, len(keys))
+    keys, group = number_keys(owner * wide + name + 1)
+    sums = summarize_groups(group, values, len(keys))
     for place, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)
         block = blocks.setdefault(labels[code], _Block())
@@ -211,3 +218,11 @@ def _show(label: Label, block: _Block) -> Iterator[Cells]:
             head, shown_kind = ("", ""), ""
     if block.open_count:
         yield (*head, OPEN, None, None, block.open_count, None, None, None, label[1])
+
+
+PROJECTIONS: Mapping[str, Callable[..., Table]] = {
+    "projection": project,
+    "nvtx_gpu_proj_sum": sum_gpu_projection,
+    "nvtx_kern_sum": sum_range_kernels,
+}
+"""The tables that put ranges and the device together, by name; each takes traces, and ``windows`` or None."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.activity.held import drop_repeats, number_keys
+from distprof.activity.nesting import BoolArray
 from distprof.activity.nsys_ranges import (
     NO_LEVEL,
     Instances,
@@ -21,6 +23,7 @@ from distprof.activity.nsys_ranges import (
     hold_calls,
     list_instances,
 )
+from distprof.activity.ranges import Window, find_measured
 from distprof.activity.table_groups import round_quotient, round_tenth, summarize_groups
 from distprof.activity.tables import Cells, Table
 from distprof.trace import UNKNOWN, ActivityKind, IntArray, Trace
@@ -37,18 +40,24 @@ RANGE_KERNEL_HEADS = (
 _ID_BITS = 0xFFFFFF
 
 
-def sum_gpu_projection(traces: Sequence[Trace]) -> Table:
-    """``nvtx_gpu_proj_sum``: how long the ranges last on the device, by name and style."""
+def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
+    """``nvtx_gpu_proj_sum``: how long the ranges last on the device, by name and style.
+
+    Args:
+        traces: Of one file, or of several together.
+        windows: For each trace the host times that count: instances that begin in none are left out. None: all count.
+    """
     labels: dict[Label, int] = {}
     columns: list[list[IntArray]] = []
-    for trace, last_ns in zip(traces, find_last(traces), strict=True):
-        instances = list_instances(trace, last_ns)
+    for trace, last_ns, window in zip(traces, find_last(traces), windows or [None] * len(traces), strict=True):
+        instances = list_instances(trace, last_ns, window)
         at, projected_ns, ops = _project(trace, instances)
         parent, level = find_parents(instances)
         above = parent[at]
         children = np.bincount(above[above != UNKNOWN], minlength=len(parent))[at]
-        named = np.array([instances.label[row] is not None for row in at.tolist()], dtype=bool)
-        codes = [labels.setdefault(label, len(labels)) for row in at.tolist() if (label := instances.label[row])]
+        named = instances.measured[at] & np.array([instances.label[row] is not None for row in at.tolist()], dtype=bool)
+        shown = [instances.label[row] for row in at[named].tolist()]
+        codes = [labels.setdefault(label, len(labels)) for label in shown if label is not None]
         own_ns = instances.end_ns[at] - instances.begin_ns[at]
         columns.append([np.array(codes, dtype=np.int64)])
         columns[-1] += [column[named] for column in (projected_ns, own_ns, ops, level[at], children)]
@@ -70,15 +79,22 @@ def sum_gpu_projection(traces: Sequence[Trace]) -> Table:
     return Table(name="nvtx_gpu_proj_sum", heads=GPU_PROJECTION_HEADS, rows=tuple(rows))
 
 
-def sum_range_kernels(traces: Sequence[Trace]) -> Table:
-    """``nvtx_kern_sum``: kernels by the ranges around the calls that launched them, thread by thread."""
+def sum_range_kernels(traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
+    """``nvtx_kern_sum``: kernels by the ranges around the calls that launched them, thread by thread.
+
+    Args:
+        traces: Of one file, or of several together.
+        windows: As for the other table; of kernels in no range those launched then, or run if the launch is not known.
+    """
     keys: dict[Cells, int] = {}
     columns: list[list[IntArray]] = []
     offsets = [0, 0]
-    for trace, last_ns in zip(traces, find_last(traces), strict=True):
-        instances = list_instances(trace, last_ns)
+    for trace, last_ns, window in zip(traces, find_last(traces), windows or [None] * len(traces), strict=True):
+        instances = list_instances(trace, last_ns, window)
         kernels = np.flatnonzero(trace.gpu.kind == ActivityKind.KERNEL)
         instance, kernel = _pair_kernels(trace, instances, kernels)
+        kept = _keep_measured(trace, instances, instance, kernel, window)
+        instance, kernel = instance[kept], kernel[kept]
         code = _code_pairs(trace, instances, instance, kernel, keys)
         long_ns = trace.gpu.end_ns[kernel] - trace.gpu.begin_ns[kernel]
         ranged = np.where(instance == UNKNOWN, UNKNOWN, instance + offsets[0])
@@ -118,10 +134,10 @@ def _project(trace: Trace, instances: Instances) -> tuple[IntArray, IntArray, In
     found: list[list[IntArray]] = []
     calls = trace.calls
     for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call]):
-        at, start, count = np.unique(owner, return_index=True, return_counts=True)
-        if len(at):
+        if len(owner):  # the pairs of an owner stand together
+            start = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
             first_ns, last_ns = np.minimum.reduceat(begin_ns[place], start), np.maximum.reduceat(end_ns[place], start)
-            found.append([at, last_ns - first_ns, count])
+            found.append([owner[start], last_ns - first_ns, np.diff(np.append(start, len(owner)))])
     at, projected_ns, ops = (_stack(found, column) for column in range(3))
     return at, projected_ns, ops
 
@@ -135,8 +151,19 @@ def _pair_kernels(trace: Trace, instances: Instances, kernels: IntArray) -> tupl
         for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call])
     ]
     instance, kernel = (_stack(pairs, column) for column in range(2))
-    outside = np.setdiff1d(kernels, kernel)
+    inside = np.zeros(len(trace.gpu.kind), dtype=bool)
+    inside[kernel] = True
+    outside = kernels[~inside[kernels]]
     return np.concatenate([instance, np.full(len(outside), UNKNOWN)]), np.concatenate([kernel, outside])
+
+
+def _keep_measured(
+    trace: Trace, instances: Instances, instance: IntArray, kernel: IntArray, window: Window
+) -> BoolArray:
+    call = trace.gpu.call[kernel]
+    begin_ns = np.where(call == UNKNOWN, trace.gpu.begin_ns[kernel], np.append(trace.calls.begin_ns, UNKNOWN)[call])
+    ranged = np.append(instances.measured, False)[instance]
+    return np.where(instance == UNKNOWN, find_measured(begin_ns, window), ranged)
 
 
 def _code_pairs(
@@ -146,31 +173,27 @@ def _code_pairs(
     labels: dict[Label | None, int] = {None: 0}
     label_codes = np.array([labels.setdefault(label, len(labels)) for label in instances.label] + [0], dtype=np.int64)
     call = trace.gpu.call[kernel]
-    threads, thread = np.unique(
-        np.where(call == UNKNOWN, UNKNOWN, np.append(trace.calls.thread, UNKNOWN)[call]), return_inverse=True
-    )
-    packed = (label_codes[instance] * len(threads) + thread.reshape(-1)) * (len(trace.names) + 1)
-    distinct, place = np.unique(packed + trace.gpu.name[kernel] + 1, return_inverse=True)
+    threads, thread = np.unique(np.append(trace.calls.thread, UNKNOWN)[call], return_inverse=True)
+    wide = len(trace.names) + 1
+    packed = (label_codes[instance] * len(threads) + thread.reshape(-1)) * wide + trace.gpu.name[kernel] + 1
+    distinct, place = number_keys(packed)
     shown = list(labels)
     codes = []
     for key in distinct.tolist():
-        rest, name = divmod(key, len(trace.names) + 1)
+        rest, name = divmod(key, wide)
         label_code, at = divmod(rest, len(threads))
         tid = int(threads[at])
         ids = (None, None) if tid == UNKNOWN else (trace.head.pid & _ID_BITS, tid & _ID_BITS)
         text = trace.names[name - 1] if name else None
         codes.append(keys.setdefault((*(shown[label_code] or (None, None)), *ids, text), len(keys)))
-    coded: IntArray = np.array(codes, dtype=np.int64)[place.reshape(-1)]
+    coded: IntArray = np.array(codes, dtype=np.int64)[place]
     return coded
 
 
 def _count_distinct(groups: IntArray, items: IntArray, num_groups: int) -> list[int]:
     """How many different items each group has."""
-    order = np.lexsort((items, groups))
-    groups, items = groups[order], items[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (np.diff(groups) != 0) | (np.diff(items) != 0)
-    counts: list[int] = np.bincount(groups[new], minlength=num_groups).tolist()
+    wide = int(items.max(initial=0)) + 1
+    counts: list[int] = np.bincount(drop_repeats(groups * wide + items) // wide, minlength=num_groups).tolist()
     return counts
 
 

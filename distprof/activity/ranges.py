@@ -18,6 +18,7 @@ from distprof.activity.held import (
     Names,
     Slices,
     choose_main_thread,
+    drop_repeats,
     expand_slices,
     find_owners,
     name_ranges,
@@ -123,9 +124,10 @@ class _Device:
         """GPU time, its exclusive part, and the number of activities. None: it cannot be told."""
         if code in self.unable or not len(self.spots.row):
             return None
-        held = np.unique(self.spots.row[_places(self.slices, code)])
-        loose = self.spots.row[_places(self.loose, code)]
-        own = np.unique(np.concatenate([loose, self.rows[_places(self.innermost, code)]]))
+        held, loose = self.spots.row[_places(self.slices, code)], self.spots.row[_places(self.loose, code)]
+        if self.spots.doubled:
+            held = drop_repeats(held)
+        own = np.concatenate([loose, self.rows[_places(self.innermost, code)]])
         return self._unite(held), self._unite(own), len(held)
 
     def _unite(self, rows: IntArray) -> int:

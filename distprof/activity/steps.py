@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.activity.device import code_collectives
+from distprof.activity.device import code_collectives, find_device
 from distprof.activity.phase_names import OWN_DOMAIN, NameMap, is_warmup
 from distprof.trace import UNKNOWN, Activities, IntArray, Ranges, Trace
 
@@ -119,14 +119,14 @@ def _find_warmup(trace: Trace, begin_ns: IntArray, end_ns: IntArray) -> BoolArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClock:
-    """When the compute streams come to what the host does at a time: as an event recorded there would say.
+    """When the compute stream comes to what the host does at a time: as an event recorded there would say.
 
     An event waits for everything launched before it, and cannot be earlier than its own record:
     ``max(t, latest end of the compute launched before t)``.
     """
 
     launch_ns: IntArray
-    """When the host launched each activity that is no collective, ascending; its own begin where nobody knows."""
+    """When the host launched each of the stream's activities, ascending; its own begin where nobody knows."""
     reached_ns: IntArray
     """The latest end of all launched so far."""
 
@@ -139,11 +139,15 @@ class DeviceClock:
 
 
 def find_device_clock(trace: Trace) -> DeviceClock | None:
-    """The device's clock of a trace; None: no launch of compute is known, so nobody can tell."""
+    """The clock of the stream that computes longest; None: no launch on it is known, so nobody can tell."""
     gpu = trace.gpu
-    compute = ~find_collectives(trace)
-    launched = compute & (gpu.call >= 0)
-    if not launched.any():
+    compute = find_device(trace) & ~find_collectives(trace)
+    streams, place = np.unique(gpu.stream[compute], return_inverse=True)
+    if not len(streams):
+        return None
+    busy_ns = np.bincount(place.reshape(-1), weights=(gpu.end_ns - gpu.begin_ns)[compute])
+    compute &= gpu.stream == streams[busy_ns.argmax()]
+    if not (compute & (gpu.call != UNKNOWN)).any():
         return None
     launch_ns = launch_times(trace)[compute]
     order = np.argsort(launch_ns, kind="stable")

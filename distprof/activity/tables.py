@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from distprof.activity.ranges import Window, find_measured
 from distprof.activity.table_groups import Groups, round_quotient, round_tenth, summarize_groups
 from distprof.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
 
@@ -63,14 +64,14 @@ class _Part:
     label: Callable[[int], _Label]
 
 
-def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[IntArray | None] | None = None) -> Table:
+def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
     """Makes one of `TABLES` of the traces together.
 
     Args:
         name: Of the table.
         traces: Of one rank, or of several.
-        windows: For each trace the begins and ends of the times that count, ``[num_windows, 2]``, ascending, ns on its
-            clock: rows that begin in none are left out. None, or None for a trace: all count, as for nsys.
+        windows: For each trace the begins and ends of the times that count, ns on its clock: rows that begin in none
+            are left out. None, or None for a trace: all count, as for nsys.
 
     Raises:
         ValueError: No such table, or not a window for each trace.
@@ -92,13 +93,10 @@ def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[IntArray
     return Table(name=name, heads=maker.heads, rows=rows)
 
 
-def _keep(part: _Part, window: IntArray | None) -> _Part:
-    """The rows that begin inside a window: not before its begin, and before its end."""
+def _keep(part: _Part, window: Window) -> _Part:
     if window is None:
         return part
-    place = np.searchsorted(window[:, 0], part.begin_ns, side="right")
-    ends_ns = np.concatenate([[np.iinfo(np.int64).min], window[:, 1]])
-    inside = part.begin_ns < ends_ns[place]
+    inside = find_measured(part.begin_ns, window)
     return replace(part, begin_ns=part.begin_ns[inside], code=part.code[inside], value=part.value[inside])
 
 

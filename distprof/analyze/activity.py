@@ -13,6 +13,7 @@ from distprof.activity_report import (
     KernelReport,
     RangeReport,
 )
+from distprof.analyze.findings import find_findings
 from distprof.analyze.traced_time import measure_busy_ns, sum_steps_ns
 from distprof.analyze.window_check import check_window
 from distprof.rank_activity import KernelTotal, RangeTotal, RankActivity
@@ -28,13 +29,14 @@ def report_activity(run: Run) -> ActivityReport | None:
     """Merges the traces of all ranks. None: there are no traces."""
     if not run.activity:
         return None
+    findings, not_checked = find_findings(run)
     return ActivityReport(
         devices=tuple(_report_device(item) for item in run.activity if item.device is not None),
         categories=tuple(_merge_categories(run.activity)),
         kernels=tuple(_merge_kernels(run.activity))[:MAX_KERNELS],
         ranges=tuple(_merge_ranges(run))[:MAX_RANGES],
-        findings=(),
-        not_checked=(),
+        findings=findings,
+        not_checked=not_checked,
         window_checks=check_window(run),
     )
 
@@ -67,11 +69,11 @@ def _merge_categories(items: Iterable[RankActivity]) -> list[CategoryReport]:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for item in items:
         for kernel in item.kernels:
-            sums[kernel.category][0] += kernel.count
-            sums[kernel.category][1] += kernel.total_ns
+            sums[str(kernel.category)][0] += kernel.count
+            sums[str(kernel.category)][1] += kernel.total_ns
     everything = sum(total_ns for _, total_ns in sums.values())
     found = [
-        CategoryReport(category=str(category), count=count, total_ns=total_ns, share_ratio=_divide(total_ns, everything))
+        CategoryReport(category=category, count=count, total_ns=total_ns, share_ratio=_divide(total_ns, everything))
         for category, (count, total_ns) in sums.items()
     ]
     return sorted(found, key=lambda part: (-part.total_ns, part.category))
@@ -133,8 +135,7 @@ def _merge_range(
     gpu_ns = sum(ns for _, _, ns in on_device)
     exclusive = [part.gpu_exclusive_ns for _, part in parts if part.gpu_exclusive_ns is not None]
     ranks = {item.rank: item for item, part in parts if part.count}
-    known_ns = [steps_ns[rank] for rank in ranks]
-    steps_known_ns = [ns for ns in known_ns if ns is not None]
+    known_ns = [ns for ns in (steps_ns[rank] for rank in ranks) if ns is not None]
     busy_ns = sum(measure_busy_ns(item) for item in {item.rank: item for item, _, _ in on_device}.values())
     return RangeReport(
         domain=key[0],
@@ -144,9 +145,9 @@ def _merge_range(
         host_exclusive_ns=sum(part.host_exclusive_ns for _, part in parts),
         gpu_ns=gpu_ns if on_device else None,
         gpu_exclusive_ns=sum(exclusive) if exclusive else None,
-        gpu_over_host_ratio=_divide_or_none(gpu_ns, sum(part.host_ns for _, part, _ in on_device)) if on_device else None,
-        host_share_ratio=_divide_or_none(host_ns, sum(steps_known_ns)) if len(steps_known_ns) == len(known_ns) else None,
-        gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns) if on_device else None,
+        gpu_over_host_ratio=_divide_or_none(gpu_ns, sum(part.host_ns for _, part, _ in on_device)),
+        host_share_ratio=_divide_or_none(host_ns, sum(known_ns) if len(known_ns) == len(ranks) else 0),
+        gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns),
         open_count=sum(part.open_count for _, part in parts),
         warmup_count=sum(part.warmup_count for _, part in parts),
     )

@@ -13,9 +13,13 @@ COMMUNICATION_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 OWN_CODES = [code for code in range(len(PHASES)) if code not in COMMUNICATION_CODES]
 
 
-def sum_exposed(timing: Timing) -> FloatArray:
-    """Exposed communication per step on the timing's clock, ns, ``[num_ranks]``; NaN: not measured."""
-    exposed: FloatArray = timing.mean_phase_ns[:, COMMUNICATION_CODES].sum(axis=1)
+def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
+    """Exposed communication per step on the timing's clock, ns, ``[num_ranks]``; NaN: not measured.
+
+    The phases that are communication, and the waits inside the others as far as they were measured.
+    """
+    waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[:, timing.used]).sum(axis=2)
+    exposed: FloatArray = timing.mean_phase_ns[:, COMMUNICATION_CODES].sum(axis=1) + waits_ns.mean(axis=1)
     return exposed
 
 
@@ -28,7 +32,7 @@ def find_busiest(basis: Basis, timing: Timing) -> BusiestRank | None:
     Returns:
         None with fewer than two ranks whose phases were measured.
     """
-    own_ns = timing.mean_step_ns - sum_exposed(timing)
+    own_ns = timing.mean_step_ns - sum_exposed(basis, timing)
     if np.isfinite(own_ns).sum() < 2:
         return None
     busiest = int(np.nanargmax(own_ns))

@@ -30,7 +30,7 @@ def report_headline(basis: Basis, timing: Timing | None, reached: Sequence[Effic
             busiest=None,
         )  # fmt: skip
     job_ns: FloatArray = timing.step_ns[timing.measured].max(axis=0)
-    exposed_ns = sum_exposed(timing)
+    exposed_ns = sum_exposed(basis, timing)
     there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
     return Headline(
         clock=timing.clock.value,

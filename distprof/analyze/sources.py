@@ -32,9 +32,10 @@ def list_sources(basis: Basis, timings: Sequence[Timing], cycles: Cycles | None)
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
             yield f"phases on the {timing.clock} clock: {(TRACES if foreign else STAMPS)[timing.clock]}"
-    groups = sorted({table.group for table in basis.run.collectives})
+    tables = [table for table in basis.run.collectives if len(table.ranks) > 1]
+    groups = sorted({table.group for table in tables})
     if groups:
-        steps = np.unique(np.concatenate([table.steps for table in basis.run.collectives]))
+        steps = np.unique(np.concatenate([table.steps for table in tables]))
         kept = int(basis.counted[steps].sum())
         seen = "begin and end of every rank's kernel" if foreign else "every rank's host stamps"
         yield (

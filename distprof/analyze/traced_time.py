@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.rank_activity import RankActivity
-from distprof.run import COLUMN, Run
+from distprof.run import COLUMN, FloatArray, Run
 
 
 def sum_steps_ns(run: Run, item: RankActivity) -> float | None:
@@ -13,15 +13,31 @@ def sum_steps_ns(run: Run, item: RankActivity) -> float | None:
 
     They are the steps that the traces tell of; without such, those under a kernel window, else all measured ones.
     """
-    place = next((place for place, info in enumerate(run.ranks) if info.rank == item.rank), None)
-    if place is None or not item.num_steps:
+    rows = _find_rows(run, item)
+    if rows is None:
         return None
-    rows = (run.rows if run.traced_rows is None else run.traced_rows)[place]
     step_ns = rows[:, COLUMN["step_host_ns"]]
     counted = np.isfinite(step_ns) & (rows[:, COLUMN["warmup"]] == 0) & (rows[:, COLUMN["failed"]] == 0)
     under_window = counted & (rows[:, COLUMN["window"]] == 1)
     chosen = step_ns[under_window if under_window.any() else counted]
     return float(chosen.mean()) * item.num_steps if len(chosen) else None
+
+
+def sum_all_steps_ns(run: Run, item: RankActivity) -> float | None:
+    """The same of all steps that a rank's trace holds, warm-up too."""
+    rows, measured_ns = _find_rows(run, item), sum_steps_ns(run, item)
+    if rows is None or measured_ns is None:
+        return None
+    step_ns = rows[:, COLUMN["step_host_ns"]]
+    return measured_ns + float(step_ns[np.isfinite(step_ns) & (rows[:, COLUMN["warmup"]] == 1)].sum())
+
+
+def _find_rows(run: Run, item: RankActivity) -> FloatArray | None:
+    place = next((place for place, info in enumerate(run.ranks) if info.rank == item.rank), None)
+    if place is None or not item.num_steps:
+        return None
+    rows: FloatArray = (run.rows if run.traced_rows is None else run.traced_rows)[place]
+    return rows
 
 
 def measure_busy_ns(item: RankActivity) -> int:

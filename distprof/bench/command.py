@@ -19,6 +19,7 @@ from distprof.bench.comparison import Comparison
 from distprof.bench.conditions import BARE, RIVALS, Workload, list_conditions
 from distprof.bench.made_up import add_made_up, run_report, run_verdicts
 from distprof.bench.overhead import measure_workload
+from distprof.bench.traces import add_traces, run_traces
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
 
@@ -64,11 +65,14 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="more of the training's configuration")
     add_made_up(subjects)
+    add_traces(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Runs the bench of a subject; see `_compare_profilers`, `run_verdicts` and `run_report`."""
-    benches = {"overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report}
+    """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
+    benches = {
+        "overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report, "traces": run_traces,
+    }  # fmt: skip
     return benches[options.subject](options)
 
 

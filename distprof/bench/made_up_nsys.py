@@ -99,6 +99,10 @@ class MadeUpExport:
         """Names a process. It needs no name to have rows."""
         self.add("PROCESSES", globalPid=pack_pid(pid), pid=pid, name=name)
 
+    def end_session(self, at_ns: int) -> None:
+        """When the capture stopped. nsys ends ranges then that were never closed: they are added with that end."""
+        self.add("ANALYSIS_DETAILS", globalVid=VM << 48, duration=at_ns, startTime=10**9, stopTime=10**9 + at_ns)
+
     def add_gpu(self, device: int, *, name: str, memory_bytes: int, capability: tuple[int, int]) -> None:
         """One device of the machine."""
         major, minor = capability

@@ -47,6 +47,7 @@ _OLD: dict[str, dict[str, str]] = {
         vmId id name busLocation isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount pwGpuId uuid luid
         chipName cuDevice ctxswDevicePath ctrlDevicePath numConcurrentCopies computeMajor computeMinor smMajor smMinor
         """, id="INTEGER NOT NULL"),
+    "ANALYSIS_DETAILS": _columns("globalVid duration startTime stopTime"),
     "PROCESSES": _columns("globalPid pid name"),
     "ENUM_CUDA_MEMCPY_OPER": _columns("id name label"),
     "ENUM_CUDA_MEM_KIND": _columns("id name label"),

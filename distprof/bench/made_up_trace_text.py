@@ -10,17 +10,26 @@ GENERATIONS = {"old": (1_000, BEGIN_NS), "present": (1, BEGIN_NS)}
 """Grain of the file's times, and begin of the first step on the unix clock, ns."""
 HOST_PID = 4000
 MAIN_STREAM, LINK_STREAM = 7, 20
+LAYER_NORM_KERNEL = (
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>"
+    "(int, float, float const*, float const*, float const*, float*, float*, float*)"
+)
+GELU_KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, "
+    "at::native::GeluType)::{lambda()#2}, at::detail::Array<char*, 2> >(int, float)"
+)
+ADD_KERNEL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)"
+)
+ATTENTION_KERNEL = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false, false> >"
 COMPUTE = (
     ("aten::linear", "aten::addmm", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn"),
-    ("aten::layer_norm", "aten::native_layer_norm", "void at::native::(anonymous namespace)::vectorized_layer_norm_"
-     "kernel<float, float>(int, float, float const*, float const*, float const*, float*, float*, float*)"),
-    ("aten::gelu", "aten::gelu", "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl("
-     "at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}, at::detail::Array<char*, 2> >(int, float)"),
-    ("aten::scaled_dot_product_attention", "aten::_flash_attention_forward",
-     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false, false> >"),
-    ("aten::add", "aten::add_", "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
-     "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)"),
-)  # fmt: skip
+    ("aten::layer_norm", "aten::native_layer_norm", LAYER_NORM_KERNEL),
+    ("aten::gelu", "aten::gelu", GELU_KERNEL),
+    ("aten::scaled_dot_product_attention", "aten::_flash_attention_forward", ATTENTION_KERNEL),
+    ("aten::add", "aten::add_", ADD_KERNEL),
+)
 """Operator, inner operator and kernel."""
 COLLECTIVE = {
     "old": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
@@ -88,9 +97,7 @@ class Text:
         )
         self._arrows(begin_ns, device_ns, self.pid, MAIN_STREAM)
 
-    def kernel(
-        self, slot: int, backward: bool, begin_ns: int, host_ns: int, device_ns: int, lasts_ns: int
-    ) -> None:
+    def kernel(self, slot: int, backward: bool, begin_ns: int, host_ns: int, device_ns: int, lasts_ns: int) -> None:
         """An operator, one inside it, one inside that, the call inside that, and the kernel."""
         self.correlation += 1
         outer, inner, name = COMPUTE[slot % len(COMPUTE)]
@@ -99,14 +106,13 @@ class Text:
             outer = f"autograd::engine::evaluate_function: {outer[6:].title()}Backward0"
         events, number = self.events, self.correlation
         shapes = (
-            f', "Record function id": {number}, "Concrete Inputs": ["", "", "", "{slot}"], "Input type": ["c10::BFloat16"'
-            ', "c10::BFloat16", "c10::BFloat16", "Scalar"], "Input Dims": [[8192, 2048], [2048, 2048], [2048], []], '
+            f', "Record function id": {number}, "Concrete Inputs": ["", "", "", "{slot}"], "Input type": '
+            '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar"], '
+            '"Input Dims": [[8192, 2048], [2048, 2048], [2048], []], '
             f'"Ev Idx": {number}}}}}'
         )
         for place, cpu_op in enumerate((outer, inner, "aten::empty")):
-            events.append(
-                self._head("cpu_op", cpu_op, begin_ns + 1000 * place, host_ns - 2000 * place, tid) + shapes
-            )
+            events.append(self._head("cpu_op", cpu_op, begin_ns + 1000 * place, host_ns - 2000 * place, tid) + shapes)
         self.call("cudaLaunchKernel", begin_ns + 3000, begin_ns + 6000, tid)
         events.append(
             self._head("kernel", name, device_ns, lasts_ns, MAIN_STREAM, 0)
@@ -144,7 +150,13 @@ class Text:
             ranks = list(range(world_size))
             group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": world_size, "ranks": ranks}
             info |= {"pg_count": 1, "pg_config": [group], "nccl_version": "2.27.5"}
-            device = {"id": 0, "name": "Made-up GPU", "totalGlobalMem": 85018279936, "computeMajor": 9, "computeMinor": 0}
+            device = {
+                "id": 0,
+                "name": "Made-up GPU",
+                "totalGlobalMem": 85018279936,
+                "computeMajor": 9,
+                "computeMinor": 0,
+            }
             head["deviceProperties"] = [device]
             tail["baseTimeNanoseconds"] = BASE_NS
         events = ",\n  ".join(self.events)

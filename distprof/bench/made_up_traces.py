@@ -1,7 +1,7 @@
-"""Made-up traces of PyTorch's profiler, as each rank of a job would have written them, with the truth about them.
+"""Made-up traces of PyTorch's profiler, as each rank of a job would have written them, and the truth about them.
 
-One lane of time is played: what every rank of the job does, alike and in the same order. The slow rank, if there is one,
-comes late to every step; the others wait for it in the step's first collective.
+One lane of time is played: what every rank of the job does, alike and in the same order. The slow rank, if there is
+one, comes late to every step; the others wait for it in the step's first collective.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ def make_kineto(
 class _Play:
     """The host's time, the compute stream's and the communication stream's, step after step."""
 
-    def __init__(
-        self, *, rank: int, seed: int, generation: Generation, slow_rank: int | None, late_ns: int
-    ) -> None:
+    def __init__(self, *, rank: int, seed: int, generation: Generation, slow_rank: int | None, late_ns: int) -> None:
         draw = np.random.default_rng(seed)
         self.grain_ns, begin_ns = GENERATIONS[generation.value]
         self.text = Text(rank=rank, generation=generation.value)
@@ -175,8 +173,9 @@ class _Play:
     def _reduce(self) -> None:
         """A collective: it begins when this rank is there, and ends a transfer after the last one is."""
         behind_ns = self.late_ns - self.own_late_ns  # how much later than this rank the last one comes
-        begin_ns = max(self.device_ns, self.link_ns, self.now_ns + LAUNCH_NS)
-        end_ns = max(self.device_ns + behind_ns, begin_ns) + TRANSFER_NS
+        ready_ns = max(self.device_ns, self.now_ns + LAUNCH_NS)
+        begin_ns = max(ready_ns, self.link_ns)
+        end_ns = max(ready_ns + behind_ns, self.link_ns) + TRANSFER_NS
         self.text.collective(self.now_ns, begin_ns, end_ns - begin_ns, MESSAGE_ELEMENTS)
         self.link_ns = end_ns
         self.now_ns += LAUNCH_NS

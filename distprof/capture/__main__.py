@@ -1,10 +1,12 @@
-"""`python -m distprof.capture [--per-rank] [nsys options] -- [KEY=VALUE ...]`: what `launch/nsys.sh` runs."""
+"""`python -m distprof.capture [options] -- [KEY=VALUE ...]`: what `launch/nsys.sh` runs."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from distprof.capture.command import USAGE
+from distprof.capture.environment import clean_environment, refuse_secrets
 from distprof.capture.job import capture
 from distprof.errors import DistprofError
 
@@ -15,10 +17,21 @@ def main() -> None:
         print(f"usage: {USAGE}\nThe options: nsys profile --help; the keys: python -m distprof --help")
         return
     try:
+        _clean_this_process()
         sys.exit(capture(sys.argv[1:]))
     except DistprofError as error:
         print(f"distprof: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _clean_this_process() -> None:
+    """Starts this very process again without secrets: nsys reads the environment of its parents too."""
+    refuse_secrets(sys.argv[1:], os.environ)
+    clean, dropped = clean_environment(os.environ)
+    if dropped:
+        text = f"kept out of the capture: {', '.join(dropped)} (nsys writes the environment into its report)"
+        print(f"distprof: {text}", file=sys.stderr, flush=True)
+        os.execve(sys.executable, [sys.executable, "-m", "distprof.capture", *sys.argv[1:]], clean)
 
 
 if __name__ == "__main__":

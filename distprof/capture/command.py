@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distprof.errors import UsageError
 
-USAGE = "launch/nsys.sh [--per-rank] [nsys options] -- [KEY=VALUE ...]"
+USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [nsys options] -- [KEY=VALUE ...]"
 DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--trace", "-t"), "cuda,nvtx"),
     (("--sample", "-s"), "none"),
@@ -31,6 +31,8 @@ class Request:
 
     per_rank: bool
     """One nsys around each rank, instead of one per node around torchrun."""
+    keep_secrets: bool
+    """Capture even though nsys will write secrets of other processes into its report."""
     options: tuple[str, ...]
     """For nsys."""
     overrides: tuple[str, ...]
@@ -57,8 +59,8 @@ def read_request(arguments: Sequence[str]) -> Request:
     options, overrides = list(arguments[:split]), list(arguments[split + ("--" in arguments) :])
     if "--" not in arguments and any(text.startswith("-") for text in overrides):
         raise UsageError(f"nsys options and overrides are told apart by a --: {USAGE}")
-    per_rank = "--per-rank" in options
-    options = [text for text in options if text != "--per-rank"]
+    own = {"--per-rank", "--keep-secrets"} & set(options)
+    options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
         raise UsageError(f"{given[0]}: the report lies in a folder of its own: set runs_dir=... after the --")
     if "profile=kernels" in overrides:
@@ -66,7 +68,10 @@ def read_request(arguments: Sequence[str]) -> Request:
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
     if off and not any(_is_one_of(text, ("--capture-range", "-c")) for text in options):
         raise UsageError(f"{off[0]}: without NVTX ranges nothing would start the capture: leave it out")
-    return Request(per_rank=per_rank, options=tuple(options), overrides=tuple(overrides))
+    return Request(
+        per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own, options=tuple(options),
+        overrides=tuple(overrides),
+    )  # fmt: skip
 
 
 def read_ranks(environment: Mapping[str, str], *, num_gpus: int) -> Ranks:

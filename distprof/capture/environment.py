@@ -16,7 +16,9 @@ _SECRET_WORDS = re.compile(
 _LOGIN_IN_URL = re.compile(r"://[^/\s@]+@")
 _NAMED = re.compile(r"([\w./-]*\w)['\"]?\s*(?:=|:(?!//))\s*(?=[^\s,}])")
 """The names in ``a.b=c``, ``-e A=b,C=d`` and ``{a: b, c: d}`` that have a value."""
-_NEVER_SECRET = frozenset(("PATH", "HOME", "PWD", "PYTHONPATH", "LD_LIBRARY_PATH", "SHELL", "TMPDIR", "USER"))
+_NEVER_SECRET = frozenset(
+    ("PATH", "HOME", "PWD", "PYTHONPATH", "LD_LIBRARY_PATH", "SHELL", "SSH_AUTH_SOCK", "TMPDIR", "USER")
+)
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 
 from distprof.capture.command import Ranks, Request, find_runs_dir, make_command, read_ranks, read_request
-from distprof.capture.environment import clean_environment, refuse_secrets
+from distprof.capture.neighbours import describe, find_neighbours, find_wall, mask_secrets
 from distprof.errors import DataError, UsageError
 from distprof.nsys_tool import Nsys, export_sqlite, find_nsys
 
@@ -27,32 +28,50 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     """Runs a job under nsys, exports what nsys wrote, and shows the report of it.
 
     Args:
-        arguments: ``[--per-rank] [nsys options] -- [KEY=VALUE ...]``.
-        environment: Nothing secret of it reaches nsys.
+        arguments: As `distprof.capture.command.USAGE` says; nothing secret in it.
+        environment: This process's own, without anything secret.
 
     Returns:
         The job's exit code if that is not 0, else the exit code of ``distprof report``.
 
     Raises:
-        UsageError: There is no nsys, or one that would record nothing, or the command line cannot work.
+        UsageError: There is no nsys, or one that would record nothing; the command line cannot work; or secrets of
+            other processes would come into the report.
         DataError: nsys left no report, or one that cannot be exported.
     """
     request = read_request(arguments)
-    refuse_secrets(arguments, environment)
     nsys = require_nsys(find_nsys(environment), _find_nvtx_version())
-    clean, dropped = clean_environment(environment)
-    ranks = read_ranks(environment, num_gpus=0 if environment.get("NPROC") else _count_gpus(clean))
+    wall = _keep_neighbours_out(request)
+    ranks = read_ranks(environment, num_gpus=0 if environment.get("NPROC") else _count_gpus())
     folder = make_folder(find_runs_dir(request.overrides), ranks, now=datetime.now())
-    if dropped:
-        _say(f"kept out of the capture: {', '.join(dropped)} (nsys writes the environment into its report)")
     per = "rank" if request.per_rank else "node"
     _say(f"{ranks.per_node} ranks, one nsys {nsys.version or '(no version)'} per {per}, into {folder}")
-    ended = _run(make_command(request, ranks, nsys=nsys.path, folder=folder), clean)
+    ended = _run([*wall, *make_command(request, ranks, nsys=nsys.path, folder=folder)], environment)
     reports = judge(folder, request, ranks, ended)
-    exported = [_export(nsys, report, clean) for report in reports]
+    exported = [_export(nsys, report) for report in reports]
     _say(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
-    shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], env=clean, check=False)
+    shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], check=False)
     return ended or shown.returncode
+
+
+def _keep_neighbours_out(request: Request) -> list[str]:
+    """What to put before the command, so that nsys reads no secrets of other processes; empty: nothing.
+
+    Raises:
+        UsageError: It would, and it cannot be helped.
+    """
+    neighbours = find_neighbours()
+    if not neighbours:
+        return []
+    if (wall := find_wall()) is not None:
+        _say(f"in a process namespace of its own, since nsys reads every process: {describe(neighbours)}")
+        return wall
+    if request.keep_secrets:
+        return []
+    raise UsageError(
+        "nsys writes the environment of every process into its report, and some hold secrets "
+        f"({describe(neighbours)}): end or restart them without, or accept it with --keep-secrets before the --"
+    )
 
 
 def require_nsys(nsys: Nsys | None, nvtx_version: str | None) -> Nsys:
@@ -116,10 +135,17 @@ def _describe_free(folder: Path) -> str:
     return ", ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free in {place}" for place in places)
 
 
-def _export(nsys: Nsys, report: Path, environment: Mapping[str, str]) -> Path:
-    """The SQLite export of a report, beside it; says so if nothing of ours is in it."""
+def _export(nsys: Nsys, report: Path) -> Path:
+    """The SQLite export of a report, beside it, without secrets; says so if nothing of ours is in it."""
     target = report.with_suffix(".sqlite")
-    export_sqlite(nsys, report, target, environment)
+    export_sqlite(nsys, report, target)
+    try:
+        masked = mask_secrets(target)
+    except sqlite3.Error as error:
+        raise DataError(f"{target}: not the SQLite that nsys writes ({error}): is the disk full?") from None
+    if masked:
+        report.chmod(0o600)
+        _say(f"{report}: holds {', '.join(masked)} of other processes: do not pass it on (the SQLite is clean)")
     if not _has_ranges(target):
         _say(f"{target}: holds no NVTX range: was -t nvtx given up? See distprof doctor")
     return target
@@ -136,7 +162,9 @@ def _has_ranges(path: Path) -> bool:
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the job; Ctrl-C and SIGTERM are its affair, so that nsys still writes what it has."""
     try:
-        job = subprocess.Popen(command, env={**environment, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"})
+        job = subprocess.Popen(
+            command, env={**environment, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, stdin=subprocess.DEVNULL
+        )  # fmt: skip
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be run ({error.strerror}): name another nsys with NSYS") from None
     with _handed_on(job):
@@ -146,15 +174,29 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
+    def hand_on(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(_find_nsys_process(job.pid), number)
+
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),  # the terminal tells the job itself
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: job.terminate()),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
     }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _find_nsys_process(pid: int) -> int:
+    """Behind the wall it is a grandchild: `unshare` and the shell pass no signal on."""
+    while Path(f"/proc/{pid}/comm").read_text().strip() in ("unshare", "sh"):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if not children:
+            break
+        pid = int(children[0])
+    return pid
 
 
 def _find_nvtx_version() -> str | None:
@@ -164,10 +206,8 @@ def _find_nvtx_version() -> str | None:
         return None
 
 
-def _count_gpus(environment: Mapping[str, str]) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", _COUNT_GPUS], env=dict(environment), capture_output=True, text=True, check=False
-    )
+def _count_gpus() -> int:
+    done = subprocess.run([sys.executable, "-c", _COUNT_GPUS], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or ["no message"]
         raise DataError(f"torch cannot be loaded: {said[-1][:300]}: see distprof doctor")

@@ -30,8 +30,8 @@ class TorchFacts:
     cuda_available: bool
     cuda_problem: str | None
     """Why CUDA cannot be used, in torch's words. None: it can, or torch does not say."""
-    driver_cuda: tuple[int, int] | None
-    """The newest CUDA version that the driver runs."""
+    driver_cuda: str | None
+    """The newest CUDA version that the driver runs, "12.4"."""
     gpus: tuple[Gpu, ...]
     nccl: str | None
     """NCCL's version; None: built without."""

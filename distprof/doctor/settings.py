@@ -76,9 +76,11 @@ def check_transports(facts: Facts) -> Finding:
 def check_threads(facts: Facts) -> Finding:
     """The ranks' threads fit the cores."""
     name, variable, cores = "CPU threads", "OMP_NUM_THREADS", facts.cores
-    gpus = len(facts.torch.gpus) if facts.torch is not None else 0
+    gpus = 0 if facts.torch is None else len(facts.torch.gpus)
     ranks = gpus or 2
     share = max(1, cores // ranks)
+    if facts.torch is None:
+        return absent(name, f"{cores} core(s); torch does not load", "how many ranks share them is not known")
     if variable not in facts.environment:
         found = f"{variable} not set, {cores} core(s)"
         if gpus or share == 1:

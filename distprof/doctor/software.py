@@ -73,15 +73,20 @@ def check_cuda(facts: Facts) -> Finding:
 
 def check_driver(facts: Facts) -> Finding:
     """The driver runs what torch is built for: the same major version of CUDA, or a newer one."""
-    built = read_numbers(facts.torch.cuda) if facts.torch is not None else ()
-    if facts.driver is None or facts.torch is None or not built or facts.torch.driver_cuda is None:
+    built, able = (read_numbers(version) for version in _read_cuda(facts))
+    if facts.driver is None or facts.torch is None or not built or not able:
         return absent("driver", facts.driver or "none", "nothing to compare with the CUDA that torch is built for")
-    able = ".".join(map(str, facts.torch.driver_cuda))
-    found = f"{facts.driver}, up to CUDA {able}; torch is built for {facts.torch.cuda}"
-    if facts.torch.driver_cuda[0] < built[0]:
+    newest = facts.torch.driver_cuda
+    found = f"{facts.driver}, up to CUDA {newest}; torch is built for {facts.torch.cuda}"
+    if able[0] < built[0]:
         meaning = "the driver is too old for this torch: kernels do not start"
-        return problem("driver", found, meaning, f"install a driver for CUDA {built[0]}, or torch for CUDA {able}")
+        return problem("driver", found, meaning, f"install a driver for CUDA {built[0]}, or torch for CUDA {newest}")
     return ok("driver", found, "the driver runs this torch")
+
+
+def _read_cuda(facts: Facts) -> tuple[str | None, str | None]:
+    """The CUDA that torch is built for, and the newest that the driver runs."""
+    return (None, None) if facts.torch is None else (facts.torch.cuda, facts.torch.driver_cuda)
 
 
 def check_nccl(facts: Facts) -> Finding:
@@ -135,7 +140,9 @@ def check_accelerate(facts: Facts) -> Finding:
     version = facts.packages.get("accelerate")
     if version is None:
         return absent("accelerate", "not installed", "strategy=accelerate is not to be had", "pip install accelerate")
-    if facts.torch is not None and facts.torch.cuda_available:
+    if facts.torch is None:
+        return absent("accelerate", f"{version}; torch does not load", WANTS_TORCH)
+    if facts.torch.cuda_available:
         return ok("accelerate", version, "FSDP is what one gets on these GPUs")
     meaning = "on a CPU Accelerate makes DDP of FSDP without a word; distprof refuses that, other scripts do not"
     return warning("accelerate", f"{version}, and no GPU", meaning, "on a CPU use strategy=fsdp, not Accelerate's")

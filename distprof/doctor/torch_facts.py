@@ -50,13 +50,13 @@ def _read_nccl(torch: Any) -> str:
     return ".".join(map(str, torch.cuda.nccl.version()))
 
 
-def _read_driver_cuda(torch: Any) -> tuple[int, int] | None:
+def _read_driver_cuda(torch: Any) -> str | None:
     """12040 is CUDA 12.4; a private name of torch's, which may be gone."""
     try:
         number = int(torch._C._cuda_getDriverVersion())
     except (AttributeError, RuntimeError, ValueError):
         return None
-    return (number // 1000, number % 1000 // 10) if number > 0 else None
+    return f"{number // 1000}.{number % 1000 // 10}" if number > 0 else None
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
         ranks, [item.collectives for item in own], axis.astype(np.int64), world_size=world_size
     )
     readings = align_clocks(ranks, [item.head.host for item in own], collectives)
-    if strangers := sorted(set(ranks) - {reading.rank for reading in readings}) if len(ranks) > 1 else []:
+    if strangers := sorted(set(ranks[1:]) - {reading.rank for reading in readings}):
         parted = (*parted, _say_incomparable(strangers, ranks[0]))
     return Run(
         meta=_describe_job(own, world_size, readings), rows=rows, warnings=parted, collectives=collectives,
@@ -173,8 +173,16 @@ def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
         device="cuda" if on_device else "cpu",
         snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes),
         peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
-        ended=TRACED, notes=(f"rank known from {head.rank_source}", *item.notes),
+        ended=TRACED, notes=(_say_rank_source(head), *item.notes),
     )  # fmt: skip
+
+
+def _say_rank_source(head: TraceHead) -> str:
+    if head.rank is None:
+        return "the file names no rank: counted in the order of the files"
+    if head.rank_source == BY_ORDER:
+        return "the file names no rank: counted in the order of the processes"
+    return f"rank known from {head.rank_source}"
 
 
 def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence[ClockReading]) -> RunMeta:

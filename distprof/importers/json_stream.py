@@ -184,10 +184,9 @@ class ArrayParts(Generic[T]):
             if len(text) > self._limits.max_part_bytes:
                 self._refuse(f"more than {self._limits.max_part_bytes} bytes behind the events")
         text = text.strip(SPACE)
-        if self._bare:
-            tail = b"{}" if not text else None
-        else:
-            tail = mend_object(b"{" + text.removeprefix(b","))
+        if self._bare and not text:
+            return
+        tail = None if self._bare else mend_object(b"{" + text.removeprefix(b","))
         if tail is None:
             self._refuse("damaged or cut short behind the events")
         self.tail = tail

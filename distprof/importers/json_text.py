@@ -15,7 +15,7 @@ from distprof.errors import DataError
 from distprof.importers.limits import Limits
 
 GZIP_MAGIC = b"\x1f\x8b"
-INPUT_BYTES = 256 << 10
+INPUT_BYTES = 64 << 10
 SPACE = b" \t\r\n"
 BAD_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for text that is no JSON, or not of the wanted shape."""
@@ -26,7 +26,8 @@ _WRONG_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 _HALF_PAIR = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-_CONTROL_TO_SPACE = bytes(byte if byte >= 32 else 32 for byte in range(256))
+SPACED = bytes(byte if byte >= 32 else 32 for byte in range(256))
+"""A table for `bytes.translate`: control letters, which JSON has in no string, become spaces."""
 
 
 class Text:
@@ -97,7 +98,7 @@ def blank_escapes(text: bytes) -> bytes:
 
 def mend(text: bytes) -> bytes:
     """Text that a program took for JSON, made JSON: numbers that are none become null, bad letters are replaced."""
-    text = text.translate(_CONTROL_TO_SPACE).decode("utf-8", "replace").encode()
+    text = text.translate(SPACED).decode("utf-8", "replace").encode()
     if b"\\" in text:
         text = _WRONG_ESCAPE.sub(lambda found: found[1] or b"\\\\", text)
         text = _HALF_PAIR.sub(lambda found: found[1] or b"\\ufffd", text)
@@ -116,14 +117,10 @@ def mend(text: bytes) -> bytes:
 
 def mend_object(text: bytes) -> bytes | None:
     """The text, mended if need be, if it is one whole JSON object; None if it is not."""
-    for attempt in (lambda: text, lambda: mend(text)):
-        made = attempt()
-        try:
-            _OBJECT.decode(made)
-        except BAD_TEXT:
-            continue
-        return made
-    return None
+    if _is_object(text):
+        return text
+    mended = mend(text)
+    return mended if _is_object(mended) else None
 
 
 class _AnyObject(msgspec.Struct, gc=False):
@@ -131,3 +128,11 @@ class _AnyObject(msgspec.Struct, gc=False):
 
 
 _OBJECT = msgspec.json.Decoder(_AnyObject)
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        _OBJECT.decode(text)
+    except BAD_TEXT:
+        return False
+    return True

@@ -1,51 +1,18 @@
-"""Events of PyTorch's profiler (Kineto), decoded part by part into columns; what is not usable is dropped and counted.
-
-Times in a file are decimal microseconds. A float of 64 bits holds them to the nanosecond up to `EXACT_US`; beyond, which
-files of 2024 with fractions of a microsecond on the unix clock reach, the decimal text itself is read.
-"""
+"""Events of PyTorch's profiler (Kineto), decoded: what is used of them, and of what is not as it should be the rest."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from decimal import Decimal
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import msgspec
-import numpy as np
 
 from distprof.errors import DataError
-from distprof.importers.json_text import BAD_TEXT, mend
-from distprof.importers.limits import Limits
-from distprof.trace import UNKNOWN, ActivityKind, IntArray
-
-EXACT_US = 2.0**43
-MAX_TIME_US = 4.2e15
-"""The year 2103 on the unix clock; later times are nonsense."""
-MAX_SPAN_US = 1e14
-"""Three years."""
-OTHER_NAMES = "(name not kept)"
-MODULE = "nn.Module: "
-MEMORY = "[memory]"
-CPU = 0
-"""PyTorch's number of the device type; everything else is an accelerator."""
-
-GPU_KINDS = {
-    "kernel": ActivityKind.KERNEL, "concurrent_kernel": ActivityKind.KERNEL,
-    "gpu_memcpy": ActivityKind.MEMCPY, "memcpy": ActivityKind.MEMCPY,
-    "gpu_memset": ActivityKind.MEMSET, "memset": ActivityKind.MEMSET,
-}  # fmt: skip
-CALLS = {
-    "runtime", "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "hip_api", "xpu_runtime",
-    "privateuse1_runtime", "privateuse1_driver",
-}  # fmt: skip
-OPS = {"cpu_op", "operator"}
-ITEM_BYTES = {
-    "double": 8, "long": 8, "int64": 8, "float": 4, "int": 4, "int32": 4, "half": 2, "bfloat16": 2, "short": 2,
-    "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "complexfloat": 8, "complexdouble": 16,
-}  # fmt: skip
-"""Size of an element of a collective's message; the types of 8 bits go by their common beginning."""
+from distprof.importers.json_stream import Part
+from distprof.importers.json_text import BAD_TEXT, SPACED, mend
+from distprof.trace import UNKNOWN
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
@@ -56,7 +23,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     correlation: Int = UNKNOWN
     stream: Int = UNKNOWN
     device: Int = UNKNOWN
-    bytes: Int = UNKNOWN
+    size_bytes: Int = msgspec.field(default=UNKNOWN, name="bytes")
     in_elements: Int = msgspec.field(default=UNKNOWN, name="In msg nelems")
     out_elements: Int = msgspec.field(default=UNKNOWN, name="Out msg nelems")
     dtype: str | None = None
@@ -69,26 +36,26 @@ NO_ARGS = Args()
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is used of an event."""
+    """What is used of an event. Times are decimal microseconds."""
 
-    ph: str = ""
-    cat: str = ""
+    ph: str | None = None
+    cat: str | None = None
     name: str | None = None
-    pid: Int | str = UNKNOWN
-    tid: Int | str = UNKNOWN
+    pid: Int | str | None = None
+    tid: Int | str | None = None
     ts: Int | float | None = None
     dur: Int | float | None = None
     args: Args | None = NO_ARGS
 
 
 class _PlainEvent(Event, gc=False):
-    """The same with arguments that are not readable."""
+    """The same whose arguments are not readable."""
 
-    args: msgspec.Raw = msgspec.Raw()  # type: ignore[assignment]
+    args: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
 
 
 class _Begin(msgspec.Struct, gc=False):
-    """The text of an event's begin."""
+    """An event's begin as it stands in the file."""
 
     ts: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -101,39 +68,87 @@ _decode_begin = msgspec.json.Decoder(_Begin).decode
 
 
 class Losses:
-    """What was dropped or changed, by reason."""
+    """What was dropped or changed, counted by reason."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.mended = False
+        self._mended = False
+
+    def note_mended(self) -> None:
+        """The file is not strict JSON."""
+        self._mended = True
 
     def say(self) -> tuple[str, ...]:
         """Notes for people."""
         notes = [f"{count} {what}" for what, count in sorted(self.counts.items()) if count]
-        if self.mended:
-            notes.append("the file is not strict JSON: numbers that are none (NaN, inf) and bad letters were replaced")
+        if self._mended:
+            notes.append("not strict JSON: what is no number (NaN, inf) or no letter was replaced")
         return tuple(notes)
 
 
-class Names(dict[str, int]):
-    """Codes of names, in order of their first use; what is too much is cut or made one name, and counted."""
+class EventPart:
+    """The events of one part of a file."""
 
-    def __init__(self, limits: Limits, losses: Losses) -> None:
-        super().__init__()
-        self.table: list[str] = []
-        self._limits, self._losses, self._size, self._by_text = limits, losses, 0, dict[str, int]()
+    def __init__(self, path: Path, part: Part[list[Event]], losses: Losses) -> None:
+        """Decodes the part if nobody has yet.
 
-    def __missing__(self, name: str) -> int:
-        kept = name
-        if len(name) > self._limits.max_name_bytes:
-            self._losses.counts["long names cut"] += 1
-            kept = name[: self._limits.max_name_bytes]
-        code = self._by_text.get(kept)
-        if code is None:
-            self._size += len(kept)
-            if self._size > self._limits.max_names_bytes:
-                self._losses.counts["events under one name: too many different names"] += 1
-                self._size -= len(kept)
-                kept = OTHER_NAMES
-            ...
-        return 0
+        Raises:
+            DataError: It is no JSON, also after mending.
+        """
+        self._path, self._offset_bytes = path, part.offset_bytes
+        self._text = part.text
+        self._raw: list[msgspec.Raw] | None = None
+        self.num_events = 0
+        """Those that were dropped included."""
+        self.events = self._decode_slowly(losses) if part.decoded is None else part.decoded
+        self.num_events = self.num_events or len(self.events)
+
+    def _decode_slowly(self, losses: Losses) -> list[Event]:
+        try:
+            return decode_events(self._text)
+        except BAD_TEXT:
+            mended = mend(self._text)
+            if mended != self._text.translate(SPACED):
+                losses.note_mended()
+        self._text = mended
+        kept, self._raw = [], []
+        raws = self._decode_raw()
+        for raw in raws:
+            event = _decode_alone(raw, losses)
+            if event is not None:
+                kept.append(event)
+                self._raw.append(raw)
+        self.num_events = len(raws)
+        return kept
+
+    def _decode_raw(self) -> list[msgspec.Raw]:
+        try:
+            return _decode_raw(self._text)
+        except RecursionError:
+            self._refuse("nested too deeply for a trace")
+        except BAD_TEXT as error:
+            self._refuse(f"damaged JSON in the events that begin here ({error})")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise DataError(f"{self._path}: byte {self._offset_bytes}: {why}")
+
+    def read_begins(self) -> dict[int, bytes]:
+        """The text of every event's begin, by the event's identity."""
+        raws = self._decode_raw() if self._raw is None else self._raw
+        return {id(event): bytes(_decode_begin(raw).ts) for event, raw in zip(self.events, raws, strict=True)}
+
+
+def _decode_alone(raw: msgspec.Raw, losses: Losses) -> Event | None:
+    """The event, or the event without its arguments, or None where its own fields are of wrong types."""
+    try:
+        return _decode_event(raw)
+    except BAD_TEXT:
+        pass
+    try:
+        event = _decode_plain(raw)
+    except BAD_TEXT:
+        losses.counts["events dropped: fields of wrong types or beyond 64 bits"] += 1
+        return None
+    losses.counts["events whose arguments are of wrong types: read without them"] += 1
+    event.args = NO_ARGS  # type: ignore[assignment]
+    return event

@@ -19,7 +19,10 @@ class Limits:
     """Events, or rows of all tables that are read, whether used or not."""
     max_part_bytes: int = 32 << 20
     """The longest single event, and what stands before or behind the events."""
-    max_name_bytes: int = 4096
+    max_name_letters: int = 4096
     """Longer names are cut and counted; the file stays readable."""
-    max_names_bytes: int = 64 << 20
+    max_names_letters: int = 64 << 20
     """All different names together; later ones become one name, and are counted."""
+
+
+USUAL_LIMITS = Limits()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distprof.importers.limits import Limits
+from distprof.importers.limits import USUAL_LIMITS, Limits
 from distprof.importers.nsys_capture import read_capture
 from distprof.importers.nsys_database import MAGIC, Database
 from distprof.importers.nsys_processes import split_capture
 from distprof.trace import Trace
-
-USUAL_LIMITS = Limits()
 
 
 def looks_like_sqlite(path: Path) -> bool:

@@ -98,15 +98,15 @@ def read_capture(database: Database) -> Capture:
     Raises:
         DataError: It is no export of nsys, or a table lacks a column, or the file is damaged or too large.
     """
-    if not database.has("StringIds"):
-        raise DataError(f"{database.path}: an SQLite file, but no export of Nsight Systems: it has no table StringIds")
-    wanted = [one for one in ALL_TABLES if database.has(one.table)]
-    database.count_rows([one.table for one in wanted])
+    if not any(map(database.has, ("StringIds", "META_DATA_EXPORT", *(one.table for one in ALL_TABLES)))):
+        raise DataError(f"{database.path}: an SQLite file, but no export of Nsight Systems: it has none of its tables")
+    rows = database.count_rows([one.table for one in ALL_TABLES if database.has(one.table)])
+    wanted = [one for one in ALL_TABLES if one.table in rows]
+    wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
     with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for numbers that are none
-        read = dict(
-            zip((one.table for one in wanted), pool.map(lambda one: read_columns(database, one), wanted), strict=True)
-        )
+        tables = list(pool.map(lambda one: read_columns(database, one), wanted))
+    read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
     return _Assembly(database, read).assemble()
 
 

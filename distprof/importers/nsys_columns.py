@@ -29,15 +29,15 @@ class Texts(dict[bytes, int]):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__({b"": 0})
-        self._left_bytes = limits.max_names_bytes
+        self._left = limits.max_names_letters
         self.refused = 0
         """How often a text found no room; its number is -1."""
 
     def __missing__(self, text: bytes) -> int:
-        if len(text) > self._left_bytes:
+        if len(text) > self._left:
             self.refused += 1
             return UNKNOWN
-        self._left_bytes -= len(text)
+        self._left -= len(text)
         self[text] = number = len(self)
         return number
 
@@ -94,7 +94,7 @@ class _Reader:
             if known:
                 self._values[name] = known[0] if len(known) == 1 else f"coalesce({', '.join(known)})"
         self._text = wanted.text if wanted.text in there else None
-        self._cut = cut_text(self._text, database.limits.max_name_bytes) if self._text else ""
+        self._cut = cut_text(self._text, database.limits.max_name_letters) if self._text else ""
         self._texts = Texts(database.limits)
         self._dropped = 0
 

@@ -37,7 +37,9 @@ class Database:
         with self.connect() as base:
             found = base.execute("SELECT name, type, rootpage FROM sqlite_master").fetchall()
         self._kinds = {
-            name.decode("utf-8", "replace").lower(): (kind, page) for name, kind, page in found if kind != b"index"
+            name.decode("utf-8", "replace").lower(): (kind, page)
+            for name, kind, page in found
+            if isinstance(name, bytes) and isinstance(kind, bytes) and kind != b"index"
         }
 
     def _check_file(self) -> str:
@@ -107,18 +109,17 @@ class Database:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
-    def count_rows(self, tables: Sequence[str]) -> int:
-        """Rows of the tables that are there, together.
+    def count_rows(self, tables: Sequence[str]) -> dict[str, int]:
+        """Rows of each table.
 
         Raises:
-            DataError: They are too many.
+            DataError: They are too many together.
         """
         with self.connect() as base:
-            there = [table for table in tables if self.has(table)]
-            rows = sum(base.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in there)
-        if rows > self.limits.max_events:
-            raise DataError(f"{self.path}: {rows:,} rows: more than the {self.limits.max_events:,} that are read")
-        return int(rows)
+            rows = {table: int(base.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in tables}
+        if (total := sum(rows.values())) > self.limits.max_events:
+            raise DataError(f"{self.path}: {total:,} rows: more than the {self.limits.max_events:,} that are read")
+        return rows
 
     def read_few(self, table: str, columns: Sequence[str], where: str = "", *, most: int = 10_000) -> list[list[Any]]:
         """Rows of a small table: whole numbers, texts cut as names are, and None, also for columns that are not there.
@@ -133,11 +134,11 @@ class Database:
             return []
         with self.connect() as base:
             there = self.find_columns(base, table)
-            size = self.limits.max_name_bytes
+            letters = self.limits.max_name_letters
             whole = 'CASE WHEN typeof("{0}") = \'integer\' THEN "{0}" ELSE {1} END'
-            parts = [whole.format(name, cut_text(name, size)) if name in there else "NULL" for name in columns]
+            parts = [whole.format(name, cut_text(name, letters)) if name in there else "NULL" for name in columns]
             rows = base.execute(f"SELECT {', '.join(parts)} FROM {table} NOT INDEXED {where} LIMIT {most}").fetchall()
-        return [[decode(value, size) if isinstance(value, bytes) else value for value in row] for row in rows]
+        return [[decode(value, letters) if isinstance(value, bytes) else value for value in row] for row in rows]
 
     def read_texts(self, table: str, key: str, text: str, where: str) -> list[tuple[int, bytes]]:
         """Texts by number, cut one character late so that it shows; rows of other types are left out."""
@@ -146,19 +147,19 @@ class Database:
         with self.connect() as base:
             if not {key, text} <= self.find_columns(base, table):
                 return []
-            cut = cut_text(text, self.limits.max_name_bytes)
+            cut = cut_text(text, self.limits.max_name_letters)
             rows = base.execute(f'SELECT "{key}", {cut} FROM {table} {where}').fetchall()
         return [(number, value) for number, value in rows if type(number) is int and isinstance(value, bytes)]
 
 
-def decode(text: bytes, size_bytes: int) -> str:
+def decode(text: bytes, letters: int) -> str:
     """A text of a foreign file, cut."""
-    return text[:size_bytes].decode("utf-8", "replace")
+    return text.decode("utf-8", "replace")[:letters]
 
 
-def cut_text(column: str, size_bytes: int) -> str:
+def cut_text(column: str, letters: int) -> str:
     """SQL for a text, cut so that it can be seen that it was."""
-    return f'substr("{column}", 1, {size_bytes + 1})'
+    return f'substr("{column}", 1, {letters + 1})'
 
 
 def _allow(action: int, first: str | None, second: str | None, _base: str | None, _inner: str | None) -> int:

@@ -61,14 +61,14 @@ class Names:
 
     def finish(self) -> tuple[tuple[str, ...], IntArray, list[str]]:
         """The names; for each number given so far, and behind them for -1, which name it is; and what to tell of it."""
-        size = self._database.limits.max_name_bytes
-        texts = [decode(text, size) for text in self._texts] + [CROWDED]
+        letters = self._database.limits.max_name_letters
+        texts = [decode(text, letters) for text in self._texts] + [CROWDED]
         names = {text: at for at, text in enumerate(dict.fromkeys(texts))}
-        long = sum(len(text) > size for text in self._texts)
+        long = sum(len(text.decode("utf-8", "replace")) > letters for text in self._texts)
         notes = [
             f"{count:,} {what}"
             for count, what in (
-                (long, f"names longer than {size:,} bytes: cut"),
+                (long, f"names longer than {letters:,} letters: cut"),
                 (self._texts.refused, f"rows whose names found no room: named {CROWDED!r}"),
                 (self._lost, "rows whose names are not in StringIds"),
             )

@@ -34,7 +34,10 @@ def split_capture(database: Database, capture: Capture, *, all_processes: bool) 
     notes = [*capture.notes, *heads.notes]
     if idle:
         notes.append(f"processes that only called the operating system: no ranks ({len(idle):,})")
-    return [_build(capture, heads, parts, process, notes if not at else []) for at, process in enumerate(kept)]
+    return [
+        _build(capture, heads, parts, process, notes if not at else [], all_names=all_processes)
+        for at, process in enumerate(kept)
+    ]
 
 
 class _Parts:
@@ -62,12 +65,15 @@ class _Parts:
         return {name: values[rows] for name, values in self._columns.items()}
 
 
-def _build(capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int, notes: Sequence[str]) -> Trace:
+def _build(
+    capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int, notes: Sequence[str], *, all_names: bool
+) -> Trace:
+    """One process' trace. ``all_names``: its names are the file's, in their order, which tables of several need."""
     gpu, calls, ranges, os_calls = (part.find(process) for part in parts)
     gpu, calls, os_calls = _sort(gpu), _sort(calls), _sort(os_calls)
     ranges = _sort_nested(ranges)
     ranges["domain"] = heads.find_domains(process, ranges["domain"])
-    names = _shrink_names(capture.names, (gpu, calls, os_calls, ranges))
+    names = capture.names if all_names else _shrink_names(capture.names, (gpu, calls, os_calls, ranges))
     return Trace(
         head=heads.describe(process, gpu["device"], notes),
         names=names,

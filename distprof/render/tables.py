@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.segment import Segment, Segments
 from rich.table import Table as Grid
 from rich.text import Text
@@ -16,14 +16,16 @@ from rich.text import Text
 from distprof.activity.tables import Table
 from distprof.render.units import clean_text, format_time
 
-DROPPED_FIRST = ("StdDev", "TID", "PID", "Min", "Style", "Med", "Max", "Lvl", "Child", "Avg")
+DROPPED_FIRST = ("StdDev", "TID", "PID", "Min", "Style", "Med", "Max", "Lvl", "Child", "Avg", "Ops")
 """Words of the heads of the columns that give way on a narrow terminal, the first one first."""
-NAME_LIMIT = 2_000
-"""Characters of a name that are looked at; a terminal shows fewer."""
+LONGEST, NAME_LIMIT = 10_000, 2_000
+"""Characters of a name that are looked at, and that are left once it is clean; a terminal shows fewer."""
 ROOM = 28
 """Columns wanted for a text before a column of numbers gives way."""
 NARROWEST = 8
 GAP = 2
+NUMBERED = ("PID", "TID")
+"""Heads of numbers that are no amounts."""
 DANGEROUS = ("=", "+", "-", "@")
 """What a cell begins with that a spreadsheet would run."""
 
@@ -73,11 +75,10 @@ def render_table(table: Table, title: str, console: Console, *, max_rows: int | 
     shown = table.rows if max_rows is None else table.rows[:max_rows]
     parts: list[RenderableType] = [Text(f"{table.name}: {title}", style="bold")]
     if shown:
-        layout = _fit(table, shown, console.width)
-        parts.append(_draw(layout))
-        if layout.dropped:
-            heads = ", ".join(_bare(head) for head in layout.dropped)
-            parts.append(Text(f"no room for {heads}: see --width and --csv", style="dim"))
+        columns, widths = _fit(table, shown, console.width)
+        parts.append(_draw(columns, widths))
+        if len(columns) < len(table.heads):
+            parts.append(Text(f"no room for {_name_missing(table.heads, columns)}: see --width and --csv", style="dim"))
     if len(shown) < len(table.rows):
         parts.append(Text(f"and {len(table.rows) - len(shown):,} more rows: see --rows", style="dim"))
     console.print(Segments(_make_encodable(console.render(Group(*parts, Text())), console.encoding)), end="")
@@ -92,71 +93,69 @@ def _make_encodable(segments: Iterable[Segment], encoding: str) -> list[Segment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """The cells that are shown, column by column."""
+class _Column:
+    """A head and the cells below it, as shown."""
 
-    heads: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-    is_text: tuple[bool, ...]
-    widths: tuple[int, ...]
-    dropped: tuple[str, ...]
-
-
-def _fit(table: Table, rows: Sequence[tuple[object, ...]], width: int) -> _Layout:
-    """The most generous layout that fits; the narrowest there is, if none does."""
-    layout = None
-    for kept, form in _list_choices(table.heads, rows):
-        columns = [
-            [clean_text(row[place], NAME_LIMIT) if isinstance(row[place], str) else form(table.heads[place], row[place])
-             for row in rows]
-            for place in kept
-        ]  # fmt: skip
-        is_text = [any(isinstance(row[place], str) for row in rows) for place in kept]
-        shorten = form is not _show_exact
-        heads = [_bare(table.heads[place]) if shorten else table.heads[place] for place in kept]
-        natural = [max(map(cell_len, (head, *column))) for head, column in zip(heads, columns, strict=True)]
-        widths = _share_width(natural, is_text, width)
-        dropped = tuple(head for place, head in enumerate(table.heads) if place not in kept)
-        layout = _Layout(
-            heads=tuple(heads), cells=tuple(map(tuple, columns)), is_text=tuple(is_text), widths=widths, dropped=dropped
-        )
-        if all(
-            got >= min(wanted, ROOM) for got, wanted, text in zip(widths, natural, is_text, strict=True) if text
-        ) and sum(widths) + GAP * (len(widths) - 1) <= width:  # fmt: skip
-            break
-    assert layout is not None
-    return layout
+    head: str
+    cells: Sequence[str]
+    is_text: bool
+    natural: int
+    """Columns of the terminal that the widest cell takes."""
 
 
-def _list_choices(heads: Sequence[str], rows: Sequence[object]) -> Iterator[tuple[list[int], Format]]:
-    """Columns and how their numbers are written, from generous to narrow."""
-    kept = list(range(len(heads)))
-    yield kept, _show_exact
-    yield kept, _show_scaled
-    for word in DROPPED_FIRST:
-        fewer = [place for place in kept if word not in heads[place].split()]
-        if fewer != kept:
-            kept = fewer
-            yield kept, _show_scaled
+def _list_columns(
+    table: Table, rows: Sequence[tuple[object, ...]], form: Format, heads: Sequence[str]
+) -> list[_Column]:
+    columns = []
+    for place, head in enumerate(table.heads):
+        values = [row[place] for row in rows]
+        cells = [
+            clean_text(value[:LONGEST], NAME_LIMIT) if isinstance(value, str) else form(head, value) for value in values
+        ]
+        natural = max(map(cell_len, (heads[place], *cells)))
+        is_text = any(isinstance(value, str) for value in values)
+        columns.append(_Column(head=heads[place], cells=cells, is_text=is_text, natural=natural))
+    return columns
 
 
-def _share_width(natural: Sequence[int], is_text: Sequence[bool], width: int) -> tuple[int, ...]:
+def _fit(table: Table, rows: Sequence[tuple[object, ...]], width: int) -> tuple[list[_Column], list[int]]:
+    """The most generous choice of columns that fits, and their widths; the narrowest there is, if none does."""
+    columns = _list_columns(table, rows, _show_exact, table.heads)
+    widths = _share_width(columns, width)
+    words = iter(DROPPED_FIRST)
+    if not _is_roomy(columns, widths, width):
+        columns = _list_columns(table, rows, _show_scaled, [head.removesuffix(" (ns)") for head in table.heads])
+        widths = _share_width(columns, width)
+    while not _is_roomy(columns, widths, width) and (word := next(words, None)):
+        columns = [column for column in columns if word not in column.head.split()]
+        widths = _share_width(columns, width)
+    return columns, widths
+
+
+def _is_roomy(columns: Sequence[_Column], widths: Sequence[int], width: int) -> bool:
+    """Whether all fits, and every text has the room that it wants, or `ROOM`."""
+    texts = all(got >= min(column.natural, ROOM) for got, column in zip(widths, columns, strict=True) if column.is_text)
+    return texts and sum(widths) + GAP * (len(widths) - 1) <= width
+
+
+def _share_width(columns: Sequence[_Column], width: int) -> list[int]:
     """The width of each column: numbers get what they need, texts the rest, a short one no more than it needs."""
-    left = width - GAP * (len(natural) - 1) - sum(size for size, text in zip(natural, is_text, strict=True) if not text)
-    texts = sorted((size, place) for place, (size, text) in enumerate(zip(natural, is_text, strict=True)) if text)
-    widths = list(natural)
-    for position, (size, place) in enumerate(texts):
-        widths[place] = max(min(size, left // (len(texts) - position)), NARROWEST)
+    widths = [column.natural for column in columns]
+    texts = sorted((column.natural, place) for place, column in enumerate(columns) if column.is_text)
+    left = width - GAP * (len(columns) - 1) - sum(column.natural for column in columns if not column.is_text)
+    for position, (natural, place) in enumerate(texts):
+        widths[place] = max(min(natural, left // (len(texts) - position)), NARROWEST)
         left -= widths[place]
-    return tuple(widths)
+    return widths
 
 
-def _draw(layout: _Layout) -> Grid:
+def _draw(columns: Sequence[_Column], widths: Sequence[int]) -> Grid:
     grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
-    for head, text, width in zip(layout.heads, layout.is_text, layout.widths, strict=True):
-        grid.add_column(Text(head), justify="left" if text else "right", no_wrap=True, overflow="ellipsis", width=width)
-    for cells in zip(*layout.cells, strict=True):
-        grid.add_row(*(Text(_cut(cell, width)) for cell, width in zip(cells, layout.widths, strict=True)))
+    for column, width in zip(columns, widths, strict=True):
+        side: JustifyMethod = "left" if column.is_text else "right"
+        grid.add_column(Text(column.head), justify=side, no_wrap=True, overflow="ellipsis", width=width)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        grid.add_row(*(Text(_cut(cell, width)) for cell, width in zip(cells, widths, strict=True)))
     return grid
 
 
@@ -171,7 +170,7 @@ def _cut(text: str, width: int) -> str:
 
 def _show_exact(head: str, cell: object) -> str:
     if isinstance(cell, int):
-        return f"{cell:,}"
+        return str(cell) if head in NUMBERED else f"{cell:,}"
     if isinstance(cell, float):
         return f"{cell:,.3f}" if head.endswith("(MB)") else f"{cell:,.1f}"
     return ""
@@ -183,6 +182,6 @@ def _show_scaled(head: str, cell: object) -> str:
     return _show_exact(head, cell)
 
 
-def _bare(head: str) -> str:
-    """A head without the unit that its cells name."""
-    return head.removesuffix(" (ns)")
+def _name_missing(heads: Sequence[str], columns: Sequence[_Column]) -> str:
+    there = {column.head for column in columns}
+    return ", ".join(head for head in (head.removesuffix(" (ns)") for head in heads) if head not in there)

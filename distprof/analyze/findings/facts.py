@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from distprof.activity_report import Evidence, Finding, NotChecked
+from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.coverage import name_ranks
 from distprof.rank_activity import Category, KernelTotal, RankActivity
 from distprof.run import Run
@@ -63,9 +63,9 @@ def name_some(ranks: Iterable[int]) -> str:
     return named if len(named) <= MAX_NAMED else f"{len(numbers):,} ranks"
 
 
-def list_evidence(
+def list_figures(
     what: str, values: Mapping[int, float], show: Callable[[float], str], *, worst_is_least: bool = False
-) -> list[Evidence]:
+) -> list[Figure]:
     """A line for each of the worst ranks, and one for all the others; one line where all are shown alike.
 
     Args:
@@ -76,15 +76,15 @@ def list_evidence(
     """
     order = sorted(values, key=lambda rank: (values[rank] if worst_is_least else -values[rank], rank))
     if len({show(value) for value in values.values()}) == 1:
-        return [Evidence(what=what, value=show(values[order[0]]), where=name_some(order))]
+        return [Figure(what=what, value=show(values[order[0]]), where=name_some(order))]
     worst, others = order[:MAX_RANK_LINES], order[MAX_RANK_LINES:]
     if len(others) == 1:
         worst, others = order, []
-    lines = [Evidence(what=what, value=show(values[rank]), where=f"rank {rank}") for rank in worst]
+    lines = [Figure(what=what, value=show(values[rank]), where=f"rank {rank}") for rank in worst]
     if others:
         ends = [show(values[others[-1]]), show(values[others[0]])]
         text = ends[0] if ends[0] == ends[1] else " to ".join(ends if not worst_is_least else ends[::-1])
-        lines.append(Evidence(what=what, value=text, where=name_some(others)))
+        lines.append(Figure(what=what, value=text, where=name_some(others)))
     return lines
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from distprof.activity_report import Evidence, Finding, NotChecked
+from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.findings.facts import (
     NO_DEVICE,
     NO_STEPS,
     Result,
     divide,
     find_worst,
-    list_evidence,
+    list_figures,
     list_on_device,
     per_step,
     say_ranks,
@@ -25,6 +25,7 @@ SYNC_RATIO = 0.05
 """Of the step on the host: less is below what it could be shortened by for anybody to notice."""
 SYNCS_PER_STEP = 1
 """Fewer are those of a log line every so many steps."""
+PAGEABLE = " From pageable memory the host also waits while the data are staged, whatever non_blocking says."
 TO_DEVICE = "host to device"
 _KINDS: tuple[tuple[bool | None, str], ...] = (
     (True, "from pageable memory"),
@@ -56,18 +57,18 @@ def check_copies_in_step(run: Run) -> Result:
         + say_ranks(fired, shares),
         share_ratio=min(1.0, fired[item.rank]),
         evidence=(
-            *list_evidence("host to device, of the step", fired, say_share),
+            *list_figures("host to device, of the step", fired, say_share),
             *_show_kinds(item),
-            Evidence(
+            Figure(
                 what="copies of any kind while nothing computes",
                 value=f"{say_share(divide(item.device.memory_ns, item.device.span_ns))} of the step",
                 where=f"rank {item.rank}",
             ),
         ),
         consequence="What the device needs next crosses the bus inside the step."
-        + (" From pageable memory the host also waits while the data are staged, whatever non_blocking says." if pageable else ""),
-        remedy="Pinned memory (pin_memory=True in the DataLoader) and .to(device, non_blocking=True), the next batch copied "
-        "while this one computes; tensors made on the device instead of on the host.",
+        + (PAGEABLE if pageable else ""),
+        remedy="Pinned memory (pin_memory=True in the DataLoader) and .to(device, non_blocking=True), the next batch "
+        "copied while this one computes; tensors made on the device instead of on the host.",
     )  # fmt: skip
 
 
@@ -80,10 +81,10 @@ def _find_copy_ratio(item: RankActivity) -> float:
     return divide(sum(copy.total_ns for copy in _list_copies(item)), item.device.span_ns)
 
 
-def _show_kinds(item: RankActivity) -> list[Evidence]:
+def _show_kinds(item: RankActivity) -> list[Figure]:
     """A line for pageable, pinned and unknown memory each."""
     return [
-        Evidence(
+        Figure(
             what=what,
             value=f"{say_count(per_step(copy.count, item))} copies per step, {_say_sizes(copy, item)}"
             f"{say_time(per_step(copy.total_ns, item))}",
@@ -120,12 +121,13 @@ def check_sync_in_step(run: Run) -> Result:
         f"{say_share(fired[item.rank])} of its time{say_ranks(fired, shares)}",
         share_ratio=min(1.0, fired[item.rank], _find_idle_ratio(item)),
         evidence=(
-            *list_evidence("waiting in synchronising calls, of the step on the host", fired, say_share),
+            *list_figures("waiting in synchronising calls, of the step on the host", fired, say_share),
             *_show_calls(item),
         ),
         consequence=_say_cost(item),
-        remedy="Leave .item(), .cpu(), print(loss), isnan checks and torch.cuda.synchronize() out of the step, or do them "
-        "every so many steps; keep losses on the device and read them later; non_blocking copies from pinned memory.",
+        remedy="Leave .item(), .cpu(), print(loss), isnan checks and torch.cuda.synchronize() out of the step, or do "
+        "them every so many steps; keep losses on the device and read them later; non_blocking copies from pinned "
+        "memory.",
     )
 
 
@@ -133,7 +135,8 @@ def _say_cost(item: RankActivity) -> str:
     text = "Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile."
     if item.device is None:
         return f"{text} What that costs cannot be told: {NO_DEVICE}."
-    return f"{text} The device waited for the host {say_share(_find_idle_ratio(item))} of the step, for this or another reason."
+    idle = say_share(_find_idle_ratio(item))
+    return f"{text} The device waited for the host {idle} of the step, for this or another reason."
 
 
 def _find_idle_ratio(item: RankActivity) -> float:
@@ -149,10 +152,10 @@ def _count_syncs(item: RankActivity) -> int:
     return sum(sync.count for sync in item.syncs)
 
 
-def _show_calls(item: RankActivity) -> list[Evidence]:
+def _show_calls(item: RankActivity) -> list[Figure]:
     longest = sorted(item.syncs, key=lambda sync: -sync.total_ns)[:_MAX_CALLS]
     return [
-        Evidence(
+        Figure(
             what=say_name(sync.name),
             value=f"{say_count(per_step(sync.count, item))} per step, {say_time(per_step(sync.total_ns, item))}",
             where=f"rank {item.rank}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distprof.activity_report import Evidence, Finding, NotChecked
+from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.findings.facts import (
     NO_DEVICE,
     Result,
     divide,
     find_worst,
-    list_evidence,
+    list_figures,
     list_on_device,
     name_some,
     per_step,
@@ -17,7 +17,7 @@ from distprof.analyze.findings.facts import (
     say_window,
 )
 from distprof.analyze.findings.wording import say_name, say_share, say_time
-from distprof.rank_activity import Category, RankActivity
+from distprof.rank_activity import Category, QueueLength, RankActivity
 from distprof.run import Run
 
 IDLE_RATIO = 0.1
@@ -40,21 +40,24 @@ def check_host_bound(run: Run) -> Result:
         return None
     item = next(item for item in items if item.rank == find_worst(fired))
     lost = say_time(per_step(_read(item, "idle_host_ns"), item))
-    empty = [] if item.queue is None else [
-        Evidence(what="nothing launched ahead", value=f"{say_share(item.queue.empty_ratio)} of the time", where=f"rank {item.rank}")
-    ]  # fmt: skip
+    empty = [] if item.queue is None else [_show_queue(item.rank, item.queue)]
     return Finding(
         rule=rule,
         title=f"The device waits for the host {say_share(fired[item.rank])} of {say_span(items)}"
         f"{say_ranks(fired, shares)}",
         share_ratio=fired[item.rank],
-        evidence=(*list_evidence(f"host-bound, of {say_span(items)}", fired, say_share), *empty),
+        evidence=(*list_figures(f"host-bound, of {say_span(items)}", fired, say_share), *empty),
         consequence=f"Rank {item.rank}'s device stands still for {lost} {say_window([item])} because what it runs next "
         "has not been launched: faster kernels would not make it faster.",
         remedy="Take work off the launching thread: no synchronisation inside the step, fewer and larger kernels "
-        "(torch.compile, CUDA graphs by mode='reduce-overhead', fused optimizer), larger micro-batches, data prepared by "
-        "workers." + ("" if item.num_steps else " Without steps the time before and between them counts as well."),
+        "(torch.compile, CUDA graphs by mode='reduce-overhead', fused optimizer), larger micro-batches, data prepared "
+        "by workers." + ("" if item.num_steps else " Without steps the time before and between them counts as well."),
     )
+
+
+def _show_queue(rank: int, queue: QueueLength) -> Figure:
+    value = f"{say_share(queue.empty_ratio)} of the time"
+    return Figure(what="nothing launched ahead", value=value, where=f"rank {rank}")
 
 
 def check_launch_gaps(run: Run) -> Result:
@@ -78,14 +81,15 @@ def check_launch_gaps(run: Run) -> Result:
         f"already{say_ranks(fired, shares)}",
         share_ratio=fired[item.rank],
         evidence=(
-            *list_evidence(f"launch gaps, of {say_span(items)}", fired, say_share),
-            Evidence(
-                what="launches", value=f"{round(per_step(launches, item)):,} {say_window([item])}, {say_time(mean_ns)} of gap each",
+            *list_figures(f"launch gaps, of {say_span(items)}", fired, say_share),
+            Figure(
+                what="launches",
+                value=f"{round(per_step(launches, item)):,} {say_window([item])}, {say_time(mean_ns)} of gap each",
                 where=f"rank {item.rank}",
             ),
         ),
-        consequence="Launch latency and waits of one stream for another: the host is early enough, and the device still "
-        "does nothing.",
+        consequence="Launch latency and waits of one stream for another: the host is early enough, and the device "
+        "still does nothing.",
         remedy="CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
         "kernels; look in the timeline for streams that wait for each other.",
     )  # fmt: skip
@@ -101,7 +105,9 @@ def check_exposed_communication(run: Run) -> Result:
         return NotChecked(rule=rule, why=NO_DEVICE)
     if not any(_read(item, "communication_busy_ns") for item in items):
         return NotChecked(rule=rule, why="no collective ran on a device (gloo's run on the host)")
-    share = divide(sum(_read(item, "idle_communication_ns") for item in items), sum(_read(item, "span_ns") for item in items))
+    share = divide(
+        sum(_read(item, "idle_communication_ns") for item in items), sum(_read(item, "span_ns") for item in items)
+    )
     if share < IDLE_RATIO:
         return None
     shares = {item.rank: divide(_read(item, "idle_communication_ns"), _read(item, "span_ns")) for item in items}
@@ -111,14 +117,14 @@ def check_exposed_communication(run: Run) -> Result:
         + (" (mean over ranks)" if len(items) > 1 else ""),
         share_ratio=share,
         evidence=(
-            *list_evidence(f"exposed communication, of {say_span(items)}", shares, say_share),
+            *list_figures(f"exposed communication, of {say_span(items)}", shares, say_share),
             _show_overlap(items),
             *_show_longest(items),
         ),
         consequence=_say_waiting(shares),
         remedy="If a rank is late (see the verdict), see to it first. Else overlap more: DDP's bucket size, FSDP's "
-        "prefetching and resharding, no synchronisation on micro-steps that only accumulate; or communicate less: HSDP, "
-        "reduction in bf16.",
+        "prefetching and resharding, no synchronisation on micro-steps that only accumulate; or communicate less: "
+        "HSDP, reduction in bf16.",
     )  # fmt: skip
 
 
@@ -131,28 +137,28 @@ def _say_waiting(shares: dict[int, float]) -> str:
     if most < UNEVEN_FACTOR * shares[least]:
         return f"{text} All ranks have about as much of it, as of transfers that are not hidden."
     return (
-        f"{text} It is uneven: rank {least} has {say_share(shares[least])} and others up to {say_share(most)}, so part of "
-        "it is waiting for ranks that come late, not transfer."
+        f"{text} It is uneven: rank {least} has {say_share(shares[least])} and others up to {say_share(most)}, so part "
+        "of it is waiting for ranks that come late, not transfer."
     )
 
 
-def _show_overlap(items: list[RankActivity]) -> Evidence:
+def _show_overlap(items: list[RankActivity]) -> Figure:
     busy_ns = sum(_read(item, "communication_busy_ns") for item in items)
     exposed_ns = sum(_read(item, "idle_communication_ns") for item in items)
-    return Evidence(
+    return Figure(
         what="of communication, beside compute",
         value=say_share(divide(busy_ns - exposed_ns, busy_ns)),
         where=name_some(item.rank for item in items),
     )
 
 
-def _show_longest(items: list[RankActivity]) -> list[Evidence]:
+def _show_longest(items: list[RankActivity]) -> list[Figure]:
     kernels = [(kernel, item) for item in items for kernel in item.kernels if kernel.category is Category.COMMUNICATION]
     if not kernels:
         return []
     kernel, item = max(kernels, key=lambda pair: pair[0].total_ns)
     value = f"{say_name(kernel.name)}, {say_time(per_step(kernel.total_ns, item))} {say_window([item])}"
-    return [Evidence(what="longest collective", value=value, where=f"rank {item.rank}")]
+    return [Figure(what="longest collective", value=value, where=f"rank {item.rank}")]
 
 
 def _find_doubt(rule: str, items: list[RankActivity]) -> NotChecked | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from distprof.activity_report import Evidence, Finding, NotChecked
+from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.findings.facts import (
     NO_DEVICE,
     Result,
     divide,
     find_worst,
-    list_evidence,
+    list_figures,
     list_on_device,
     name_some,
     per_step,
@@ -61,15 +61,15 @@ def check_matmul_share(run: Run) -> Result:
     rest = 1 - shares[worst]
     return Finding(
         rule=rule,
-        title=f"Only {say_share(shares[worst])} of compute is matrix products{say_ranks(fired, shares)}; the rest "
-        "moves data",
+        title=f"Only {say_share(shares[worst])} of compute multiplies matrices (products, attention, convolutions)"
+        f"{say_ranks(fired, shares)}",
         share_ratio=rest * divide(item.device.compute_ns, item.device.span_ns),
         evidence=(
-            *list_evidence("matrix products, of compute", fired, say_share, worst_is_least=True),
+            *list_figures("multiplies matrices, of compute", fired, say_share, worst_is_least=True),
             *_list_others(item),
         ),
-        consequence="Element-wise work, reductions and normalisation are bound by memory: faster matrix units, or a "
-        "lower precision of the products alone, can shorten only the smaller part of compute.",
+        consequence="The rest, element-wise work, reductions and normalisation, is bound by memory: faster matrix "
+        "units, or a lower precision of the products alone, can shorten only the smaller part of compute.",
         remedy="Fuse what does not multiply: torch.compile, fused attention and normalisation, a fused optimizer; "
         "larger matrices where the model allows (more tokens per micro-batch).",
     )
@@ -79,13 +79,13 @@ def _sum_compute(item: RankActivity) -> int:
     return sum_kernels(item.kernels) - sum_kernels(item.kernels, *_NO_COMPUTE)
 
 
-def _list_others(item: RankActivity) -> list[Evidence]:
+def _list_others(item: RankActivity) -> list[Figure]:
     """What else took longest, with the longest kernel of each."""
     others = [category for category in Category if category not in (*_PRODUCTS, *_NO_COMPUTE)]
     sums = {category: sum_kernels(item.kernels, category) for category in others}
     largest = sorted((category for category in others if sums[category]), key=lambda category: -sums[category])
     return [
-        Evidence(
+        Figure(
             what=f"{category}, of compute",
             value=f"{say_share(divide(sums[category], _sum_compute(item)))}, "
             f"{say_time(per_step(sums[category], item))} {say_window([item])}",
@@ -143,13 +143,13 @@ def check_fp32_matmul(run: Run) -> Result:
         f"tensor cores idle{say_ranks(fired, shares)}",
         share_ratio=min(1.0, divide(_sum_precision(item, "fp32"), item.device.span_ns)),
         evidence=(
-            *list_evidence("fp32 matrix products, of GPU time", fired, say_share),
-            Evidence(
+            *list_figures("fp32 matrix products, of GPU time", fired, say_share),
+            Figure(
                 what="longest of them",
                 value=_name_longest(item, _longest_category(item), "fp32"),
                 where=f"rank {item.rank}",
             ),
-            Evidence(what="tensor cores", value=found.source, where=name_some(fired)),
+            Figure(what="tensor cores", value=found.source, where=name_some(fired)),
         ),
         consequence=_say_ceiling(item, fired[item.rank], tf32=found.tf32),
         remedy="torch.set_float32_matmul_precision('high') multiplies in TF32 (fewer digits in the products, the same "
@@ -174,7 +174,9 @@ def _longest_category(item: RankActivity) -> Category:
 
 def _say_ceiling(item: RankActivity, share_ratio: float, *, tf32: bool) -> str:
     """How much there is to gain at the very most."""
-    text = f"If these products took no time at all, GPU time would be {say_share(share_ratio)} shorter: no more than that"
+    text = (
+        f"If these products took no time at all, GPU time would be {say_share(share_ratio)} shorter: no more than that"
+    )
     name, faster = item.head.device_name or "", "tf32" if tf32 else "fp16"
     peaks = [find_peak(name, precision).flops_per_s for precision in ("fp32", faster)]
     if peaks[0] is None or peaks[1] is None or peaks[1] <= peaks[0]:
@@ -188,7 +190,7 @@ def _say_ceiling(item: RankActivity, share_ratio: float, *, tf32: bool) -> str:
 
 
 def _find_cores(item: RankActivity) -> _Cores | None:
-    """Whether a device has tensor cores: by its capability, else its name, else the kernels that it ran. None: unknown."""
+    """Whether a device has tensor cores: by name, else capability, else the kernels that it ran. None: unknown."""
     head, name = item.head, item.head.device_name or ""
     if _WITHOUT_TENSOR_CORES.search(name):
         return _Cores(tensor_cores=False, tf32=False, source=name)

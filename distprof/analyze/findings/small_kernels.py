@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from distprof.activity.kernels import SMALL_NS
-from distprof.activity_report import Evidence, Finding, NotChecked
+from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.findings.facts import (
     NO_DEVICE,
     Result,
     divide,
     find_worst,
-    list_evidence,
+    list_figures,
     list_on_device,
     per_step,
     say_ranks,
@@ -44,24 +44,33 @@ def check_small_elementwise(run: Run) -> Result:
     launched = say_share(divide(_count_small(item), _count_launches(item)))
     return Finding(
         rule=rule,
-        title=f"{say_count(round(counts[item.rank]))} element-wise kernels {say_window([item])} take less than "
-        f"{say_time(SMALL_NS)} each: {launched} of all launches{say_ranks(fired, [item.rank for item in items])}",
+        title=f"{_say_number(counts[item.rank])} element-wise kernels {say_window([item])} take less than "
+        f"{say_time(SMALL_NS)} each: {launched} of all launches"
+        f"{say_ranks(fired, [item.rank for item in items])}",
         share_ratio=_find_time_ratio(item),
         evidence=(
-            *list_evidence(f"small element-wise kernels {say_window([item])}", counts, lambda count: say_count(round(count))),
-            Evidence(
+            *list_figures(f"small element-wise kernels {say_window([item])}", counts, _say_number),
+            Figure(
                 what="their run time",
                 value=f"at most {say_share(_find_time_ratio(item))} of {say_span([item])}",
                 where=f"rank {item.rank}",
             ),
-            Evidence(what="most often", value=_name_most_frequent(item), where=f"rank {item.rank}"),
-            Evidence(what="device idle, waiting for the host", value=say_share(_find_idle_ratio(item)), where=f"rank {item.rank}"),
+            Figure(what="most often", value=_name_most_frequent(item), where=f"rank {item.rank}"),
+            Figure(
+                what="device idle, waiting for the host",
+                value=say_share(_find_idle_ratio(item)),
+                where=f"rank {item.rank}",
+            ),
         ),
-        consequence="Each of them reads and writes memory for little arithmetic, and costs the host more to launch than "
-        "the device to run.",
+        consequence="Each of them reads and writes memory for little arithmetic, and costs the host more to launch "
+        "than the device to run.",
         remedy="torch.compile fuses chains of them; fused=True or foreach=True for the optimizer; "
         "torch.nn.utils.clip_grad_norm_ with foreach; fused normalisation and attention.",
     )  # fmt: skip
+
+
+def _say_number(count: float) -> str:
+    return say_count(round(count))
 
 
 def _is_many(item: RankActivity) -> bool:
@@ -98,4 +107,4 @@ def _find_idle_ratio(item: RankActivity) -> float:
 def _name_most_frequent(item: RankActivity) -> str:
     chosen = [kernel for kernel in item.kernels if kernel.category is Category.ELEMENTWISE]
     most = max(chosen, key=lambda kernel: kernel.small_count)
-    return f"{say_name(most.name)} ({say_count(round(per_step(most.small_count, item)))} {say_window([item])})"
+    return f"{say_name(most.name)} ({_say_number(per_step(most.small_count, item))} {say_window([item])})"

@@ -1,0 +1,223 @@
+"""How could one misread these traces?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from distprof.activity_report import Figure, Finding, NotChecked
+from distprof.analyze.findings.facts import NO_STEPS, Result, divide, name_some
+from distprof.analyze.findings.wording import say_count, say_factor, say_name, say_share, say_time
+from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
+from distprof.run import TRACED, Run
+
+APART_RATIO = 0.1
+"""Points by which a range's share of the step on the host and its share of GPU time differ: a tenth of the step."""
+WARMUP_FACTOR = 1.2
+"""By how much warm-up shifts a mean, or a share, before a ranking of ranges by it is another one."""
+SHARE_RATIO = 0.01
+"""Of the step on the host: smaller ranges change no conclusion."""
+WHOLE_RATIO = 0.95
+"""Of the step on the host: a range of that length is the step, and no part of it."""
+MAX_SHOWN = 5
+NO_RANGES = "no named ranges were traced"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Merged:
+    """One range, all ranks together; times in ns."""
+
+    name: str
+    ranks: set[int]
+    steps_ns: float = 0.0
+    """Of the ranks that have the range, measured steps on the host; 0: not known."""
+    all_steps_ns: float = 0.0
+    """The same with warm-up steps."""
+    busy_ns: int = 0
+    """Of the ranks that have the range and saw their device."""
+    host_ns: int = 0
+    gpu_ns: int | None = None
+    count: int = 0
+    warmup_count: int = 0
+    warmup_ns: int = 0
+
+    @property
+    def host_ratio(self) -> float:
+        """Of the steps on the host."""
+        return divide(self.host_ns, self.steps_ns)
+
+    @property
+    def gpu_ratio(self) -> float:
+        """Of everything that ran on the devices."""
+        return divide(self.gpu_ns or 0, self.busy_ns)
+
+    @property
+    def table_ratio(self) -> float:
+        """What a table of all instances gives for `host_ratio`: warm-up in the range, and in the steps."""
+        return divide(self.host_ns + self.warmup_ns, self.all_steps_ns)
+
+    @property
+    def mean_factor(self) -> float:
+        """Mean over all instances, warm-up too, over the mean of the measured ones."""
+        return divide((self.host_ns + self.warmup_ns) / (self.count + self.warmup_count), self.host_ns / self.count)
+
+    @property
+    def share_factor(self) -> float:
+        """By how much a table of all instances overstates the share of the step."""
+        return divide(self.table_ratio, self.host_ratio)
+
+    @property
+    def error_ratio(self) -> float:
+        """How far off the range's share of the step is, or would be by a mean that is off."""
+        by_mean = abs(1 - min(self.mean_factor, 1 / self.mean_factor)) * self.host_ratio
+        return min(1.0, max(abs(self.table_ratio - self.host_ratio), by_mean))
+
+
+def check_host_is_not_gpu(run: Run) -> Result:
+    """Ranges whose share of the step on the host is not their share of GPU time."""
+    rule = "host_is_not_gpu"
+    ranges = _merge_ranges(run)
+    if not any(part.count for part in ranges):
+        return NotChecked(rule=rule, why=NO_RANGES)
+    if not any(measure_busy_ns(item) for item in run.activity):
+        return None if _is_cpu_job(run) else _say_host_only(run, ranges)
+    known = [part for part in ranges if part.gpu_ns is not None and part.busy_ns and part.host_ratio < WHOLE_RATIO]
+    known = [part for part in known if part.steps_ns]
+    if not known:
+        steps = any(part.steps_ns for part in ranges)
+        return NotChecked(rule=rule, why="what the ranges launched is not in the trace" if steps else NO_STEPS)
+    apart = sorted(known, key=lambda part: -abs(part.host_ratio - part.gpu_ratio))
+    fired = [part for part in apart if abs(part.host_ratio - part.gpu_ratio) > APART_RATIO]
+    if not fired:
+        return None
+    first = fired[0]
+    return Finding(
+        rule=rule,
+        title=f"Host shares of ranges are not GPU shares here: {first.name} is {say_share(first.host_ratio)} of the "
+        f"step on the host and {say_share(first.gpu_ratio)} of GPU time"
+        + (f"; {len(fired) - 1} more differ by over {say_share(APART_RATIO)}" if len(fired) > 1 else ""),
+        share_ratio=min(1.0, abs(first.host_ratio - first.gpu_ratio)),
+        evidence=tuple(
+            Figure(
+                what=part.name,
+                value=f"host {say_share(part.host_ratio)} of the step, GPU {say_share(part.gpu_ratio)} of its work",
+                where=name_some(part.ranks),
+            )
+            for part in apart[:MAX_SHOWN]
+            if abs(part.host_ratio - part.gpu_ratio) >= SHARE_RATIO
+        ),
+        consequence="A range's host time is how long the host took to launch its work, or waited in it for room in the "
+        "queue; a table of host times (nvtx_sum) ranks the launching, not the device's work.",
+        remedy="Read the GPU times beside the host times under 'ranges', and judge what to make faster by them.",
+    )
+
+
+def _say_host_only(run: Run, ranges: list[_Merged]) -> Finding:
+    largest = sorted(ranges, key=lambda part: -part.host_ns)[:MAX_SHOWN]
+    return Finding(
+        rule="host_is_not_gpu",
+        title=f"The times and shares of all {len(ranges):,} ranges are host times only: no device activity was traced",
+        share_ratio=1.0,
+        evidence=tuple(
+            Figure(
+                what=part.name,
+                value=f"{say_time(part.host_ns)} on the host"
+                + (f", {say_share(part.host_ratio)} of the steps" if part.steps_ns else "")
+                + "; GPU not known",
+                where=name_some(part.ranks),
+            )
+            for part in largest
+        ),
+        consequence="Of a job on a GPU they are the time of launching and waiting, and say nothing of what the device "
+        "worked on; of a job on the CPU they are the time itself."
+        + (" Calls of the device's API were traced, so a GPU was in use." if _has_calls(run) else ""),
+        remedy="If the job uses a GPU, capture its activity: nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA.",
+    )
+
+
+def _is_cpu_job(run: Run) -> bool:
+    """Whether the job itself said that it ran on the CPU: then host times are the times."""
+    said = [info for info in run.ranks if info.ended != TRACED]
+    return bool(said) and all(info.device == "cpu" for info in said)
+
+
+def _has_calls(run: Run) -> bool:
+    return any(item.calls_ns is not None for item in run.activity)
+
+
+def check_warmup_in_statistics(run: Run) -> Result:
+    """Ranges whose mean or share of the step, by a table of all instances, is far from that of the measured ones."""
+    rule = "warmup_in_statistics"
+    ranges = _merge_ranges(run)
+    if not ranges:
+        return NotChecked(rule=rule, why=NO_RANGES)
+    if not any(item.num_steps for item in run.activity):
+        return NotChecked(rule=rule, why=NO_STEPS)
+    both = [part for part in ranges if part.count and part.warmup_count and part.host_ns and part.steps_ns]
+    shifted = [
+        part for part in both
+        if max(part.host_ratio, part.table_ratio) >= SHARE_RATIO
+        and (_is_off(part.mean_factor) or _is_off(part.share_factor))
+    ]  # fmt: skip
+    if not shifted:
+        return None
+    shifted.sort(key=lambda part: -part.error_ratio)
+    first = shifted[0]
+    return Finding(
+        rule=rule,
+        title=f"Counting warm-up, {_say_error(first)}",
+        share_ratio=first.error_ratio,
+        evidence=tuple(_show_instances(part) for part in shifted[:MAX_SHOWN]),
+        consequence=f"A table of all instances (nvtx_sum) misleads about {len(shifted):,} of {len(ranges):,} ranges: "
+        "first calls allocate memory, choose algorithms and load kernels. The tables here leave warm-up out.",
+        remedy="Compare measured instances only, or capture after the warm-up (launch/nsys.sh does).",
+    )
+
+
+def _is_off(factor: float) -> bool:
+    return not 1 / WARMUP_FACTOR < factor < WARMUP_FACTOR
+
+
+def _say_error(part: _Merged) -> str:
+    if _is_off(part.share_factor):
+        return (
+            f"{part.name} comes out at {say_share(part.table_ratio)} of the step instead of "
+            f"{say_share(part.host_ratio)} ({say_factor(part.share_factor)})"
+        )
+    return f"the mean of {part.name} comes out at {say_factor(part.mean_factor)} its value"
+
+
+def _show_instances(part: _Merged) -> Figure:
+    everything_ns, everything = part.host_ns + part.warmup_ns, part.count + part.warmup_count
+    return Figure(
+        what=part.name,
+        value=f"all {say_count(everything)} instances {say_time(everything_ns)}, "
+        f"{say_share(part.table_ratio)} of the step; the {say_count(part.count)} measured {say_time(part.host_ns)}, {say_share(part.host_ratio)}; "
+        f"mean {say_factor(part.mean_factor)} that of the measured",
+        where=name_some(part.ranks),
+    )
+
+
+def _merge_ranges(run: Run) -> list[_Merged]:
+    merged: dict[tuple[str, str], _Merged] = {}
+    lacks_steps: dict[tuple[str, str], bool] = defaultdict(bool)
+    for item in run.activity:
+        steps_ns, all_steps_ns, busy_ns = sum_steps_ns(run, item), sum_all_steps_ns(run, item), measure_busy_ns(item)
+        for part in item.ranges:
+            key = part.domain, part.name
+            into = merged.setdefault(key, _Merged(name=say_name(part.name, part.domain), ranks=set()))
+            into.ranks.add(item.rank)
+            into.host_ns += part.host_ns
+            into.count += part.count
+            into.warmup_count += part.warmup_count
+            into.warmup_ns += part.warmup_host_ns
+            into.steps_ns += steps_ns or 0.0
+            into.all_steps_ns += all_steps_ns or 0.0
+            lacks_steps[key] |= not steps_ns
+            if part.gpu_ns is not None and part.count:
+                into.gpu_ns = (into.gpu_ns or 0) + part.gpu_ns
+                into.busy_ns += busy_ns
+    for key, whole in merged.items():
+        if lacks_steps[key]:
+            whole.steps_ns = 0.0  # the steps of some ranks are not the steps of all
+    return list(merged.values())

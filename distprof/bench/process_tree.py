@@ -1,0 +1,97 @@
+"""A command as a fresh process: how long it took, or how much memory it and all that it started held at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SAMPLE_S = 0.02
+"""Time between two looks at the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command did."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    wall_s: float
+    """From its start to its end, imports included."""
+    peak_bytes: int | None
+    """Most memory of its processes together; None: not looked at."""
+
+
+def run_fresh(command: Sequence[str], *, watch: bool = False, environment: Mapping[str, str] = os.environ) -> Outcome:
+    """Runs a command in a session of its own, and waits for it.
+
+    Memory is looked at every `SAMPLE_S`: the proportional set size of all processes of the session, in which a page
+    that several of them share counts once. Looking slows them down, so that a run is either timed or watched.
+
+    Args:
+        command: Its words.
+        watch: Take its memory.
+        environment: For the command.
+    """
+    begin_s = time.perf_counter()
+    process = subprocess.Popen(
+        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    watcher = _Watcher(process.pid) if watch else None
+    try:
+        stdout, stderr = process.communicate()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        wall_s = time.perf_counter() - begin_s
+        peak_bytes = None if watcher is None else watcher.stop()
+    return Outcome(
+        exit_code=process.returncode, stdout=stdout, stderr=stderr, wall_s=wall_s, peak_bytes=peak_bytes
+    )  # fmt: skip
+
+
+class _Watcher:
+    """Looks at a session's memory from a thread."""
+
+    def __init__(self, session: int) -> None:
+        self._session, self._peak_bytes, self._over = session, 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            self._peak_bytes = max(self._peak_bytes, sum(map(read_memory, find_session(self._session))))
+
+    def stop(self) -> int:
+        """The most that was seen, in bytes."""
+        self._over.set()
+        self._thread.join()
+        return self._peak_bytes
+
+
+def find_session(session: int) -> Iterator[int]:
+    """Numbers of the processes of a session, itself included."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+                if int(stat.rpartition(")")[2].split()[3]) == session:
+                    yield int(name)
+
+
+def read_memory(pid: int) -> int:
+    """Proportional set size of a process, bytes; 0: it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0

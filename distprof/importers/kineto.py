@@ -1,0 +1,215 @@
+"""A trace of PyTorch's profiler (Kineto's Chrome JSON, gzipped or not) read as a `Trace`, old and new spellings alike.
+
+Categories in, columns out: kernels, copies and memsets are the device's activities; runtime and driver calls are calls;
+``cpu_op`` are operators; user annotations are ranges of the default domain, and PyTorch's modules ranges of the domain
+"module". The ranges that the profiler projects onto the device are left out: they are not the host's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.importers.json_stream import PART_BYTES, ArrayParts
+from distprof.importers.json_text import SPACE, Text
+from distprof.importers.kineto_columns import KinetoColumns
+from distprof.importers.kineto_events import decode_events
+from distprof.importers.kineto_head import MAX_BASE_NS, Outside, find_device, read_outside
+from distprof.importers.limits import USUAL_LIMITS, Limits
+from distprof.trace import (
+    UNKNOWN,
+    Activities,
+    ActivityKind,
+    Calls,
+    CopyKind,
+    IntArray,
+    Ranges,
+    Trace,
+    TraceHead,
+)
+
+SNIFF_BYTES = 1 << 20
+LONGEST_TRACE_NS = 10 * 86_400_000_000_000
+"""Ten days."""
+SIGNS = (b'"traceEvents"', b'"ph"', b'"distributedInfo"', b'"deviceProperties"')
+"""One of them stands near the beginning of every trace."""
+_STEP = re.compile(r"ProfilerStep#\s*(\d{1,18})")
+_COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HostToDevice|DeviceToHost|DeviceToDevice|HostToHost)", re.IGNORECASE)
+COPIES = {
+    "htod": CopyKind.HOST_TO_DEVICE, "dtoh": CopyKind.DEVICE_TO_HOST, "dtod": CopyKind.DEVICE_TO_DEVICE,
+    "ptop": CopyKind.PEER_TO_PEER, "htoh": CopyKind.HOST_TO_HOST, "hosttodevice": CopyKind.HOST_TO_DEVICE,
+    "devicetohost": CopyKind.DEVICE_TO_HOST, "devicetodevice": CopyKind.DEVICE_TO_DEVICE,
+    "hosttohost": CopyKind.HOST_TO_HOST,
+}  # fmt: skip
+"""Which way, by the word in the activity's name."""
+
+
+def looks_like_kineto(path: Path) -> bool:
+    """Does the content begin as a trace does? Reads little; never raises for what is in the file."""
+    try:
+        text = Text(path, USUAL_LIMITS)
+    except DataError:
+        return False
+    try:
+        begin = text.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip(SPACE)
+        if begin[:1] not in (b"{", b"["):
+            return False
+        if any(sign in begin for sign in SIGNS):
+            return True
+        rest = text.read(SNIFF_BYTES)
+        return any(sign in begin + rest for sign in SIGNS)
+    except DataError:
+        return False
+    finally:
+        text.close()
+
+
+def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = PART_BYTES) -> Trace:
+    """The process that the file tells of. Times are ns, on the unix clock where the file names its base.
+
+    Args:
+        path: The file.
+        limits: What to refuse.
+        part_bytes: Text decoded at once; nothing in the trace depends on it.
+
+    Raises:
+        DataError: The file is damaged, cut short, beyond a limit, or holds no event of use.
+    """
+    columns = KinetoColumns(path, limits)
+    parts = ArrayParts(path, "traceEvents", decode_events, limits, part_bytes)
+    for part in parts:
+        columns.add(part)
+    if not columns.num_used:
+        raise DataError(f"{path}: has no kernel, call, operator or annotation: not a trace of PyTorch's profiler")
+    return _make_trace(path, columns, read_outside(path, parts.head, parts.tail))
+
+
+def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
+    found = columns.gpu.close(
+        "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "correlation"
+    )
+    called = columns.calls.close("begin_ns", "end_ns", "name", "thread", "correlation")
+    ops = columns.ops.close("begin_ns", "end_ns", "name", "thread")
+    ranges = columns.ranges.close("begin_ns", "end_ns", "name", "domain", "thread")
+    tables = (found, called, ops, ranges)
+    names, order = _order_names(columns)
+    middle_ns = int(np.median(np.concatenate([table["begin_ns"] for table in tables])))
+    for table in tables:
+        columns.losses.counts["events dropped: days away from the others"] += _drop_strays(table, middle_ns)
+    notes = [*outside.notes, *columns.losses.say(), *_add_base(tables, middle_ns, outside.base_ns)]
+    for table in tables:
+        for column in ("name", "domain", "group"):
+            if column in table:
+                table[column] = order[table[column]]
+    calls, launched = _sort_calls(called)
+    head = _make_head(path, columns, outside, found, tuple(notes))
+    return Trace(
+        head=head, names=names, gpu=_make_activities(found, launched, names), calls=calls,
+        os_calls=Calls(**{name: np.zeros(0, np.int64) for name in ("begin_ns", "end_ns", "name", "thread")}),
+        ops=Calls(**_sort(ops)), ranges=_make_ranges(ranges, names),
+    )  # fmt: skip
+
+
+def _order_names(columns: KinetoColumns) -> tuple[tuple[str, ...], IntArray]:
+    """The names sorted, so that they do not depend on how the file was cut, and their numbers by code; -1 stays."""
+    texts = [name for name in columns.names if name is not None]
+    by_text = sorted(range(len(texts)), key=texts.__getitem__)
+    order = np.full(len(texts) + 1, UNKNOWN, np.int64)
+    order[by_text] = np.arange(len(texts))
+    return tuple(texts[code] for code in by_text), order
+
+
+def _drop_strays(table: dict[str, IntArray], middle_ns: int) -> int:
+    """Drops rows whose begin cannot belong to the same trace. How many."""
+    near = np.abs(table["begin_ns"] - middle_ns) <= LONGEST_TRACE_NS
+    if near.all():
+        return 0
+    table.update({name: values[near] for name, values in table.items()})
+    return int(np.count_nonzero(~near))
+
+
+def _add_base(tables: tuple[dict[str, IntArray], ...], middle_ns: int, base_ns: int) -> list[str]:
+    """Puts all times on the unix clock. Notes."""
+    if middle_ns + base_ns > MAX_BASE_NS:
+        return ["baseTimeNanoseconds not added: the events' times are on the unix clock already"] if base_ns else []
+    for table in tables:
+        table["begin_ns"] = table["begin_ns"] + base_ns
+        table["end_ns"] = table["end_ns"] + base_ns
+    return []
+
+
+def _sort(table: dict[str, IntArray]) -> dict[str, IntArray]:
+    """By begin, an outer row before an inner one."""
+    order = np.lexsort((-table["end_ns"], table["begin_ns"]))
+    return {name: values[order] for name, values in table.items()}
+
+
+def _sort_calls(called: dict[str, IntArray]) -> tuple[Calls, IntArray]:
+    """The calls by begin, and their correlation numbers."""
+    table = _sort(called)
+    correlation = table.pop("correlation")
+    return Calls(**table), correlation
+
+
+def _find_calls(correlation: IntArray, launched: IntArray) -> IntArray:
+    """Which call has the number, the first of them; -1 for none. Numbers below 1 say that there is none."""
+    if not len(launched):
+        return np.full(len(correlation), UNKNOWN, np.int64)
+    order = np.argsort(launched, kind="stable")
+    sorted_numbers = launched[order]
+    place = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
+    known = (sorted_numbers[place] == correlation) & (correlation > 0)
+    return np.where(known, order[place], UNKNOWN)
+
+
+def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tuple[str, ...]) -> Activities:
+    table = _sort(found)
+    call = _find_calls(table.pop("correlation"), launched)
+    is_copy = table["kind"] == ActivityKind.MEMCPY
+    copy = np.full(len(call), CopyKind.NONE, np.int64)
+    pageable = np.full(len(call), UNKNOWN, np.int64)
+    for code in np.unique(table["name"][is_copy]):
+        rows = is_copy & (table["name"] == code)
+        word = _COPY.search(names[code])
+        copy[rows] = COPIES[word[1].lower()] if word else CopyKind.OTHER
+        pageable[rows] = _read_pageable(names[code])
+    return Activities(**table, copy=copy, pageable=pageable, call=call)
+
+
+def _read_pageable(name: str) -> int:
+    """Of ``Memcpy HtoD (Pageable -> Device)``: is an end pageable? -1 where the name does not say what the ends are."""
+    ends = name.partition("(")[2].lower()
+    if "pageable" in ends:
+        return 1
+    return 0 if "->" in ends and "host" not in ends and "unknown" not in ends else UNKNOWN
+
+
+def _make_ranges(table: dict[str, IntArray], names: tuple[str, ...]) -> Ranges:
+    """Annotated steps carry their number as payload."""
+    table = _sort(table)
+    numbers = np.full(len(names), UNKNOWN, np.int64)
+    for code in np.unique(table["name"]):
+        if step := _STEP.fullmatch(names[code]):
+            numbers[code] = int(step[1])
+    payload = numbers[table["name"]] if len(table["name"]) else table["name"]
+    return Ranges(**table, style=np.zeros(len(payload), np.int64), payload=payload)
+
+
+def _make_head(
+    path: Path, columns: KinetoColumns, outside: Outside, gpu: dict[str, IntArray], notes: tuple[str, ...]
+) -> TraceHead:
+    devices = Counter(gpu["device"].tolist())
+    device = find_device(outside, devices.most_common(1)[0][0] if devices else UNKNOWN)
+    pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common() if isinstance(pid, int)]
+    return TraceHead(
+        path=str(path), tool="kineto", pid=pids[0] if pids else UNKNOWN, rank=outside.rank,
+        rank_source=outside.rank_source, world_size=outside.world_size, host=None, backend=outside.backend,
+        device_name=device.name, device_memory_bytes=device.memory_bytes,
+        compute_capability=device.compute_capability,
+        memory_peak_bytes=columns.memory_peak_bytes if columns.memory_peak_bytes >= 0 else None,
+        group_ranks=outside.group_ranks, notes=notes,
+    )  # fmt: skip

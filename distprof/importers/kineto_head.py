@@ -1,0 +1,152 @@
+"""What a Kineto file says of its process beside the events: rank, job, device, clock. Nothing else is kept of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import msgspec
+
+MAX_WORLD = 10_000_000
+MAX_BASE_NS = 4_200_000_000_000_000_000
+"""The year 2103."""
+MAX_MEMORY_BYTES = 1 << 50
+MAX_WORD_LETTERS = 200
+_RANK_WORDS = (
+    re.compile(r"(?<![a-z0-9])rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<![a-z0-9])r[-_]?(\d{1,7})(?=[._-])", re.IGNORECASE),
+)
+_ABSENT = msgspec.Raw(b"null")
+
+
+class _Outside(msgspec.Struct, gc=False):
+    """The parts of the file's object that are used."""
+
+    distributedInfo: msgspec.Raw = _ABSENT  # noqa: N815 - the file's own words
+    deviceProperties: msgspec.Raw = _ABSENT  # noqa: N815
+    baseTimeNanoseconds: msgspec.Raw = _ABSENT  # noqa: N815
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """The file's own account, checked. None: it does not say, or says what cannot be."""
+
+    rank: int | None = None
+    rank_source: str = "not in the file"
+    world_size: int | None = None
+    backend: str | None = None
+    group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    base_ns: int = 0
+    """To add to every time."""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device as the file describes it."""
+
+    name: str | None = None
+    memory_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+
+
+def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
+    """The file's account of its process.
+
+    Args:
+        path: The file; its name may tell the rank.
+        head: The object before the events.
+        tail: The object behind them.
+    """
+    notes: list[str] = []
+    parts = [_decode_outside(text) for text in (head, tail)]
+    info = _pick(parts, "distributedInfo", notes)
+    info = info if isinstance(info, dict) else {}
+    world_size = _read_int(info, "world_size", 1, MAX_WORLD, notes)
+    rank = _read_int(info, "rank", 0, (world_size or MAX_WORLD) - 1, notes)
+    source = "distributedInfo" if rank is not None else "not in the file"
+    if "rank" not in info and (rank := _find_rank(path.name, (world_size or MAX_WORLD) - 1)) is not None:
+        source = "the file's name"
+    backend = info.get("backend")
+    base = _pick(parts, "baseTimeNanoseconds", notes)
+    base_ns = _read_int({"baseTimeNanoseconds": base}, "baseTimeNanoseconds", 0, MAX_BASE_NS, notes)
+    devices = _pick(parts, "deviceProperties", notes)
+    return Outside(
+        rank=rank, rank_source=source, world_size=world_size, backend=_cut(backend),
+        group_ranks=_read_groups(info.get("pg_config"), world_size), base_ns=base_ns or 0,
+        devices=tuple(device for device in devices if isinstance(device, dict)) if isinstance(devices, list) else (),
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def find_device(outside: Outside, number: int) -> Device:
+    """The device of that number, or one that nothing is known of."""
+    for device in outside.devices:
+        if device.get("id") == number:
+            memory_bytes = device.get("totalGlobalMem")
+            capability = (device.get("computeMajor"), device.get("computeMinor"))
+            known = all(_is_int(value) and 0 <= value < 1000 for value in capability)
+            return Device(
+                name=_cut(device.get("name")),
+                memory_bytes=memory_bytes if _is_int(memory_bytes) and 0 < memory_bytes < MAX_MEMORY_BYTES else None,
+                compute_capability=capability if known else None,  # type: ignore[arg-type]
+            )
+    return Device()
+
+
+def _decode_outside(text: bytes) -> _Outside:
+    return msgspec.json.decode(text, type=_Outside)
+
+
+def _pick(parts: list[_Outside], name: str, notes: list[str]) -> Any:
+    """What stands under the name, before the events or behind them; None for nothing, or what cannot be read."""
+    found = None
+    for part in parts:
+        try:
+            value = msgspec.json.decode(getattr(part, name))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            notes.append(f"{name} cannot be read")
+            continue
+        found = value if value is not None else found
+    return found
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _read_int(fields: Mapping[str, Any], name: str, least: int, most: int, notes: list[str]) -> int | None:
+    value = fields.get(name)
+    if value is None or (_is_int(value) and least <= value <= most):
+        return value
+    notes.append(f"{name} is {str(value)[:40]!r}, not a number from {least} to {most}: left out")
+    return None
+
+
+def _cut(word: object) -> str | None:
+    return word[:MAX_WORD_LETTERS] if isinstance(word, str) and word else None
+
+
+def _find_rank(name: str, most: int) -> int | None:
+    """The rank that a file's name tells, if it tells one."""
+    for pattern in _RANK_WORDS:
+        found = {int(digits) for digits in pattern.findall(name)}
+        if len(found) == 1 and max(found) <= most:
+            return found.pop()
+    return None
+
+
+def _read_groups(config: object, world_size: int | None) -> dict[str, tuple[int, ...]]:
+    """Members of the process groups that the file lists; a group that is not well described is left out."""
+    groups: dict[str, tuple[int, ...]] = {}
+    for group in config if isinstance(config, list) else ():
+        name, ranks = (group.get("pg_name"), group.get("ranks")) if isinstance(group, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(ranks, list) or not ranks or name in groups:
+            continue
+        if all(_is_int(rank) and 0 <= rank < (world_size or MAX_WORLD) for rank in ranks):
+            groups[name[:MAX_WORD_LETTERS]] = tuple(ranks)
+    return groups

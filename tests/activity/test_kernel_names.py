@@ -1,0 +1,235 @@
+"""Names of kernels, judged: those of every library that a training job meets, and those of real traces."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from distprof.activity.kernel_names import classify_collective, classify_kernel, find_precision
+from distprof.rank_activity import Category
+from distprof.run import CollectiveKind
+from tests.activity.real_traces import FILES, find_shared, read_events
+
+REDUCE, SCATTER, GATHER, OTHER = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.OTHER,
+)
+COLLECTIVES = {
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": REDUCE,
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": REDUCE,
+    "ncclAllReduceRingLLKernel_sum_f32(ncclColl)": REDUCE,
+    "ncclSymDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16": REDUCE,
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": SCATTER,
+    "ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)": SCATTER,
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": GATHER,
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": GATHER,
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": OTHER,
+    "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)": OTHER,
+    "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": OTHER,
+    "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)": OTHER,
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": OTHER,
+    "void rcclGenericKernel<4, true>(ncclDevComm*, channelMasks, ncclWork*)": OTHER,
+    "mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*)": OTHER,
+    "nccl:all_reduce": REDUCE,
+    "nccl:_all_gather_base": GATHER,
+    "nccl:_reduce_scatter_base": SCATTER,
+    "nccl:all_to_all": OTHER,
+    "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)": REDUCE,
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)": REDUCE,
+    "void c10d::symmetric_memory::two_shot_all_reduce_kernel_inplace<float, 16, 8>(float**, unsigned long)": REDUCE,
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<half, 8>(tensorrt_llm::kernels::AllReduceParams)": REDUCE,
+    "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<half, 8>()": REDUCE,
+    "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)": SCATTER,
+    "nvshmemi_barrier_on_stream_kernel_threadgroup(int)": OTHER,
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)": OTHER,
+    "void deep_ep::internode_ll::combine<true, 7168, 9, 2>(void*, void*)": OTHER,
+    "void oneccl_all_to_all_kernel<float>(float*)": OTHER,
+}
+NOT_COLLECTIVES = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, AllReduceFunctor>>(ReduceOp)",
+    "triton_poi_fused_all_gather_into_tensor_wait_tensor_0",
+    "void fsdp::all_gather_copy_in_kernel<float>(float*)",
+    "void block_all_reduce_sum_f32_kernel<256>(float*, float*, int)",
+    "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*)",
+    "gemm_all_reduce_fused_kernel",
+    "void at::native::vectorized_elementwise_kernel<4, ncclFunctor>(int)",
+    "ampere_sgemm_128x64_tn",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives(name: str) -> None:
+    assert classify_collective(name) is COLLECTIVES[name]
+    assert classify_kernel(name) is Category.COMMUNICATION
+    assert find_precision(name) is None
+
+
+@pytest.mark.parametrize("name", NOT_COLLECTIVES)
+def test_what_only_looks_like_a_collective(name: str) -> None:
+    assert classify_collective(name) is None
+    assert classify_kernel(name) is not Category.COMMUNICATION
+
+
+PRODUCTS = {
+    "volta_sgemm_128x64_tn": "fp32",
+    "ampere_sgemm_32x32_sliced1x4_tn": "fp32",
+    "void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*)": "fp32",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nt_align1>(T1::Params)": "fp32",
+    "void gemvNSP_kernel<float, float, float, float, 1, 16, 4, 1024, cublasGemvParams<float>>(int)": "fp32",
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float>()": "fp32",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3": "fp32",
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x64x32_stage4": "tf32",
+    "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)": "tf32",
+    "ampere_s1688gemm_128x128_ldg8_stages_32x1_nn": "tf32",
+    "cutlass3x_sm90_tensorop_s64x128x8tf32gemm_f32_f32_f32_f32_f32_128x128x32": "tf32",
+    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(Params)": "bf16",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel": "bf16",
+    "ampere_bf16_s1688gemm_bf16_128x128_ldg8_f2f_stages_32x1_nt": "bf16",
+    "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT": "bf16",
+    "nvjet_sm100_tst_mma_128x256x64_2_TNT": "bf16",
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<tuple<>, cutlass::bfloat16_t, float": "bf16",
+    "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32_MI16x16x16x1": "bf16",
+    "void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<float, ck::bhalf_t>>()": "bf16",
+    "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT": "fp16",
+    "volta_h884gemm_64x64_ldg8_nn": "fp16",
+    "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn": "fp16",
+    "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn": "fp16",
+    "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x3_nn": "fp16",
+    "Cijk_Alik_Bljk_HHS_BH_MT64x64x32": "fp16",
+    "Cijk_Ailk_Bljk_SB_MT64x64x16_SN": "fp32",
+    "Cijk_Ailk_Bljk_DB_MT64x64x16": "fp64",
+    "Cijk_Alik_Bljk_F8BS_BH_MT256x256x64": "fp8",
+    "nvjet_qqtst_128x256_128x4_2x1_v_bz_coopA_TNT": "fp8",
+    "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_warpgroupsize1x1x1": "fp8",
+    "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1": "fp8",
+    "bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x512_et128x8_m256x8x64": "fp4",
+    "void deep_gemm::fp8_gemm_kernel<7168u, 2112u>(float*)": "fp8",
+    "cutlass_80_tensorop_i16832gemm_s8_256x128_64x3_tn_align16": "int8",
+    "cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1": "fp64",
+    # where the name does not tell
+    "nvjet_sss_128x128_64x4_1x2_h_bz_NTT": None,
+    "Cijk_Alik_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT256x128x32": None,
+    "cutlass_80_tensorop_s1688f32gemm_64x64_16x4_nn_align4": None,
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, float": None,
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float>(cublasSplitKParams<float>)": None,
+    "void epilogue::impl::globalKernel<float, float, float, true, true>(int, int, cublasLtEpilogue_t)": None,
+    "triton_tem_fused_addmm_7": None,
+    "triton_mm": None,
+    "_scaled_mm_kernel": None,
+}
+ATTENTIONS = {
+    "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, cutlass::bfloat16_t>>()": "bf16",
+    "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t>>()": "fp16",
+    "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<2, cutlass::half_t, float>>>()": "fp16",
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)": "fp32",
+    "fmha_cutlassB_bf16_aligned_128x64_k64_sm80(PyTorchMemEffAttention::Params)": "bf16",
+    "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext": "fp8",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0": None,
+    "_attn_fwd": None,
+    "_attn_bwd_dkdv": None,
+    "triton_tem_fused_flex_attention_0": None,
+    "void vllm::paged_attention_v2_kernel<unsigned short, 128>(float*)": None,
+}
+CATEGORIES = {
+    Category.CONVOLUTION: (
+        "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_execute_kernel_cudnn",
+        "void cutlass_cudnn_infer::Kernel<cutlass_tensorop_s1688dgrad_optimized_tf32_64x128_32x3_nhwc_align4>(Params)",
+        "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock",
+        "cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1",
+        "void at::native::im2col_kernel<float>(long, float const*)",
+        "triton_tem_fused_convolution_3",
+    ),
+    Category.NORMALIZATION: (
+        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float)",
+        "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>(long, long)",
+        "std::enable_if<(((8)>(0)))&&Convert<c10::BFloat16>::exists, void>::type vllm::fused_add_rms_norm_kernel<8>()",
+        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128, true, 1, true>(cudnnTensorStruct)",
+        "layernorm_backward_kernel10(float*, float*)",
+        "triton_red_fused_native_layer_norm_3",
+        "triton_per_fused__fused_rms_norm_12",
+    ),
+    Category.OPTIMIZER: (
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMath>()",
+        "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>(long)",
+        "void adamw_kernel3<float, float>(float*, float*)",
+        "triton_for_fused_2",
+    ),
+    Category.ELEMENTWISE: (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*>>()",
+        "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<SoftmaxGemmConvFunctor>>(int)",
+        "void at::native::<unnamed>::CatArrayBatchedCopy<float, unsigned int, 1, 128, 1>(float*)",
+        "void fbgemm_gpu::permute_2D_data_kernel<false, int, int>(int, int)",
+        "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char>(__nv_bfloat16 const*)",
+        "gelu_forward_kernel2(float*, float const *)",
+        "triton_poi_fused_mm_softmax_silu_5",
+    ),
+    Category.REDUCTION: (
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps<float>>>(ReduceOp)",
+        "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float, float, float>(float*)",
+        "softmax_forward_kernel5(float*, float, float const *, int, int)",
+        "void matmul_backward_bias_kernel9<float, bool=1>(float*, float const *)",
+        "void global_norm_squared_kernel<float>(float*, float const *, unsigned long)",
+        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, int>>(int*)",
+        "triton_red_fused_sum_1",
+    ),
+    Category.OTHER: ("", "my_kernel(float*)", "triton_", "void <unnamed>::frobnicate<gemm>()", "vector_of_wte_kernel"),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_matrix_products(name: str) -> None:
+    assert (classify_kernel(name), find_precision(name)) == (Category.MATMUL, PRODUCTS[name])
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention(name: str) -> None:
+    assert (classify_kernel(name), find_precision(name)) == (Category.ATTENTION, ATTENTIONS[name])
+
+
+@pytest.mark.parametrize(("category", "name"), [(key, name) for key, names in CATEGORIES.items() for name in names])
+def test_other_kernels(category: Category, name: str) -> None:
+    assert classify_kernel(name) is category
+    assert find_precision(name) is None
+
+
+def test_hostile_names_end_soon() -> None:
+    for name in ("nccl_AllReduce" + "x" * 1_000_000, "<" * 1_000_000, "gemv" * 250_000, "std::enable_if" * 70_000):
+        classify_kernel(name)
+        find_precision(name)
+    assert classify_collective("NCCLKERNEL_ALLREDUCE\x1b[31m</script>") is REDUCE
+
+
+UNTOLD_AT_MOST = {
+    "a100_128ranks_rank0.json.gz": 0.05,  # lookups in sharded embeddings, for which there is no category
+    "a100_128ranks_rank1.json.gz": 0.06,
+    "b200_8ranks_rank0.json.gz": 0.04,  # routing of a mixture of experts
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_little_of_a_real_trace_is_untold(name: str) -> None:
+    time_ns: Counter[Category] = Counter()
+    for event in read_events(name):
+        if event.get("cat") == "kernel":
+            time_ns[classify_kernel(event["name"])] += event["end_ns"] - event["begin_ns"]
+            assert (classify_collective(event["name"]) is not None) == (
+                "nccl" in event["name"] or "all_reduce_kernel" in event["name"]
+            )
+    assert time_ns[Category.OTHER] <= UNTOLD_AT_MOST.get(name, 0) * time_ns.total()
+
+
+def test_the_reference_run_of_llm_c() -> None:
+    """Matrix products take 89 % there, all in single precision."""
+    text = find_shared("reference", "nvprof_llmc_gpt2.txt").read_text(encoding="utf-8").partition("API calls")[0]
+    shares: Counter[tuple[Category, str | None]] = Counter()
+    for percent, name in re.findall(r"\s([\d.]+)%(?:\s+\S+){5}\s+(\S.*)", text):
+        if not name.startswith("["):
+            shares[classify_kernel(name), find_precision(name)] += round(float(percent) * 100)
+    assert shares.pop((Category.MATMUL, "fp32")) == 4388 + 1986 + 886 + 582 + 581 + 429
+    assert not any(category is Category.MATMUL for category, _ in shares)
+    assert shares[Category.OTHER, None] <= 3
