@@ -51,4 +51,3 @@ def _make_parser() -> argparse.ArgumentParser:
     add_bench(verbs)
     verbs.add_parser("version", help="print the version")
     return parser
-

@@ -110,9 +110,10 @@ class RangeTotal:
     """Instances that were closed, in the window; the next fields are theirs."""
     host_ns: int
     host_exclusive_ns: int
-    """Less the ranges nested in it on the same thread."""
+    """Less the ranges nested in it on the same thread; nothing is nested in a start/end range."""
     gpu_ns: int | None
-    """Union of the activities launched inside, ranges nested in it included. None: the trace has no device activity."""
+    """Union of the activities launched inside, ranges nested in it included. None: no launch is in the trace, or other
+    threads than opened the ranges closed them."""
     gpu_exclusive_ns: int | None
     """The same, of activities launched in it and in no range nested in it."""
     activities: int

@@ -34,9 +34,10 @@ def launch(place: Path, *arguments: str, **environment: str) -> subprocess.Compl
     (venv / ".distprof-gpu").write_bytes(stamp.stdout)
     # Between the test and the script stands a shell that keeps all this in its environment, as a user's shell does.
     shell = ["bash", "-c", '"$@"; exit $?', "bash"]
+    script = str(REPOSITORY / "launch" / "nsys.sh")
     return subprocess.run(
-        [*shell, str(REPOSITORY / "launch" / "nsys.sh"), *arguments], cwd=place, capture_output=True, text=True, timeout=240,
-        env=make_environment(DISTPROF_VENV=str(venv), **environment), check=False, stdin=subprocess.DEVNULL,
+        [*shell, script, *arguments], cwd=place, env=make_environment(DISTPROF_VENV=str(venv), **environment),
+        capture_output=True, text=True, timeout=240, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 

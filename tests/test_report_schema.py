@@ -24,7 +24,7 @@ from distprof.report import SCHEMA, Report, to_plain
 from distprof.run import Clock, CollectiveKind, Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
-from tests.made_activity import make_activity
+from tests.traced_ranks import make_activity
 
 DOCUMENT: dict[str, Any] = json.loads(Path(distprof.report.__file__).with_name("report.schema.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from distprof.activity.device import code_collectives
 from distprof.activity.intervals import measure_within, subtract, unite
-from distprof.activity.kernel_names import classify_collective
 from distprof.activity.partition import Segments
 from distprof.activity.steps import Steps, find_collectives, launch_times
 from distprof.collective_lines import MAX_ORDERS, GroupInfo, Issue, Order, RankCollectives
-from distprof.run import PHASES, CollectiveKind, Phase
+from distprof.run import KINDS, PHASES, Phase
 from distprof.trace import IntArray, Trace
 
 UNNAMED_GROUP = "communicator"
@@ -59,18 +59,13 @@ def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, G
 def _list_issues(
     trace: Trace, segments: Segments, rows: IntArray, launch_ns: IntArray, groups: IntArray
 ) -> list[Issue]:
-    kinds: dict[int, CollectiveKind] = {}
-    for code in np.unique(trace.gpu.name[rows]).tolist():
-        kind = classify_collective(trace.names[code])
-        assert kind is not None
-        kinds[code] = kind
     place = segments.locate(launch_ns)
     phases = segments.code[np.maximum(place, 0)]
     sizes_bytes = np.maximum(trace.gpu.size_bytes[rows], 0)
     return [
-        Issue(kinds[name], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size)
-        for name, group, phase, size in zip(
-            trace.gpu.name[rows].tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
+        Issue(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size)
+        for kind, group, phase, size in zip(
+            code_collectives(trace)[rows].tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
         )
     ]
 

@@ -24,9 +24,9 @@ from distprof.activity.intervals import (
     subtract,
     unite,
 )
-from distprof.activity.kernel_names import classify_collective
+from distprof.activity.kernel_names import classify_collective, find_kind
 from distprof.rank_activity import DeviceTime
-from distprof.run import KINDS
+from distprof.run import KINDS, CollectiveKind
 from distprof.trace import UNKNOWN, ActivityKind, IntArray, Trace
 
 BoolArray = npt.NDArray[np.bool_]
@@ -111,7 +111,12 @@ def code_collectives(trace: Trace) -> IntArray:
     for name in np.unique(gpu.name[kernels]).tolist():
         kind = classify_collective(trace.names[name]) if name >= 0 else None
         codes[name] = -1 if kind is None else KINDS.index(kind)
-    return np.where(kernels, codes[gpu.name], -1)
+    found = np.where(kernels, codes[gpu.name], -1)
+    if gpu.collective is not None:
+        told = (found == KINDS.index(CollectiveKind.OTHER)) & (gpu.collective >= 0)
+        for name in np.unique(gpu.collective[told]).tolist():
+            found[told & (gpu.collective == name)] = KINDS.index(find_kind(trace.names[name]))
+    return found
 
 
 def find_launches(trace: Trace) -> IntArray:

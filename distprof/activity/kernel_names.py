@@ -124,7 +124,12 @@ def classify_collective(name: str) -> CollectiveKind | None:
     own = _find_own_name(name)
     if _LOCAL.search(own) or not (_LIBRARY.match(own) or _EXCHANGE.search(own)):
         return None
-    plain = re.sub(r"[^a-z0-9]", "", own)
+    return find_kind(own)
+
+
+def find_kind(operation: str) -> CollectiveKind:
+    """The kind of a collective by what its operation is called, such as ``_allgather_base``."""
+    plain = re.sub(r"[^a-z0-9]", "", operation[:LONGEST_JUDGED].lower())
     return next((kind for word, kind in _KINDS if word in plain), CollectiveKind.OTHER)
 
 

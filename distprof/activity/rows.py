@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.activity.device import measure_kinds
+from distprof.activity.device import code_collectives, measure_kinds
 from distprof.activity.intervals import Intervals, join, measure_within, subtract, unite
-from distprof.activity.kernel_names import classify_collective
 from distprof.activity.partition import Segments, place_on_device
-from distprof.activity.steps import BoolArray, DeviceClock, Steps, find_collectives, launch_times
+from distprof.activity.steps import DeviceClock, Steps, find_collectives, launch_times
 from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
 from distprof.trace import UNKNOWN, IntArray, Trace
 
@@ -87,7 +86,7 @@ def _list_exposed(trace: Trace, segments: Segments) -> list[tuple[Phase | None, 
     gpu = trace.gpu
     collective = find_collectives(trace)
     busy = unite(gpu.begin_ns[~collective], gpu.end_ns[~collective])
-    purpose = _find_purpose(trace, segments, collective)
+    purpose = _find_purpose(trace, segments)
     left, found = busy, []
     for number, target in enumerate((Phase.ALL_REDUCE, Phase.ALL_GATHER, None)):
         chosen = collective & (purpose == number)
@@ -97,16 +96,14 @@ def _list_exposed(trace: Trace, segments: Segments) -> list[tuple[Phase | None, 
     return found
 
 
-def _find_purpose(trace: Trace, segments: Segments, collective: BoolArray) -> IntArray:
+def _find_purpose(trace: Trace, segments: Segments) -> IntArray:
     """0: gradients; 1: parameters; 2: anything else, ``[num_activities]``: by kind and by the launching phase."""
     place = segments.locate(launch_times(trace))
     phase = np.where(place >= 0, segments.code[np.maximum(place, 0)], PHASE_CODE[Phase.OTHER])
     purpose = np.full(len(place), 2)
-    for code in np.unique(trace.gpu.name[collective]).tolist():
-        kind = classify_collective(trace.names[code])
-        same = trace.gpu.name == code
-        if kind in _GRADIENT:
-            purpose[same & ~np.isin(phase, [PHASE_CODE[item] for item in _OUTSIDE_GRADIENT])] = 0
-        elif kind is CollectiveKind.ALL_GATHER:
-            purpose[same & np.isin(phase, [*(PHASE_CODE[item] for item in _PARAMETER), UNKNOWN])] = 1
+    kinds = code_collectives(trace)
+    reduces = np.isin(kinds, [KINDS.index(kind) for kind in _GRADIENT])
+    purpose[reduces & ~np.isin(phase, [PHASE_CODE[item] for item in _OUTSIDE_GRADIENT])] = 0
+    gathers = kinds == KINDS.index(CollectiveKind.ALL_GATHER)
+    purpose[gathers & np.isin(phase, [*(PHASE_CODE[item] for item in _PARAMETER), UNKNOWN])] = 1
     return purpose

@@ -18,6 +18,7 @@ from distprof import __version__
 from distprof.bench.comparison import Comparison
 from distprof.bench.conditions import BARE, RIVALS, Workload, list_conditions
 from distprof.bench.made_up import add_made_up, run_report, run_verdicts
+from distprof.bench.nsys_tables import add_nsys_tables, run_nsys_tables
 from distprof.bench.overhead import measure_workload
 from distprof.bench.traces import add_traces, run_traces
 from distprof.errors import EXIT_OK, UsageError
@@ -66,12 +67,14 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="more of the training's configuration")
     add_made_up(subjects)
     add_traces(subjects)
+    add_nsys_tables(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
     """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
     benches = {
         "overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report, "traces": run_traces,
+        "tables": run_nsys_tables,
     }  # fmt: skip
     return benches[options.subject](options)
 

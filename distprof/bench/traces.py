@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import platform
 import statistics
@@ -77,9 +78,7 @@ def add_traces(subjects: argparse._SubParsersAction[Any]) -> None:
     traces.add_argument("--events", type=int, default=150_000, help="of each file (150000)")
     traces.add_argument("--repeats", type=int, default=3, help="timed runs of each program (3)")
     traces.add_argument("--against", choices=("hta", "none"), default="hta", help="whom to compare with (hta)")
-    traces.add_argument(
-        "--hta-python", metavar="PYTHON", help=f"an interpreter that has {RIVAL} (this one, if it has)"
-    )
+    traces.add_argument("--hta-python", metavar="PYTHON", help=f"an interpreter that has {RIVAL} (this one, if it has)")
     traces.add_argument(
         "--names", choices=[item.value for item in Generation], default="old", help="whose kernel names (old)"
     )
@@ -100,8 +99,8 @@ def run_traces(options: argparse.Namespace) -> int:
         late = make_job(Path(folder), ranks=options.ranks, events=options.events, generation=generation)
         files = sorted(Path(folder).iterdir())
         size_mb = sum(file.stat().st_size for file in files) / 1e6
-        text = f"{options.ranks:,} files, {size_mb:,.0f} MB of gzip, {options.events:,} events each; rank {late} is late"
-        console.print(text, highlight=False)
+        text = f"{options.ranks:,} files, {size_mb:,.0f} MB of gzip, {options.events:,} events each"
+        console.print(f"{text}; rank {late} is late", highlight=False)
         found = measure_programs(list_programs(options, Path(folder)), options.repeats, console.print)
     console.print(_tabulate(found))
     agree = _compare(found, console)
@@ -198,8 +197,9 @@ def _compare(found: Sequence[Timing], console: Console) -> bool:
     if len(found) < 2:
         return True
     ours, theirs = found
-    text = f"distprof is {theirs.wall_s / ours.wall_s:.1f} times as fast ({theirs.work_s / ours.work_s:.1f} times without"
-    console.print(f"{text} imports), with {ours.peak_bytes / theirs.peak_bytes:.2f} of the memory", highlight=False)
+    faster, faster_at_work = theirs.wall_s / ours.wall_s, theirs.work_s / ours.work_s
+    text = f"distprof is {faster:.1f} times as fast ({faster_at_work:.1f} times without imports)"
+    console.print(f"{text}, with {ours.peak_bytes / theirs.peak_bytes:.2f} of the memory", highlight=False)
     difference_ratio = find_difference(ours.overlap, theirs.overlap)
     agree = difference_ratio is not None and difference_ratio <= MAX_DIFFERENCE_RATIO
     apart = "not of the same ranks" if difference_ratio is None else f"at most {difference_ratio:.3%} apart"
@@ -210,13 +210,12 @@ def _compare(found: Sequence[Timing], console: Console) -> bool:
 
 def find_difference(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> float | None:
     """The largest difference of a rank's overlap, as a share of the larger one. None: not the same ranks have one."""
-    if ours.keys() != theirs.keys():
+    sides = [{rank: ratio for rank, ratio in side.items() if ratio is not None} for side in (ours, theirs)]
+    if not ours or not set(ours) == set(theirs) == set(sides[0]) == set(sides[1]):
         return None
-    pairs = [(ours[rank], theirs[rank]) for rank in ours]
-    if any(one is None or other is None or one != one or other != other for one, other in pairs):
-        return None
-    return max((abs(one - other) / max(one, other, 1e-9) for one, other in pairs if one is not None and other is not None),
-               default=0.0)  # fmt: skip
+    pairs = [(sides[0][rank], sides[1][rank]) for rank in ours]
+    found = [abs(one - other) / max(one, other) if one != other else 0.0 for one, other in pairs]
+    return None if any(map(math.isnan, found)) else max(found)
 
 
 def _write(options: argparse.Namespace, found: Sequence[Timing]) -> None:

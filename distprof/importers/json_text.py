@@ -52,7 +52,7 @@ class Text:
         self._file.close()
 
     def read(self, size: int) -> bytes:
-        """The next bytes, ``size`` of them unless the file ends.
+        """The next bytes, at most ``size``; none at the end. What stands before a cut in a gzip still comes.
 
         Raises:
             DataError: The file cannot be read, its gzip is damaged or cut, or a limit is passed.
@@ -70,7 +70,7 @@ class Text:
 
     def _inflate(self, size: int) -> Iterator[bytes]:
         assert self._unpack is not None
-        made = self.num_bytes
+        made = begun = self.num_bytes
         while size > 0:
             if not self._packed:
                 self._packed = self._file.read(INPUT_BYTES)
@@ -81,6 +81,8 @@ class Text:
                     return
                 self._unpack = zlib.decompressobj(31)
             elif not self._packed:
+                if made > begun:
+                    return  # the next call says it
                 raise DataError(f"{self.path}: byte {self._packed_bytes}: the gzip is cut short: copy the file anew")
             text = self._unpack.decompress(self._packed, size)
             self._packed = self._unpack.unused_data if self._unpack.eof else self._unpack.unconsumed_tail

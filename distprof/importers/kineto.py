@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.importers.json_stream import PART_BYTES, ArrayParts
+from distprof.importers.json_stream import BOM, PART_BYTES, ArrayParts
 from distprof.importers.json_text import SPACE, Text
 from distprof.importers.kineto_columns import KinetoColumns
 from distprof.importers.kineto_events import decode_events
@@ -32,7 +32,8 @@ from distprof.trace import (
     TraceHead,
 )
 
-SNIFF_BYTES = 1 << 20
+SNIFF_BYTES = 16 << 10
+MAX_SNIFF_BYTES = 1 << 20
 LONGEST_TRACE_NS = 10 * 86_400_000_000_000
 """Ten days."""
 SIGNS = (b'"traceEvents"', b'"ph"', b'"distributedInfo"', b'"deviceProperties"')
@@ -55,13 +56,15 @@ def looks_like_kineto(path: Path) -> bool:
     except DataError:
         return False
     try:
-        begin = text.read(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip(SPACE)
+        begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
         if begin[:1] not in (b"{", b"["):
             return False
-        if any(sign in begin for sign in SIGNS):
-            return True
-        rest = text.read(SNIFF_BYTES)
-        return any(sign in begin + rest for sign in SIGNS)
+        while not any(sign in begin for sign in SIGNS):
+            more = text.read(SNIFF_BYTES)
+            if not more or text.num_bytes > MAX_SNIFF_BYTES:
+                return False
+            begin = begin[-32:] + more  # a sign may stand across
+        return True
     except DataError:
         return False
     finally:
@@ -90,19 +93,20 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
 
 def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     found = columns.gpu.close(
-        "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "correlation"
+        "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "collective", "correlation"
     )
     called = columns.calls.close("begin_ns", "end_ns", "name", "thread", "correlation")
     ops = columns.ops.close("begin_ns", "end_ns", "name", "thread")
     ranges = columns.ranges.close("begin_ns", "end_ns", "name", "domain", "thread")
     tables = (found, called, ops, ranges)
     names, order = _order_names(columns)
-    middle_ns = int(np.median(np.concatenate([table["begin_ns"] for table in tables])))
+    begins_ns = np.concatenate([table["begin_ns"] for table in tables])
+    middle_ns = int(np.partition(begins_ns, len(begins_ns) // 2)[len(begins_ns) // 2])  # one of them: it stays
     for table in tables:
         columns.losses.counts["events dropped: days away from the others"] += _drop_strays(table, middle_ns)
     notes = [*outside.notes, *columns.losses.say(), *_add_base(tables, middle_ns, outside.base_ns)]
     for table in tables:
-        for column in ("name", "domain", "group"):
+        for column in ("name", "domain", "group", "collective"):
             if column in table:
                 table[column] = order[table[column]]
     calls, launched = _sort_calls(called)

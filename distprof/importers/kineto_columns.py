@@ -196,7 +196,7 @@ class KinetoColumns:
         stream = np.array([one.stream for one in args], np.int64)
         device = np.array([one.device for one in args], np.int64)
         size_bytes = np.array([one.size_bytes for one in args], np.int64)
-        group = np.full(len(spans), UNKNOWN, np.int64)
+        group, collective = np.full((2, len(spans)), UNKNOWN, np.int64)
         for row, one in enumerate(args):
             if one.stream < 0:
                 stream[row] = _read_numbers([spans[row].tid])[0]
@@ -204,11 +204,14 @@ class KinetoColumns:
                 device[row] = _read_numbers([spans[row].pid])[0]
             if one.group is not None:
                 group[row] = self.names[one.group]
+            if one.collective is not None:
+                collective[row] = self.names[one.collective]
             if one.dtype is not None:
                 size_bytes[row] = _find_message_bytes(one.dtype, max(one.in_elements, one.out_elements))
         kind = GPU_KINDS[(spans[0].cat or "").lower()]
         self.gpu.add(
             **common, kind=np.full(len(spans), kind, np.int64), stream=stream, device=device, group=group,
+            collective=collective,
             size_bytes=np.maximum(size_bytes, UNKNOWN),
             correlation=np.array([one.correlation for one in args], np.int64),
         )  # fmt: skip

@@ -28,6 +28,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     out_elements: Int = msgspec.field(default=UNKNOWN, name="Out msg nelems")
     dtype: str | None = None
     group: str | None = msgspec.field(default=None, name="Process Group Name")
+    collective: str | None = msgspec.field(default=None, name="Collective name")
     reserved_bytes: Int = msgspec.field(default=UNKNOWN, name="Total Reserved")
     device_type: Int = msgspec.field(default=UNKNOWN, name="Device Type")
 

@@ -19,6 +19,7 @@ MAX_SECONDS = 300.0
 OPS_BETWEEN_LOOKS = 100_000
 MAX_VALUE_BYTES = 64 << 20
 """The longest text that SQLite may read or make."""
+LONGEST_REASON = 200
 FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "coalesce", "substr", "char", "min", "typeof"})
 
 
@@ -79,10 +80,11 @@ class Database:
             base.set_authorizer(_allow)
             base.set_progress_handler(self._is_late, OPS_BETWEEN_LOOKS)
             yield base
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:  # a message may name what the file names, in no encoding
             if self._is_late():
                 raise DataError(f"{self.path}: took longer than {self._seconds:g} s: capture fewer steps") from None
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            damaged = isinstance(error, UnicodeError)
+            reason = "its schema is damaged" if damaged else "".join(filter(str.isprintable, str(error)))[:LONGEST_REASON]
             raise DataError(f"{self.path}: {reason}: export it again, with nsys export --type sqlite") from None
         finally:
             if base is not None:

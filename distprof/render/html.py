@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from distprof.render.activity import is_traced
+from distprof.render.activity_html import list_activity, show_findings
+from distprof.render.markup import make_section, show, show_rows, tabulate
 from distprof.render.overhead import describe_overhead
 from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.terminal import describe_busiest, describe_ends
 from distprof.render.terminal_tables import EVIDENCE_HEADS, WAIT_HEADS, WHAT_IF_HEADS, choose_rows, show_range
 from distprof.render.units import (
-    clean_text,
+    NOT_MEASURED,
     format_bytes,
     format_count,
     format_flops,
@@ -35,7 +37,6 @@ from distprof.render.verdict import (
 )
 from distprof.report import Report
 
-TEXT_LIMIT = 1_000
 COMMUNICATION_HEADS = (
     "collective", "count", "payload", "busy, host clock", "exposed", "overlapped", "busy, device clock",
     "exposed", "overlapped",
@@ -57,15 +58,17 @@ def render_html(report: Report) -> str:
             f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
             _show_verdict(report),
-            _section("Headline", _tile_headline(report)),
+            make_section("Headline", _tile_headline(report)),
+            make_section("Findings", show_findings(report)),
             *_list_phases(report),
-            _section("Evidence, per step", _tabulate(EVIDENCE_HEADS, _show_rows(list_evidence(report.verdict)))),
-            _section("What if: the recorded steps, run again", _tabulate_what_ifs(report)),
-            _section("Waits, per collective", _tabulate(WAIT_HEADS, _show_rows(list_waits(report)), "wide names")),
-            _section("Step time", draw_steps(report)),
-            _section("Communication, per step and rank", _tabulate_communication(report)),
-            _section("Ranks", _tabulate_ranks(report)),
-            _section("Coverage", _list_coverage(report)),
+            *list_activity(report),
+            make_section("Evidence, per step", tabulate(EVIDENCE_HEADS, show_rows(list_evidence(report.verdict)))),
+            make_section("What if: the recorded steps, run again", _tabulate_what_ifs(report)),
+            make_section("Waits, per collective", tabulate(WAIT_HEADS, show_rows(list_waits(report)), "wide names")),
+            make_section("Step time", draw_steps(report)),
+            make_section("Communication, per step and rank", _tabulate_communication(report)),
+            make_section("Ranks", _tabulate_ranks(report)),
+            make_section("Coverage", _list_coverage(report)),
             f"<details><summary>Configuration</summary><pre>{_show_config(report)}</pre></details>",
         ]
     )
@@ -84,19 +87,10 @@ def _show_verdict(report: Report) -> str:
 
 
 def _tabulate_what_ifs(report: Report) -> str:
-    table = _tabulate(WHAT_IF_HEADS, _show_rows(list_what_ifs(report)))
+    table = tabulate(WHAT_IF_HEADS, show_rows(list_what_ifs(report)))
     notes = dict.fromkeys((item.change, item.assumption) for item in report.what_if)
     told = "".join(f"<li>{show(change)}: {show(assumption)}</li>" for change, assumption in notes)
     return f"{table}<p>These are ceilings, and they do not add up.</p><ul>{told}</ul>" if table else ""
-
-
-def _show_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    return [[show(cell) for cell in row] for row in rows]
-
-
-def show(text: object, limit: int = TEXT_LIMIT) -> str:
-    """Text from a run, safe between tags and in attributes."""
-    return html.escape(clean_text(str(text), limit))
 
 
 @cache
@@ -107,11 +101,8 @@ def _read_style() -> str:
 def _describe_job(report: Report) -> str:
     names = dict.fromkeys(rank.device_name for rank in report.ranks if rank.device_name)
     facts = [report.strategy, f"{report.world_size:,} ranks", report.backend, *list(names)[:3], report.precision]
-    return f"{', '.join(show(fact) for fact in facts)}; started {show(report.started_utc)}"
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+    told = ", ".join(show(fact) for fact in facts if fact != NOT_MEASURED)
+    return told + (f"; started {show(report.started_utc)}" if report.started_utc != NOT_MEASURED else "")
 
 
 def _tile_headline(report: Report) -> str:
@@ -127,10 +118,15 @@ def _tile_headline(report: Report) -> str:
         ("MFU", format_ratio(head.mfu_ratio), notes[0] if notes else f"HFU {format_ratio(head.hfu_ratio)}"),
         ("exposed communication", format_ratio(head.exposed_ratio), f"{format_time(head.exposed_ns)} per step"),
     ]
+    if is_traced(report):  # what a trace cannot tell is not worth a tile
+        tiles = [tile for tile in tiles if not tile[1].startswith(NOT_MEASURED)]
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{show(value)}</dd><small>{show(note)}</small></div>" for name, value, note in tiles
     )
-    return f'<dl class="tiles">{cells}</dl><p>Busiest: {show(describe_busiest(report))}</p>'
+    busiest = f"<p>Busiest: {show(describe_busiest(report))}</p>"
+    if is_traced(report) and head.busiest is None:
+        busiest = ""
+    return f'<dl class="tiles">{cells}</dl>{busiest}' if cells else ""
 
 
 def _list_phases(report: Report) -> Iterable[str]:
@@ -148,18 +144,9 @@ def _list_phases(report: Report) -> Iterable[str]:
             ]
             for name, spread, share in [*spreads, ("step", step.spread_ns, 1.0)]
         ]
-        table = _tabulate(["phase", "min, ms", "median, ms", "max, ms", "max on rank", "share"], rows)
+        table = tabulate(["phase", "min, ms", "median, ms", "max, ms", "max on rank", "share"], rows)
         title = f"Phases by rank, {show(step.clock)} clock: mean per measured step"
-        yield _section(title, draw_phases(report, step.clock) + table)
-
-
-def _tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> str:
-    """A table of cells that are safe already; the style sheet knows its kinds. Nothing without rows."""
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        yield make_section(title, draw_phases(report, step.clock) + table)
 
 
 def _tabulate_communication(report: Report) -> str:
@@ -173,7 +160,7 @@ def _tabulate_communication(report: Report) -> str:
         ]
         for kind in report.communication
     ]  # fmt: skip
-    return _tabulate(COMMUNICATION_HEADS, rows)
+    return tabulate(COMMUNICATION_HEADS, rows)
 
 
 def _tabulate_ranks(report: Report) -> str:
@@ -197,7 +184,11 @@ def _tabulate_ranks(report: Report) -> str:
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in errors
     )
-    return _tabulate(RANK_HEADS, rows, "wide names") + note + traces
+    heads: Sequence[str] = RANK_HEADS
+    if is_traced(report):
+        told = [place for place in range(len(heads) - 1) if any(row[place] != NOT_MEASURED for row in rows)]
+        heads, rows = [heads[place] for place in told], [[row[place] for place in told] for row in rows]
+    return tabulate(heads, rows, "wide names") + note + traces
 
 
 def _list_coverage(report: Report) -> str:
@@ -205,8 +196,9 @@ def _list_coverage(report: Report) -> str:
     lines = [
         f"{'complete' if facts.complete else 'partial'}: {len(facts.ranks_present):,} of {facts.world_size:,} ranks",
         f"{facts.steps_measured:,} steps measured, {facts.steps_warmup:,} of warm-up left out",
-        f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments lost; clocks: {', '.join(facts.clocks) or 'n/a'}",
-        f"recording {describe_overhead(report.overhead)}",
+        *([] if is_traced(report) else [f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments lost"]),
+        f"clocks: {', '.join(facts.clocks) or NOT_MEASURED}",
+        *([] if is_traced(report) else [f"recording {describe_overhead(report.overhead)}"]),
         *([f"hosts' clocks against rank 0: {clocks}"] if (clocks := describe_clocks(report)) else []),
         *facts.sources,
         *(describe_stall(stall) for stall in report.stalls),

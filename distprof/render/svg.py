@@ -45,7 +45,7 @@ def draw_phases(report: Report, clock: str) -> str:
     legend = "".join(f'<li><i class="p-{phase.phase}"></i>{phase.phase}</li>' for phase in phases)
     height = len(positions) * (BAR + GAP)
     return (
-        f'<ul class="legend">{legend}</ul>{_frame(shapes, height, "Time per phase and rank")}'
+        f'<ul class="legend">{legend}</ul>{frame(shapes, height, "Time per phase and rank")}'
         f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
     )
 
@@ -97,7 +97,7 @@ def draw_steps(report: Report) -> str:
     shaded = "Warm-up is shaded. " if 0 < warmup < steps else ""
     thinned = f"Of every {stride} steps the longest is drawn. " if stride > 1 else ""
     legend = "".join(f'<li><i class="l{index % 8}"></i>{name}</li>' for index, name in enumerate(names))
-    return f'<ul class="legend">{legend}</ul>{_frame(shapes, height, "Step time by step")}<p>{shaded}{thinned}</p>'
+    return f'<ul class="legend">{legend}</ul>{frame(shapes, height, "Step time by step")}<p>{shaded}{thinned}</p>'
 
 
 def _place(step: float, steps: int) -> float:
@@ -108,7 +108,8 @@ def _as_table(values: Sequence[Sequence[float | None]]) -> FloatArray:
     return np.array([[np.nan if value is None else value for value in row] for row in values], dtype=np.float64)
 
 
-def _frame(shapes: Sequence[str], height: int, title: str) -> str:
+def frame(shapes: Sequence[str], height: int, title: str) -> str:
+    """A drawing as wide as the page allows."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" preserveAspectRatio="xMinYMin meet"><title>{title}</title>'
         f"{''.join(shapes)}</svg>"

@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.analyze.coverage import name_ranks
+from distprof.render.activity import is_traced
+from distprof.render.activity_terminal import show_findings, tabulate_activity, tabulate_checks
 from distprof.render.overhead import describe_overhead
 from distprof.render.terminal_tables import (
     tabulate_communication,
@@ -51,11 +53,13 @@ def render_terminal(report: Report, console: Console) -> None:
         *(Text(line, style="bold red") for line in describe_ends(report)),
         *_open_with_verdict(report),
         _title(report),
-        Text(),
-        _grid(_list_headline(report)),
+        *_show_headline(report),
+        *show_findings(report),
     ]
     for clock in [step.clock for step in report.steps]:
         parts += tabulate_phases(report, clock, console)
+    parts += tabulate_checks(report, console)
+    parts += tabulate_activity(report, console)
     parts += tabulate_verdict(report, console)
     parts += tabulate_ranks(report, console)
     parts += tabulate_devices(report, console)
@@ -76,7 +80,10 @@ def describe_ends(report: Report) -> list[str]:
     ranks_by_end: dict[End, list[int]] = {}
     for missing in report.coverage.ranks_missing:
         if missing not in streams:
-            end = 0, "is missing: it left no record", "are missing: they left no record"
+            what = "there is no trace of it", "there is no trace of them"
+            if not is_traced(report):
+                what = "it left no record", "they left no record"
+            end = 0, f"is missing: {what[0]}", f"are missing: {what[1]}"
             ranks_by_end.setdefault(end, []).append(missing)
     for rank in report.ranks:
         if (found := _describe_end(rank)) is not None:
@@ -111,7 +118,13 @@ def _title(report: Report) -> Text:
     names = dict.fromkeys(clean_text(rank.device_name) for rank in report.ranks if rank.device_name)
     device = f"{clean_text(report.device_type)}" + (f" ({', '.join(list(names)[:3])})" if names else "")
     facts = [clean_text(report.strategy), ranks, clean_text(report.backend), device, clean_text(report.precision)]
-    return Text.assemble((clean_text(report.name), "bold"), f": {', '.join(facts)}")
+    told = [fact for fact in facts if fact != NOT_MEASURED]
+    return Text.assemble((clean_text(report.name), "bold"), f": {', '.join(told)}")
+
+
+def _show_headline(report: Report) -> list[RenderableType]:
+    rows = _list_headline(report)
+    return [Text(), _grid(rows)] if rows else []
 
 
 def _list_headline(report: Report) -> list[tuple[str, RenderableType]]:
@@ -126,7 +139,19 @@ def _list_headline(report: Report) -> list[tuple[str, RenderableType]]:
     ]
     if report.flops is not None:
         rows.append(("model", Text(_describe_model(report))))
-    return rows
+    return [row for row in rows if _is_told(row[0], report)]
+
+
+def _is_told(label: str, report: Report) -> bool:
+    """Of traces alone only those rows that they can tell: no arithmetic, and no steps where none are known."""
+    head = report.headline
+    told = {
+        "step time": head.step_mean_ns is not None, "throughput": head.tokens_per_s is not None,
+        "arithmetic": head.achieved_flops_per_s is not None, "MFU, HFU": head.mfu_ratio is not None,
+        "exposed comm.": head.exposed_ratio is not None and report.world_size > 1,
+        "busiest rank": head.busiest is not None,
+    }  # fmt: skip
+    return not is_traced(report) or told.get(label, True)
 
 
 def _describe_step(head: Headline) -> str:
@@ -205,6 +230,8 @@ def _list_coverage(report: Report) -> list[tuple[str, RenderableType]]:
         ("clocks", Text(", ".join(facts.clocks) or NOT_MEASURED)),
         ("recording", Text(describe_overhead(report.overhead))),
     ]
+    if is_traced(report):
+        rows = [row for row in rows if row[0] not in ("lost", "recording")]
     if clocks := describe_clocks(report):
         rows.append(("hosts' clocks", Text(f"against rank 0: {clocks}")))
     rows += [("source", Text(source)) for source in facts.sources]

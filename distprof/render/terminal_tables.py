@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from distprof.render.activity import is_traced
 from distprof.render.units import (
     NAME_LIMIT,
     NOT_MEASURED,
@@ -59,9 +60,9 @@ def tabulate_phases(report: Report, clock: str, console: Console) -> list[Render
         statistics = [names, *middle, *ends, shares]
         with_ranks = [[names, *by_rank, *middle, *ends, shares], [names, *by_rank, *ends, shares]]
         choices = [*(with_ranks if len(by_rank) <= MAX_RANK_COLUMNS else []), statistics, [names, *ends, shares]]
-    tables = (_table(columns, gap=gap, last_is_total=True) for columns, gap in product(choices, (2, 1)))
+    tables = (make_table(columns, gap=gap, last_is_total=True) for columns, gap in product(choices, (2, 1)))
     title = f"phases by rank, {clock} clock: mean per step, ms"
-    parts: list[RenderableType] = [*_head(title), choose_fitting(tables, console)]
+    parts: list[RenderableType] = [*make_head(title), choose_fitting(tables, console)]
     if not phases:
         parts.append(Text("phases were not recorded: step time only"))
     if step.identity_error_ratio is not None and step.identity_error_ratio > 0.001:
@@ -98,19 +99,24 @@ def tabulate_ranks(report: Report, console: Console) -> list[RenderableType]:
             ),
         )
 
+    if is_traced(report):
+        columns = [column for column in columns if column[0] != "ended" and set(column[1]) - {NOT_MEASURED}]
+
     def build(limit: int, gap: int) -> Table:
         host = [("host", [clean_text(rank.host, limit) for rank in ranks])] if len(hosts) > 1 else []
         name = ("device", [clean_text(rank.device_name or rank.device, limit) for rank in ranks])
-        return _table([("rank", _number(ranks)), *host, name, *columns], gap=gap, left={"host", "device"})
+        return make_table([("rank", _number(ranks)), *host, name, *columns], gap=gap, left={"host", "device"})
 
     tables = (build(limit, gap) for limit, gap in ((NAME_LIMIT, 2), (30, 2), (20, 1), (12, 1), (8, 1)))
-    parts: list[RenderableType] = [*_head(title), choose_fitting(tables, console)]
+    parts: list[RenderableType] = [*make_head(title), choose_fitting(tables, console)]
     return [*parts, Text(f"{left_out:,} other ranks are left out here")] if left_out else parts
 
 
 def tabulate_devices(report: Report, console: Console) -> list[RenderableType]:
     """One look at every rank's device before the first step: the columns that some device could tell."""
     ranks = [report.ranks[position] for position in choose_rows(report)]
+    if is_traced(report):
+        return []
     columns: list[Column] = [
         ("memory", [format_bytes(rank.device_memory_total_bytes) for rank in ranks]),
         ("in use", [format_bytes(rank.device_memory_used_bytes) for rank in ranks]),
@@ -123,8 +129,8 @@ def tabulate_devices(report: Report, console: Console) -> list[RenderableType]:
     if not told:
         return []
     name = ("device", [clean_text(rank.device, 12) for rank in ranks])
-    tables = (_table([("rank", _number(ranks)), name, *told], gap=gap, left={"device"}) for gap in (2, 1))
-    return [*_head("devices, before the first step"), choose_fitting(tables, console)]
+    tables = (make_table([("rank", _number(ranks)), name, *told], gap=gap, left={"device"}) for gap in (2, 1))
+    return [*make_head("devices, before the first step"), choose_fitting(tables, console)]
 
 
 def tabulate_verdict(report: Report, console: Console) -> list[RenderableType]:
@@ -141,8 +147,8 @@ def tabulate_verdict(report: Report, console: Console) -> list[RenderableType]:
             columns = [(head, [row[index] for row in rows]) for index, head in enumerate(heads)]
             dropped = [set(spare[:count]) for count in range(len(spare) + 1)]  # what can be done without, in this order
             choices = [[column for place, column in enumerate(columns) if place not in gone] for gone in dropped]
-            tables = (_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
-            parts += [*_head(title), choose_fitting(tables, console)]
+            tables = (make_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
+            parts += [*make_head(title), choose_fitting(tables, console)]
     return parts
 
 
@@ -164,10 +170,10 @@ def tabulate_communication(report: Report, console: Console) -> list[RenderableT
     ]
     columns = [column for column in columns if any(cell != NOT_MEASURED for cell in column[1])]
     choices = (columns, columns[:-1], columns[:4])
-    tables = (_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
+    tables = (make_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
     on_host = any(head in ("busy", "exposed") for head, _ in columns)
     title = "communication: per step and rank" + (", host clock" if on_host else "")
-    return [*_head(title), choose_fitting(tables, console)]
+    return [*make_head(title), choose_fitting(tables, console)]
 
 
 def choose_fitting(tables: Iterable[Table], console: Console) -> Table:
@@ -233,11 +239,13 @@ def _with_unit(value: float | None, unit: str) -> str:
     return NOT_MEASURED if value is None else f"{value:.0f} {unit}"
 
 
-def _head(title: str) -> list[RenderableType]:
+def make_head(title: str) -> list[RenderableType]:
+    """A title with an empty line above it."""
     return [Text(), Text(title, style="bold")]
 
 
-def _table(columns: Sequence[Column], *, gap: int, left: Iterable[str] = (), last_is_total: bool = False) -> Table:
+def make_table(columns: Sequence[Column], *, gap: int, left: Iterable[str] = (), last_is_total: bool = False) -> Table:
+    """A table of text; the first column stands left, and so do those named, the others right."""
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="dim")
     for position, (heading, _) in enumerate(columns):
         justify = "left" if position == 0 or heading in left else "right"

@@ -68,9 +68,7 @@ def _find_steps(run: Run) -> dict[tuple[int, int], tuple[bool, float]]:
     return facts
 
 
-def _list_step(
-    rank: int, step: int, kept: Segments, start_ns: int, warmup: bool, step_ns: float
-) -> Iterator[bytes]:
+def _list_step(rank: int, step: int, kept: Segments, start_ns: int, warmup: bool, step_ns: float) -> Iterator[bytes]:
     """The step, then its segments; those of no length are left out. Times in microseconds, as the format wants."""
     args: dict[str, object] = {"step": step, "warmup": warmup}
     if kept.truncated:

@@ -15,9 +15,9 @@ TEXT_LIMIT = 300
 
 
 def describe_verdict(report: Report) -> str:
-    """One sentence; empty for a job of one rank, where there is nothing to say."""
+    """One sentence; empty for a job of one rank, and for traces without steps, where there is nothing to say."""
     verdict = report.verdict
-    if report.world_size == 1:
+    if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
     mark = "critical: " if verdict.critical else ""
     if verdict.kind in ("slow_rank", "slow_host"):

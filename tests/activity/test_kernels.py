@@ -74,12 +74,13 @@ def test_copies() -> None:
     made.activity("b", 20, 25, size_bytes=50, pageable=1, **copy)
     made.activity("c", 30, 90, size_bytes=7, pageable=0, **copy)
     made.activity("d", 95, 99, **copy)
+    made.activity("d", 95, 97, size_bytes=9, **copy)
     made.activity("e", 99, 100, kind=ActivityKind.MEMCPY, size_bytes=8)
     made.activity("f", 99, 300, kind=ActivityKind.MEMSET, size_bytes=8)
     assert total_copies(made.build(), None) == (
         CopyTotal(direction="host to device", pageable=False, count=1, size_bytes=7, total_ns=60),
         CopyTotal(direction="host to device", pageable=True, count=2, size_bytes=150, total_ns=15),
-        CopyTotal(direction="host to device", pageable=None, count=1, size_bytes=-1, total_ns=4),
+        CopyTotal(direction="host to device", pageable=None, count=2, size_bytes=-1, total_ns=6),
         CopyTotal(direction="other", pageable=None, count=1, size_bytes=8, total_ns=1),
     )
     assert [total.count for total in total_copies(made.build(), np.array([[20, 21]]))] == [1]

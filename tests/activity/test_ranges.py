@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.activity.nesting import find_innermost, find_main_thread, nest_ranges
+from distprof.activity.projection import project
 from distprof.activity.ranges import total_ranges
 from distprof.rank_activity import RangeTotal
 from distprof.trace import UNKNOWN, ActivityKind, RangeStyle, Trace
@@ -69,6 +70,17 @@ def test_the_main_threads_ranges_hold_what_other_threads_launch_meanwhile() -> N
     trace = made.build()
     assert find_main_thread(trace.ranges, nest_ranges(trace.ranges)) is None
     assert by_name(total_ranges(trace, window=None))[":step"].gpu_exclusive_ns == 10
+
+
+def test_what_ranges_of_one_name_hold_on_two_threads_counts_once() -> None:
+    made = MadeTrace()
+    made.range("reduce", 0, 100)
+    made.range("reduce", 20, 30, thread=OTHER)
+    made.launch("kernel", 25, 40, 50, thread=OTHER)
+    trace = made.build()
+    (total,) = total_ranges(trace, window=None)
+    assert (total.activities, total.gpu_ns, total.gpu_exclusive_ns) == (1, 10, 10)
+    assert [cells[4:6] for cells in project([trace]).rows] == [(110, 2), (10, 1), (1, 1)]
 
 
 def test_what_begins_outside_of_the_window_is_warmup() -> None:

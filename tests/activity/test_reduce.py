@@ -17,6 +17,7 @@ def make_trace() -> MadeTrace:
     for step in (0, 100):
         made.range("forward", step, step + 40)
         made.launch("volta_sgemm_128x64_tn", step + 10, step + 60, step + 130)
+        made.call("cudaEventSynchronize", step + 12, step + 15)
         made.call("cudaStreamSynchronize", step + 90, step + 95)
     return made
 
@@ -39,8 +40,8 @@ def test_host_and_device_have_their_own_windows() -> None:
     assert found.device is not None
     assert (found.device.span_ns, found.device.compute_ns, found.device.idle_launch_ns) == (100, 70, 10)
     assert [(kernel.count, kernel.total_ns) for kernel in found.kernels] == [(1, 70)]
-    assert [(sync.count, sync.total_ns) for sync in found.syncs] == [(1, 5)]
-    assert found.calls_ns == 6
+    assert [(sync.count, sync.total_ns) for sync in found.syncs] == [(1, 5), (1, 3)]
+    assert found.calls_ns == 9
     assert [(item.count, item.host_ns, item.gpu_ns, item.warmup_count) for item in found.ranges] == [(1, 40, 70, 1)]
     assert found.queue is not None
     assert found.queue.max == 1
@@ -51,7 +52,7 @@ def test_without_steps_it_is_the_whole_trace() -> None:
     found = reduce(make_trace().build())
     assert found.device is not None
     assert (found.num_steps, found.device.span_ns, found.device.compute_ns) == (0, 170, 140)
-    assert (found.kernels[0].count, found.syncs[0].count, found.calls_ns) == (2, 2, 12)
+    assert (found.kernels[0].count, found.syncs[0].count, found.calls_ns) == (2, 2, 18)
 
 
 def test_the_hosts_windows_stand_in_for_the_devices_and_say_so() -> None:

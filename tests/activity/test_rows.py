@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,8 +98,10 @@ def test_what_exposed_communication_counts_as(phase: str, kernel: str, column: s
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(TIMES, st.integers(1, 300), st.sampled_from(["forward", "backward", "optimizer"])), max_size=8),
-       st.lists(st.tuples(TIMES, st.integers(1, 200), st.integers(1, 300), st.booleans()), max_size=10))
+@given(
+    st.lists(st.tuples(TIMES, st.integers(1, 300), st.sampled_from(["forward", "backward", "optimizer"])), max_size=8),
+    st.lists(st.tuples(TIMES, st.integers(1, 200), st.integers(1, 300), st.booleans()), max_size=10),
+)
 def test_phases_partition_every_step_on_both_timelines(
     ranges: list[tuple[int, int, str]], kernels: list[tuple[int, int, int, bool]]
 ) -> None:  # fmt: skip
@@ -109,9 +113,8 @@ def test_phases_partition_every_step_on_both_timelines(
         made.range(name, begin_ns, begin_ns + long_ns)
     for called_ns, late_ns, long_ns, collective in kernels:
         begin_ns = called_ns + late_ns
-        made.launch(
-            ALL_REDUCE if collective else "gemm", called_ns, begin_ns, begin_ns + long_ns, stream=20 if collective else 7
-        )  # fmt: skip
+        name, stream = (ALL_REDUCE, 20) if collective else ("gemm", 7)
+        made.launch(name, called_ns, begin_ns, begin_ns + long_ns, stream=stream)
     for row in read_rows(made.build()):
         assert sum(read_phases(row, "host").values()) == row[COLUMN["step_host_ns"]]
         if np.isfinite(row[COLUMN["step_device_ns"]]):
@@ -119,3 +122,20 @@ def test_phases_partition_every_step_on_both_timelines(
             assert sum(phases) == row[COLUMN["step_device_ns"]]
             assert min(phases) >= 0
             assert row[COLUMN["forward_wait_device_ns"]] <= row[COLUMN["forward_device_ns"]]
+
+
+def test_a_kernel_for_any_collective_is_what_its_operation_is_called() -> None:
+    made = MadeTrace()
+    made.range("ProfilerStep#0", 0, 1_000)
+    made.range("backward", 100, 900)
+    made.launch("gemm", 100, 110, 200)
+    made.launch("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", 120, 200, 300, stream=20)
+    trace = made.build()
+    told = np.full(len(trace.gpu.name), -1)
+    told[1] = len(trace.names)
+    named = dataclasses.replace(
+        trace, names=(*trace.names, "_reduce_scatter_base"), gpu=dataclasses.replace(trace.gpu, collective=told)
+    )
+    unsaid, said = read_rows(trace)[0], read_rows(named)[0]
+    assert (unsaid[COLUMN["other_count"]], said[COLUMN["reduce_scatter_count"]]) == (1, 1)
+    assert (unsaid[COLUMN["backward_wait_device_ns"]], said[COLUMN["all_reduce_device_ns"]]) == (100, 100)

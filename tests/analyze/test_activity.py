@@ -14,7 +14,7 @@ from distprof.analyze.traced_time import sum_steps_ns
 from distprof.rank_activity import Category, RankActivity
 from distprof.run import COLUMN, Run
 from tests.factories import MS, make_run
-from tests.made_activity import DEVICE, make_activity, make_kernel, make_range
+from tests.traced_ranks import DEVICE, make_activity, make_kernel, make_range
 
 
 def add_activity(*items: RankActivity, run: Run | None = None) -> Run:

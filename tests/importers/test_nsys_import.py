@@ -280,7 +280,7 @@ def test_nothing_of_the_environment_is_read(tmp_path: Path) -> None:
 
 
 times = st.integers(0, 2**59)
-name = st.sampled_from(["a", "b", "", "ä\x1fö", "x" * 60, "a\x00b"])
+name = st.sampled_from(["a", "b", "", "ä\x1fö", "x" * 60])
 
 
 @st.composite

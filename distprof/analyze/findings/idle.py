@@ -22,6 +22,19 @@ from distprof.run import Run
 
 IDLE_RATIO = 0.1
 """Of the span: less than a tenth is what a step varies by anyway."""
+LATENCY_NS = 20_000
+"""On average per launch: a launch takes about 10 us to reach the device, so longer gaps have another cause."""
+GAPS = {
+    True: (
+        "launch latency, many times over.",
+        "CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger kernels.",
+    ),
+    False: (
+        "gaps too long for launch latency, so streams wait for something.",
+        "Look in the timeline for what the streams wait for: each other (events, wait_stream), copies, collectives.",
+    ),
+}
+"""What gaps come from and what helps, by whether they are as short as latency."""
 UNEVEN_FACTOR = 2.0
 """How many times the least exposed rank's communication another's must be for waiting to be suspected in it."""
 
@@ -75,6 +88,7 @@ def check_launch_gaps(run: Run) -> Result:
     item = next(item for item in items if item.rank == find_worst(fired))
     launches = sum(kernel.count for kernel in item.kernels)
     mean_ns = divide(_read(item, "idle_launch_ns"), launches)
+    cause, remedy = GAPS[mean_ns < LATENCY_NS]
     return Finding(
         rule=rule,
         title=f"The device idles {say_share(fired[item.rank])} of {say_span(items)} between kernels that are launched "
@@ -88,11 +102,9 @@ def check_launch_gaps(run: Run) -> Result:
                 where=f"rank {item.rank}",
             ),
         ),
-        consequence="Launch latency and waits of one stream for another: the host is early enough, and the device "
-        "still does nothing.",
-        remedy="CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
-        "kernels; look in the timeline for streams that wait for each other.",
-    )  # fmt: skip
+        consequence=f"The host is early enough, and the device still does nothing: {cause}",
+        remedy=remedy,
+    )
 
 
 def check_exposed_communication(run: Run) -> Result:

@@ -19,7 +19,7 @@ from distprof.analyze.findings.facts import (
     say_window,
     sum_kernels,
 )
-from distprof.analyze.findings.wording import say_name, say_share, say_time
+from distprof.analyze.findings.wording import say_name, say_share, say_time, strip_kernel_name
 from distprof.hardware import find_peak
 from distprof.rank_activity import Category, RankActivity
 from distprof.run import Run
@@ -100,7 +100,7 @@ def _name_longest(item: RankActivity, category: Category, precision: str | None 
         kernel for kernel in item.kernels
         if kernel.category is category and (precision is None or kernel.precision == precision)
     ]  # fmt: skip
-    return say_name(max(chosen, key=lambda kernel: kernel.total_ns).name)
+    return say_name(strip_kernel_name(max(chosen, key=lambda kernel: kernel.total_ns).name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

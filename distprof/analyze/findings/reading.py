@@ -81,12 +81,12 @@ def check_host_is_not_gpu(run: Run) -> Result:
         return NotChecked(rule=rule, why=NO_RANGES)
     if not any(measure_busy_ns(item) for item in run.activity):
         return None if _is_cpu_job(run) else _say_host_only(run, ranges)
-    known = [part for part in ranges if part.gpu_ns is not None and part.busy_ns and part.host_ratio < WHOLE_RATIO]
-    known = [part for part in known if part.steps_ns]
+    known = [part for part in ranges if part.gpu_ns is not None and part.busy_ns and part.steps_ns]
     if not known:
         steps = any(part.steps_ns for part in ranges)
         return NotChecked(rule=rule, why="what the ranges launched is not in the trace" if steps else NO_STEPS)
-    apart = sorted(known, key=lambda part: -abs(part.host_ratio - part.gpu_ratio))
+    parts = [part for part in known if part.host_ratio < WHOLE_RATIO]
+    apart = sorted(parts, key=lambda part: -abs(part.host_ratio - part.gpu_ratio))
     fired = [part for part in apart if abs(part.host_ratio - part.gpu_ratio) > APART_RATIO]
     if not fired:
         return None
@@ -189,13 +189,10 @@ def _say_error(part: _Merged) -> str:
 
 def _show_instances(part: _Merged) -> Figure:
     everything_ns, everything = part.host_ns + part.warmup_ns, part.count + part.warmup_count
-    return Figure(
-        what=part.name,
-        value=f"all {say_count(everything)} instances {say_time(everything_ns)}, "
-        f"{say_share(part.table_ratio)} of the step; the {say_count(part.count)} measured {say_time(part.host_ns)}, {say_share(part.host_ratio)}; "
-        f"mean {say_factor(part.mean_factor)} that of the measured",
-        where=name_some(part.ranks),
-    )
+    whole = f"all {say_count(everything)} instances {say_time(everything_ns)}, {say_share(part.table_ratio)} of a step"
+    measured = f"the {say_count(part.count)} measured {say_time(part.host_ns)}, {say_share(part.host_ratio)}"
+    mean = f"mean {say_factor(part.mean_factor)} that of the measured"
+    return Figure(what=part.name, value=f"{whole}; {measured}; {mean}", where=name_some(part.ranks))
 
 
 def _merge_ranges(run: Run) -> list[_Merged]:

@@ -16,7 +16,7 @@ from distprof.analyze.findings.facts import (
     say_span,
     say_window,
 )
-from distprof.analyze.findings.wording import say_count, say_name, say_share, say_time
+from distprof.analyze.findings.wording import say_count, say_name, say_share, say_time, strip_kernel_name
 from distprof.rank_activity import Category, KernelTotal, RankActivity
 from distprof.run import Run
 
@@ -107,4 +107,5 @@ def _find_idle_ratio(item: RankActivity) -> float:
 def _name_most_frequent(item: RankActivity) -> str:
     chosen = [kernel for kernel in item.kernels if kernel.category is Category.ELEMENTWISE]
     most = max(chosen, key=lambda kernel: kernel.small_count)
-    return f"{say_name(most.name)} ({_say_number(per_step(most.small_count, item))} {say_window([item])})"
+    often = f"{_say_number(per_step(most.small_count, item))} {say_window([item])}"
+    return f"{say_name(strip_kernel_name(most.name))}, {often}"

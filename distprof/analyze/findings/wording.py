@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 NAME_LIMIT = 80
 """Characters of a name from data in a finding."""
 _TIMES = ((1.0, "ns", 0), (1e3, "us", 1), (1e6, "ms", 1), (1e9, "s", 3))
+_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|at::native::|\(int\)|(?<![\w:])void ")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -40,6 +43,11 @@ def say_count(count: float) -> str:
 def say_factor(factor: float) -> str:
     """``2.9 times``"""
     return f"{factor:,.1f} times" if factor >= 1 else f"{factor:.2f} times"
+
+
+def strip_kernel_name(name: str) -> str:
+    """A kernel's name without the words that nearly all of them have."""
+    return _NOISE.sub("", name[:4_000]).strip()
 
 
 def say_name(name: str, domain: str = "") -> str:

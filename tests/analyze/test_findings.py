@@ -1,0 +1,189 @@
+"""The rules together: what is quiet stays quiet, what is found is in order, and the README says what they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distprof.activity_report import Finding, NotChecked
+from distprof.analyze.findings import RULES, find_findings
+from distprof.analyze.findings.facts import list_figures, name_some
+from distprof.analyze.findings.rules import write_table
+from distprof.analyze.findings.wording import NAME_LIMIT, say_count, say_name, say_share, say_size, say_time
+from distprof.rank_activity import Category, DeviceTime, RankActivity
+from tests.analyze.made_activity import (
+    make_copy,
+    make_device,
+    make_kernel,
+    make_range,
+    make_rank,
+    make_sync,
+    make_traced,
+)
+
+HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e" + "x" * 100_000
+
+
+def test_a_good_job_has_no_finding_and_every_rule_was_checked() -> None:
+    assert find_findings(make_traced(make_rank(0), make_rank(1))) == ((), ())
+
+
+def test_names_are_unique_and_findings_bear_them() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    for rule in RULES:
+        result = rule.check(make_traced(_make_bad_rank(0), _make_bad_rank(1)))
+        assert isinstance(result, Finding), rule.name
+        assert result.rule == rule.name
+        assert result.title[0].isupper() or result.title[0].isdigit() or result.title.startswith("layer")
+        assert result.evidence and result.consequence and result.remedy
+
+
+def _make_bad_rank(rank: int) -> RankActivity:
+    """Everything is wrong with it."""
+    layers = [make_range(f"layer_{number}", 1, 1 if number else 2) for number in range(8)]
+    return make_rank(
+        rank,
+        head={"memory_peak_bytes": 79 * 2**30},
+        device=make_device(idle_host=40, idle_launch=30, idle_communication=30, communication_busy=30, memory=5),
+        kernels=(
+            make_kernel(Category.MATMUL, 60, precision="fp32", name="ampere_sgemm_128x64_tn"),
+            make_kernel(Category.ELEMENTWISE, 90, count=10_000, small_count=9_000),
+        ),
+        copies=(make_copy(5, True),),
+        syncs=(make_sync("cudaStreamSynchronize", 20, 60),),
+        ranges=(*layers, make_range("attention", 100, 10, warmup_count=1, warmup_host_ns=10**9)),
+    )
+
+
+def test_what_costs_time_comes_first_and_the_larger_share_before_the_smaller() -> None:
+    found, lacking = find_findings(make_traced(_make_bad_rank(0), _make_bad_rank(1)))
+    assert len(found) == len(RULES) and lacking == ()
+    misleading = {rule.name for rule in RULES if not rule.costs_time}
+    costly = [finding.share_ratio for finding in found if finding.rule not in misleading]
+    assert costly == sorted(costly, reverse=True)
+    assert {finding.rule for finding in found[-len(misleading) :]} == misleading
+
+
+def test_rules_without_their_data_are_listed_with_the_reason() -> None:
+    bare = make_rank(
+        device=None, queue=None, kernels=(), copies=(), syncs=(), ranges=(), calls_ns=None, num_steps=0,
+        head={"memory_peak_bytes": None},
+    )  # fmt: skip
+    found, lacking = find_findings(make_traced(bare, make_rank(1, **_bare())))
+    assert found == ()
+    assert {item.rule for item in lacking} == {rule.name for rule in RULES}
+    assert all(item.why for item in lacking)
+
+
+def _bare() -> dict[str, Any]:
+    return {
+        "device": None, "queue": None, "kernels": (), "copies": (), "syncs": (), "ranges": (), "calls_ns": None,
+        "num_steps": 0, "head": {"memory_peak_bytes": None},
+    }  # fmt: skip
+
+
+def test_the_readme_has_the_table_of_rules() -> None:
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    assert write_table() in readme.read_text(encoding="utf-8")
+
+
+numbers = st.one_of(st.just(0), st.integers(0, 2**63 - 1), st.integers(0, 10**9))
+kernels = st.builds(
+    lambda category, count, total, small, precision, name: make_kernel(
+        category, 0, count=count, small_count=small, precision=precision, name=name
+    ).__class__(
+        name=name, category=category, precision=precision, count=count, total_ns=total, min_ns=0, max_ns=total,
+        small_count=min(small, count),
+    ),
+    st.sampled_from(list(Category)), st.integers(0, 10**6), numbers, st.integers(0, 10**6),
+    st.sampled_from([None, "fp32", "bf16"]), st.sampled_from(["", HOSTILE, "ampere_sgemm", "sm_90_x"]),
+)  # fmt: skip
+ranges = st.builds(
+    lambda number, host, gpu, count, warm: make_range(
+        f"layer_{number}", 0, None, count=count, warmup_count=warm, warmup_host_ns=host
+    ).__class__(
+        domain="d", name=f"layer_{number}", count=count, host_ns=host if count else 0, host_exclusive_ns=0,
+        gpu_ns=gpu, gpu_exclusive_ns=gpu, activities=count, open_count=0, warmup_count=warm, warmup_host_ns=host,
+    ),
+    st.integers(0, 12), numbers, st.one_of(st.none(), numbers), st.integers(0, 3), st.integers(0, 3),
+)  # fmt: skip
+devices = st.builds(
+    lambda parts: DeviceTime(
+        span_ns=sum(parts[:6]), compute_ns=parts[0], memory_ns=parts[1], idle_communication_ns=parts[2],
+        idle_host_ns=parts[3], idle_launch_ns=parts[4], idle_unknown_ns=parts[5], memory_busy_ns=parts[1],
+        communication_busy_ns=parts[2],
+    ),
+    st.lists(numbers, min_size=6, max_size=6),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), devices), st.lists(kernels, max_size=6), st.lists(ranges, max_size=12),
+            st.integers(0, 3), st.lists(st.tuples(numbers, st.sampled_from([None, True, False])), max_size=3),
+        ),
+        min_size=1, max_size=3,
+    )
+)  # fmt: skip
+def test_whatever_the_numbers_shares_are_shares_and_every_rule_answers(facts: list[Any]) -> None:
+    items = [
+        make_rank(
+            rank, device=device, kernels=tuple(own_kernels), ranges=tuple(own_ranges), num_steps=steps,
+            copies=tuple(
+                dataclasses.replace(make_copy(0, pageable), total_ns=total, size_bytes=total)
+                for total, pageable in copies
+            ),
+            syncs=tuple(dataclasses.replace(make_sync(HOSTILE, 5, 0), total_ns=total) for total, _ in copies),
+        )
+        for rank, (device, own_kernels, own_ranges, steps, copies) in enumerate(facts)
+    ]  # fmt: skip
+    found, lacking = find_findings(make_traced(*items))
+    assert len(found) + len(lacking) <= len(RULES)
+    for finding in found:
+        assert 0 <= finding.share_ratio <= 1
+        assert all(len(figure.what) + len(figure.value) + len(figure.where) < 1_000 for figure in finding.evidence)
+        assert len(finding.title) < 500
+        assert "nan" not in finding.title and "inf " not in finding.title
+
+
+def test_of_many_ranks_the_worst_are_named_and_the_rest_summed_up() -> None:
+    values = {rank: rank / 10_000 for rank in range(512)}
+    lines = [(line.value, line.where) for line in list_figures("share", values, say_share)]
+    assert lines == [
+        ("5.1 %", "rank 511"), ("5.1 %", "rank 510"), ("5.1 %", "rank 509"), ("0.0 % to 5.1 %", "ranks 0-508")
+    ]  # fmt: skip
+    least = [line.where for line in list_figures("share", values, say_share, worst_is_least=True)]
+    assert least == ["rank 0", "rank 1", "rank 2", "ranks 3-511"]
+    same = list_figures("share", dict.fromkeys(range(8), 0.25), say_share)
+    assert [(line.value, line.where) for line in same] == [("25.0 %", "ranks 0-7")]
+    four = list_figures("share", {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}, say_share)
+    assert [line.where for line in four] == ["rank 3", "rank 2", "rank 1", "rank 0"]
+    assert name_some(range(0, 512, 2)) == "256 ranks"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (say_share(0.4567), "45.7 %"), (say_time(0), "0 ns"), (say_time(999), "999 ns"), (say_time(1_500), "1.5 us"),
+        (say_time(999_960), "1.0 ms"), (say_time(2_758_088_295), "2.758 s"), (say_size(512), "512 B"),
+        (say_size(1.5 * 2**30), "1.5 GiB"), (say_size(1023.97 * 2**20), "1.0 GiB"), (say_count(3), "3"),
+        (say_count(2.5), "2.5"), (say_count(1_544), "1,544"), (say_name("  a\n b ", "d"), "d: a b"),
+        (say_name(""), "(no name)"), (len(say_name("x" * 10**6)), NAME_LIMIT),
+    ],
+)  # fmt: skip
+def test_words(said: object, expected: object) -> None:
+    assert said == expected
+
+
+def test_what_is_not_found_has_no_finding_by_accident() -> None:
+    """The checks tell 'nothing to say' from 'not checked'."""
+    quiet = make_traced(make_rank(0), make_rank(1))
+    assert not any(isinstance(rule.check(quiet), (Finding, NotChecked)) for rule in RULES)

@@ -1,0 +1,204 @@
+"""Rules about device time: products, precision, small kernels, idleness. Two steps of 100 ms unless said otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from distprof.analyze.findings.idle import check_exposed_communication, check_host_bound, check_launch_gaps
+from distprof.analyze.findings.products import check_fp32_matmul, check_matmul_share
+from distprof.analyze.findings.small_kernels import check_small_elementwise
+from distprof.rank_activity import Category, KernelTotal, QueueLength, RankActivity
+from distprof.run import Run
+from tests.analyze.made_activity import (
+    find,
+    find_nothing,
+    find_why,
+    make_device,
+    make_kernel,
+    make_rank,
+    show_evidence,
+)
+from tests.factories import make_run
+
+NO_DEVICE = "no device activity was traced"
+QUIET = make_rank()
+
+
+def make_mix(products_ms: float, others_ms: float, unknown_ms: float = 0, rank: int = 0) -> RankActivity:
+    """Compute of a rank, with communication and copies that must not count."""
+    kernels = [
+        make_kernel(Category.MATMUL, products_ms / 2), make_kernel(Category.ATTENTION, products_ms / 2),
+        make_kernel(Category.ELEMENTWISE, others_ms), make_kernel(Category.COMMUNICATION, 500),
+        make_kernel(Category.COPY, 500),
+    ]  # fmt: skip
+    if unknown_ms:
+        kernels.append(make_kernel(Category.OTHER, unknown_ms))
+    return make_rank(rank, kernels=tuple(kernels))
+
+
+def test_matmul_share_speaks_where_less_than_half_of_compute_multiplies() -> None:
+    finding = find(check_matmul_share, make_mix(40, 60))
+    assert finding.title == "Only 40.0 % of compute multiplies matrices (products, attention, convolutions)"
+    assert finding.share_ratio == pytest.approx(0.6 * 160 / 200)  # 60 % of a compute of 160 ms in a span of 200 ms
+    assert show_evidence(finding)[:2] == [
+        ("multiplies matrices, of compute", "40.0 %", "rank 0"),
+        ("elementwise, of compute", "60.0 %, 30.0 ms per step", "rank 0, most of it in elementwise_kernel"),
+    ]
+
+
+def test_matmul_share_is_silent_at_half_and_where_it_cannot_tell() -> None:
+    assert find_nothing(check_matmul_share, make_mix(50, 50))
+    assert "11.0 % of compute is in kernels whose names do not tell" in find_why(
+        check_matmul_share, make_mix(40, 49, 11)
+    )
+    assert find_why(check_matmul_share, make_mix(9, 91)) == "hardly a kernel is a matrix product by its name"
+    assert find_why(check_matmul_share, make_rank(device=None)) == NO_DEVICE
+
+
+def test_matmul_share_names_the_ranks_the_worst_first() -> None:
+    finding = find(check_matmul_share, make_mix(40, 60), make_mix(80, 20, rank=1), make_mix(30, 70, rank=2))
+    assert "Only 30.0 % of compute" in finding.title and finding.title.endswith("on ranks 0, 2")
+    assert [where for _, _, where in show_evidence(finding)][:2] == ["rank 2", "rank 0"]
+
+
+def make_fp32(share: float, *, name: str = "ampere_sgemm_128x64_tn", **head: object) -> RankActivity:
+    kernels = (
+        make_kernel(Category.MATMUL, 100 * share, precision="fp32", name=name),
+        make_kernel(Category.ELEMENTWISE, 100 * (1 - share)),
+    )
+    return make_rank(kernels=kernels, head=dict(head))
+
+
+def test_fp32_matmul_says_share_and_ceiling() -> None:
+    finding = find(check_fp32_matmul, make_fp32(0.8))
+    assert finding.title.startswith("80.0 % of GPU time is single-precision (fp32) matrix products")
+    assert finding.share_ratio == pytest.approx(80 / 200)
+    assert "80.0 % shorter: no more than that" in finding.consequence
+    assert "8.0 times its fp32 peak, so the ceiling there is 70.0 %" in finding.consequence  # 156 / 19.5; 80 % of 7/8
+    assert "set_float32_matmul_precision('high')" in finding.remedy
+    assert ("longest of them", "ampere_sgemm_128x64_tn", "rank 0") in show_evidence(finding)
+
+
+def test_fp32_matmul_is_silent_below_a_twentieth_and_without_tensor_cores() -> None:
+    assert find_nothing(check_fp32_matmul, make_fp32(0.049))
+    for name, capability in (("NVIDIA GeForce GTX 1660", (7, 5)), ("Some GPU", (6, 1)), ("NVIDIA GTX 1080", None)):
+        assert find_nothing(check_fp32_matmul, make_fp32(0.8, device_name=name, compute_capability=capability))
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "kernel", "tf32", "source"),
+    [
+        ("Tesla V100-SXM2-32GB", (7, 0), "volta_sgemm_128x64_tn", False, "Tesla V100-SXM2-32GB"),
+        ("Unheard Of", (9, 0), "sgemm", True, "compute capability 9.0"),
+        ("Unheard Of", (7, 5), "sgemm", False, "compute capability 7.5"),
+        ("AMD Instinct Unheard Of", (9, 4), "sgemm", False, "compute capability 9.4"),
+        ("AMD Instinct MI300X", None, "Cijk_Alik_Bljk_SB_MT128", True, "AMD Instinct MI300X"),
+        (None, None, "ampere_sgemm_128x64_tn", True, "it runs ampere_sgemm_128x64_tn"),
+        (None, None, "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nt_align1>(T1::Params)", True, "it runs"),
+        (None, None, "volta_sgemm_128x64_tn", False, "it runs volta_sgemm_128x64_tn"),
+    ],
+)
+def test_fp32_matmul_knows_tensor_cores_by_name_capability_or_kernel(
+    device: str | None, capability: tuple[int, int] | None, kernel: str, tf32: bool, source: str
+) -> None:
+    rank = make_fp32(0.8, name=kernel, device_name=device, compute_capability=capability)
+    finding = find(check_fp32_matmul, rank)
+    assert ("set_float32_matmul_precision" in finding.remedy) == tf32
+    assert next(value for what, value, _ in show_evidence(finding) if what == "tensor cores").startswith(source)
+
+
+def test_fp32_matmul_says_when_it_cannot_tell() -> None:
+    strange = make_fp32(0.8, name="sgemm", device_name=None, compute_capability=None)
+    assert find_why(check_fp32_matmul, strange) == "the trace does not tell what kind of device it is"
+    untold = make_rank(kernels=(make_kernel(Category.MATMUL, 50, precision=None), make_kernel(Category.OTHER, 50)))
+    assert "50.0 % of GPU time is matrix products whose names do not tell" in find_why(check_fp32_matmul, untold)
+    assert find_why(check_fp32_matmul, make_rank(device=None)) == NO_DEVICE
+
+
+def make_small(
+    small: int, *, large: int = 0, others: int = 600, small_us: float = 4, idle_ms: float = 15
+) -> RankActivity:
+    total_ms = small * small_us / 1_000 + large * 0.05
+    kernels = (
+        make_kernel(Category.ELEMENTWISE, total_ms, count=small + large, small_count=small),
+        make_kernel(Category.MATMUL, 100, count=others),
+    )
+    return make_rank(kernels=kernels, device=make_device(idle_host=idle_ms))
+
+
+def test_small_elementwise_counts_launches_per_step() -> None:
+    finding = find(check_small_elementwise, make_small(3_000))
+    assert finding.title == "1,500 element-wise kernels per step take less than 10.0 us each: 83.3 % of all launches"
+    assert finding.share_ratio == pytest.approx(0.06)  # 3,000 times 4 us of 200 ms
+    assert ("small element-wise kernels per step", "1,500", "rank 0") in show_evidence(finding)
+
+
+def test_small_elementwise_bounds_their_time_by_that_of_the_others() -> None:
+    """Of 200 launches 100 took 10 us at least: of 25 ms only 24 can be the small ones', and no more than 10 us each."""
+    rank = make_small(3_000, large=1_000, small_us=4)
+    assert find(check_small_elementwise, rank).share_ratio == pytest.approx(min(3_000 * 0.01, 62 - 10) / 200)
+
+
+def test_small_elementwise_is_silent_where_they_are_few_or_cost_little() -> None:
+    assert find_nothing(check_small_elementwise, make_small(2_400))  # 9.6 ms of 200
+    assert find(check_small_elementwise, make_small(2_400, idle_ms=20)).rule == "small_elementwise"
+    assert find_nothing(check_small_elementwise, make_small(198, others=10, idle_ms=50))  # 99 a step
+    assert find_nothing(check_small_elementwise, make_small(3_000, others=9_001))
+    assert find_why(check_small_elementwise, make_rank(device=None)) == NO_DEVICE
+
+
+def test_without_steps_small_kernels_are_of_the_whole_trace() -> None:
+    title = find(check_small_elementwise, dataclasses.replace(make_small(3_000), num_steps=0)).title
+    assert title.startswith("3,000 element-wise kernels in the whole trace")
+
+
+def test_host_bound_says_which_rank_and_how_long() -> None:
+    queue = QueueLength(mean=0.4, max=3, empty_ratio=0.7)
+    finding = find(check_host_bound, QUIET, make_rank(1, device=make_device(idle_host=30), queue=queue))
+    assert finding.title == "The device waits for the host 15.0 % of the step on rank 1"
+    assert finding.share_ratio == pytest.approx(0.15)
+    assert "15.0 ms per step" in finding.consequence
+    assert show_evidence(finding) == [
+        ("host-bound, of the step", "15.0 %", "rank 1"), ("nothing launched ahead", "70.0 % of the time", "rank 1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "part"), [(check_host_bound, "idle_host"), (check_launch_gaps, "idle_launch")])
+def test_idleness_is_silent_below_a_tenth_and_without_launches(check, part) -> None:  # type: ignore[no-untyped-def]
+    assert find(check, make_rank(device=make_device(**{part: 20.0}))).share_ratio == pytest.approx(0.1)
+    assert find_nothing(check, make_rank(device=make_device(**{part: 19.9})))
+    assert find_why(check, make_rank(device=None)) == NO_DEVICE
+    blind = make_device(idle_host=0, idle_launch=0, idle_unknown=50)
+    assert "launches of what ran on the device are not in the trace" in find_why(check, make_rank(device=blind))
+
+
+def test_launch_gaps_say_how_long_each_is() -> None:
+    kernels: tuple[KernelTotal, ...] = (make_kernel(Category.MATMUL, 100, count=2_000),)
+    finding = find(check_launch_gaps, make_rank(device=make_device(idle_launch=40), kernels=kernels))
+    assert ("launches", "1,000 per step, 20.0 us of gap each", "rank 0") in show_evidence(finding)
+
+
+def make_exposed(rank: int, exposed_ms: float, busy_ms: float = 60) -> RankActivity:
+    return make_rank(rank, device=make_device(idle_communication=exposed_ms, communication_busy=busy_ms))
+
+
+def test_exposed_communication_is_the_mean_and_tells_waiting_from_transfer() -> None:
+    finding = find(check_exposed_communication, make_exposed(0, 50), make_exposed(1, 10))
+    assert finding.title == "15.0 % of the step is communication that nothing overlaps (mean over ranks)"
+    assert finding.share_ratio == pytest.approx(0.15)
+    assert "rank 1 has 5.0 % and others up to 25.0 %" in finding.consequence
+    assert ("of communication, beside compute", "50.0 %", "ranks 0-1") in show_evidence(finding)
+    even = find(check_exposed_communication, make_exposed(0, 30), make_exposed(1, 31))
+    assert "All ranks have about as much of it" in even.consequence
+
+
+def test_exposed_communication_is_silent_below_a_tenth_and_without_collectives() -> None:
+    check = check_exposed_communication
+    assert find_nothing(check, make_exposed(0, 20), make_exposed(1, 19.8))
+    assert find_nothing(check, make_exposed(0, 50))  # a world of one rank
+    assert "no collective ran on a device" in find_why(check, make_exposed(0, 0, 0), make_exposed(1, 0, 0))
+    assert find_why(check, make_rank(device=None), make_rank(1, device=None)) == NO_DEVICE
+    two: Run = make_run(num_ranks=1, meta={"world_size": 2})
+    assert "nobody can tell transfer from waiting" in find(check, make_exposed(0, 50), run=two).consequence
