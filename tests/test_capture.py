@@ -263,7 +263,7 @@ def test_an_option_that_is_given_is_not_given_twice(given: list[str], unset: str
     ("arguments", "said"),
     [
         (["-t", "nvtx", "train=gpt2_tiny"], "--"),
-        (["-o", "x", "--"], "-o: the report lies in a folder of its own"),
+        (["-o", "x", "--"], "-o: is given by distprof"),
         (["--output=x", "--"], "set runs_dir"),
         (["--", "profile=off"], "profile=off: without NVTX"),
         (["--", "profile=kernels"], "cannot both trace CUDA"),

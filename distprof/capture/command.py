@@ -22,7 +22,8 @@ DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--wait", "-w"), "primary"),
 )
 """nsys options by their spellings, and what they are unless given: nsys refuses to be told twice."""
-OURS = ("--output", "-o", "--force-overwrite", "-f")
+OURS = ("--output", "-o", "--force-overwrite", "-f", "--session-new")
+"""nsys names a session by its process id unless told: in a process namespace that is always the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def read_request(arguments: Sequence[str]) -> Request:
     own = {"--per-rank", "--keep-secrets"} & set(options)
     options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
-        raise UsageError(f"{given[0]}: the report lies in a folder of its own: set runs_dir=... after the --")
+        raise UsageError(f"{given[0]}: is given by distprof, for a folder of its own: set runs_dir=... after the --")
     if "profile=kernels" in overrides:
         raise UsageError("profile=kernels: torch.profiler and nsys cannot both trace CUDA: leave one of them out")
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
@@ -111,7 +112,8 @@ def make_command(request: Request, ranks: Ranks, *, nsys: str, folder: Path) -> 
         for spellings, value in DEFAULTS
         if not any(_is_one_of(text, spellings) for text in request.options)
     ]
-    profile = [nsys, "profile", *_drop_orphan(defaults, request), *request.options, f"--output={output}"]
+    session = f"--session-new=distprof-{os.getpid()}" + ("-%q{RANK}" if request.per_rank else "")
+    profile = [nsys, "profile", *_drop_orphan(defaults, request), *request.options, session, f"--output={output}"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", *ranks.rendezvous, f"--nproc-per-node={ranks.per_node}"]
     job = ["-m", "distprof", *_place_run(request.overrides, folder)]
     if request.per_rank:

@@ -1,8 +1,9 @@
 """Tables of a foreign SQLite file as columns, fast.
 
-SQLite joins the values of a column of many rows to one text, and NumPy takes that apart: nothing runs per row in
-Python, and SQLite works outside of Python's lock, so that several tables are read at once. Rows that do not come out as
-one whole number per column are read again one by one, where they are dropped and counted if they are at fault.
+Nothing runs per row in Python, and most outside of Python's lock, so that several tables are read at once. A table that
+is laid out as nsys does it is taken from the file's pages. Of others SQLite joins the values of a column of many rows
+to one text, and NumPy takes that apart; and rows that do not come out as one whole number per column are read again one
+by one, where they are dropped and counted if they are at fault.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.errors import DataError
 from distprof.importers.limits import Limits
 from distprof.importers.nsys_database import Database, cut_text
+from distprof.importers.nsys_pages import Pages, Unusual
 from distprof.trace import UNKNOWN, IntArray
 
 CHUNK_ROWS = 50_000
@@ -82,7 +85,7 @@ class _Reader:
     """Reads one table, chunk by chunk."""
 
     def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
-        self._base, self._wanted = base, wanted
+        self._base, self._wanted, self._database = base, wanted, database
         there = database.find_columns(base, wanted.table)
         if missing := [name for name in wanted.needed if name not in there]:
             raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
@@ -99,7 +102,10 @@ class _Reader:
         self._dropped = 0
 
     def read(self) -> Rows:
-        parts = [self._read_fast(*chunk) or self._read_slowly(*chunk) for chunk in self._find_chunks()]
+        parts = self._read_pages()
+        if parts is None:
+            self._texts = Texts(self._database.limits)
+            parts = [self._read_fast(*chunk) or self._read_slowly(*chunk) for chunk in self._find_chunks()]
         names = [*self._wanted.needed, *self._wanted.optional, *([self._wanted.text] if self._wanted.text else [])]
         rows = sum(len(part[self._wanted.needed[0]]) for part in parts)
         columns = {
@@ -109,6 +115,32 @@ class _Reader:
             for name in names
         }
         return Rows(columns=columns, texts=self._texts, dropped=self._dropped)
+
+    def _read_pages(self) -> list[dict[str, IntArray]] | None:
+        """Everything past SQLite; None: the table is too unusual for that."""
+        table, needed = self._wanted.table, self._wanted.needed
+        places = self._database.find_places(self._base, table)
+        spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
+        known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
+        wanted = sorted({place for several in known.values() for place in several})
+        parts = []
+        try:
+            with self._database.path.open("rb", buffering=0) as file:
+                root = self._database.find_root(table)
+                for block in Pages(file.fileno()).read(root, wanted, places[self._text] if self._text else None):
+                    if any(block.has_null[wanted.index(known[name][0])] for name in needed):
+                        return None
+                    column = dict(zip(wanted, block.columns, strict=True))
+                    part = {
+                        name: _coalesce([column[at] for at in several]) for name, several in known.items() if several
+                    }
+                    if self._text and block.has_text is not None:
+                        part[self._text] = self._place_texts(block.has_text, block.texts)
+                    parts.append(part)
+        except (Unusual, OSError, KeyError):
+            return None
+        rows = sum(len(part[needed[0]]) for part in parts)
+        return parts if rows == self._base.execute(f"SELECT count(*) FROM {table}").fetchone()[0] else None
 
     def _find_chunks(self) -> Iterator[tuple[int, int]]:
         """First and last row number; numbers may have gaps of any size."""
@@ -150,8 +182,11 @@ class _Reader:
         parts = [] if joined is None else joined.split(SEPARATOR)
         if there is None or len(parts) != np.count_nonzero(there):
             return None
+        return self._place_texts(there != 0, parts)
+
+    def _place_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
         numbers = np.full(len(there), UNKNOWN)
-        numbers[there != 0] = np.fromiter(map(self._texts.__getitem__, parts), np.int64, len(parts))
+        numbers[there] = np.fromiter(map(self._texts.__getitem__, texts), np.int64, len(texts))
         return numbers
 
     def _read_slowly(self, first: int, last: int) -> dict[str, IntArray]:
@@ -172,6 +207,14 @@ class _Reader:
         return {
             name: table[:, place] for place, name in enumerate([*self._values, *([self._text] if self._text else [])])
         }
+
+
+def _coalesce(columns: Sequence[IntArray]) -> IntArray:
+    """By row the first value that is there."""
+    found = columns[0]
+    for column in columns[1:]:
+        found = np.where(found == UNKNOWN, column, found)
+    return found
 
 
 def _is_whole(numbers: Sequence[object], needed: int) -> bool:

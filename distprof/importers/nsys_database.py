@@ -84,7 +84,9 @@ class Database:
             if self._is_late():
                 raise DataError(f"{self.path}: took longer than {self._seconds:g} s: capture fewer steps") from None
             damaged = isinstance(error, UnicodeError)
-            reason = "its schema is damaged" if damaged else "".join(filter(str.isprintable, str(error)))[:LONGEST_REASON]
+            reason = (
+                "its schema is damaged" if damaged else "".join(filter(str.isprintable, str(error)))[:LONGEST_REASON]
+            )
             raise DataError(f"{self.path}: {reason}: export it again, with nsys export --type sqlite") from None
         finally:
             if base is not None:
@@ -110,6 +112,15 @@ class Database:
     def find_columns(self, base: sqlite3.Connection, table: str) -> frozenset[str]:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
+
+    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int]:
+        """Where a table's columns stand in its rows; empty: SQLite computes some of them."""
+        rows = base.execute(f"PRAGMA table_xinfo({table})").fetchall()
+        return {} if any(row[6] for row in rows) else {row[1].decode("utf-8", "replace"): row[0] for row in rows}
+
+    def find_root(self, table: str) -> int:
+        """The page at which a table begins."""
+        return int(self._kinds[table.lower()][1])
 
     def count_rows(self, tables: Sequence[str]) -> dict[str, int]:
         """Rows of each table.
@@ -170,5 +181,5 @@ def _allow(action: int, first: str | None, second: str | None, _base: str | None
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS:
         return sqlite3.SQLITE_OK
-    known_pragma = action == sqlite3.SQLITE_PRAGMA and first == "table_info"
+    known_pragma = action == sqlite3.SQLITE_PRAGMA and first in ("table_info", "table_xinfo")
     return sqlite3.SQLITE_OK if known_pragma else sqlite3.SQLITE_DENY

@@ -36,6 +36,7 @@ from distprof.render.verdict import (
     list_what_ifs,
 )
 from distprof.report import Report
+from distprof.run import TRACED
 
 COMMUNICATION_HEADS = (
     "collective", "count", "payload", "busy, host clock", "exposed", "overlapped", "busy, device clock",
@@ -87,7 +88,7 @@ def _show_verdict(report: Report) -> str:
 
 
 def _tabulate_what_ifs(report: Report) -> str:
-    table = tabulate(WHAT_IF_HEADS, show_rows(list_what_ifs(report)))
+    table = tabulate(*_keep_told(report, WHAT_IF_HEADS, show_rows(list_what_ifs(report))))
     notes = dict.fromkeys((item.change, item.assumption) for item in report.what_if)
     told = "".join(f"<li>{show(change)}: {show(assumption)}</li>" for change, assumption in notes)
     return f"{table}<p>These are ceilings, and they do not add up.</p><ul>{told}</ul>" if table else ""
@@ -184,11 +185,17 @@ def _tabulate_ranks(report: Report) -> str:
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in errors
     )
-    heads: Sequence[str] = RANK_HEADS
-    if is_traced(report):
-        told = [place for place in range(len(heads) - 1) if any(row[place] != NOT_MEASURED for row in rows)]
-        heads, rows = [heads[place] for place in told], [[row[place] for place in told] for row in rows]
-    return tabulate(heads, rows, "wide names") + note + traces
+    return tabulate(*_keep_told(report, RANK_HEADS, rows), "wide names") + note + traces
+
+
+def _keep_told(
+    report: Report, heads: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Of a report on traces the columns that some row can tell, of any other all."""
+    places = [*range(len(heads))]
+    if is_traced(report) and rows:
+        places = [place for place in places if any(row[place] not in (NOT_MEASURED, TRACED) for row in rows)]
+    return [heads[place] for place in places], [[row[place] for place in places] for row in rows]
 
 
 def _list_coverage(report: Report) -> str:

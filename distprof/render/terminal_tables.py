@@ -145,7 +145,11 @@ def tabulate_verdict(report: Report, console: Console) -> list[RenderableType]:
     ):  # fmt: skip
         if rows:
             columns = [(head, [row[index] for row in rows]) for index, head in enumerate(heads)]
-            dropped = [set(spare[:count]) for count in range(len(spare) + 1)]  # what can be done without, in this order
+            untold = {place for place, column in enumerate(columns) if {*column[1]} <= {NOT_MEASURED, ""}}
+            always = untold if is_traced(report) else set()
+            dropped = [
+                always | set(spare[:count]) for count in range(len(spare) + 1)
+            ]  # what can be done without, in this order
             choices = [[column for place, column in enumerate(columns) if place not in gone] for gone in dropped]
             tables = (make_table(kept, gap=gap) for kept, gap in product(choices, (2, 1)))
             parts += [*make_head(title), choose_fitting(tables, console)]

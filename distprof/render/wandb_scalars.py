@@ -11,6 +11,12 @@ from distprof.run import COLUMN, COMMUNICATION_PHASES, KINDS, PHASES, Clock, Flo
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""
+MAX_FINDINGS = 3
+"""Findings that the summary names."""
+DEVICE_RATIOS = (
+    ("compute", "compute_ns"), ("copies", "memory_ns"), ("exposed", "idle_communication_ns"),
+    ("idle_host", "idle_host_ns"), ("idle_launch", "idle_launch_ns"), ("idle_unknown", "idle_unknown_ns"),
+)  # fmt: skip
 METRICS = (("step", None), *((f"{group}/*", "step") for group in ("step", "phase", "flops", "comm", "memory")))
 """Metrics to define, and the metric on their x axis."""
 
@@ -114,8 +120,24 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "verdict_lost_ms": None if report.verdict.lost_ns is None else _to_ms(report.verdict.lost_ns.value),
         "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
         "complete": report.coverage.complete,
+        **_summarise_activity(report),
     }
     return {f"summary/{name}": value for name, value in facts.items() if value is not None}
+
+
+def _summarise_activity(report: Report) -> dict[str, float | str | bool | None]:
+    """Where the devices' time went, all ranks together, and the first findings; nothing without traces."""
+    activity = report.activity
+    if activity is None:
+        return {}
+    facts: dict[str, float | str | bool | None] = {"findings": float(len(activity.findings))}
+    for number, finding in enumerate(activity.findings[:MAX_FINDINGS], start=1):
+        facts |= {f"finding_{number}": finding.rule, f"finding_{number}_share_ratio": finding.share_ratio}
+    span_ns = sum(device.span_ns for device in activity.devices)
+    if span_ns > 0:
+        for name, field in DEVICE_RATIOS:
+            facts[f"device_{name}_ratio"] = sum(getattr(device, field) for device in activity.devices) / span_ns
+    return facts
 
 
 def _to_ms(time_ns: float | None) -> float | None:
