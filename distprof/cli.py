@@ -10,8 +10,12 @@ from distprof import __version__
 from distprof.bench.command import add_bench, run_bench
 from distprof.doctor.command import add_doctor, run_doctor
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.render.units import clean_text
 from distprof.report_command import add_report, run_report
 from distprof.tables_command import add_tables, run_tables
+
+LONGEST_MESSAGE = 2000
+"""Letters of an error's one line: the name of a file in it may be anything."""
 
 
 def run_verb(arguments: list[str]) -> int:
@@ -29,7 +33,7 @@ def run_verb(arguments: list[str]) -> int:
             return run_tables(options)
         return run_report(options)
     except DistprofError as error:
-        print(f"distprof: {error}", file=sys.stderr)
+        print(f"distprof: {clean_text(error, LONGEST_MESSAGE)}", file=sys.stderr)
         return error.exit_code
 
 

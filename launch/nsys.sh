@@ -8,7 +8,9 @@
 #
 # Before the --: options of nsys profile; after it: Hydra overrides, KEY=VALUE. One rank per GPU, else 2 ($NPROC: so
 # many). $NSYS: the nsys to use, else the one on PATH. Everything lies in runs/<date>_nsys/ (runs_dir=...: elsewhere).
-# nsys writes the whole environment into its report: variables that look like keys are kept from the job and named.
+# nsys writes the environment of every process that it may read into its report. Variables that look like keys are kept
+# from the job, and named; where other processes hold keys, the job gets a process namespace of its own. Where that is
+# not allowed, the capture is refused, unless --keep-secrets before the -- accepts them in the .nsys-rep.
 # Installs into .venv beside this checkout the first time ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
 # Exit codes: those of the job if it failed; 1 no report; 2 usage, no nsys; else those of distprof report.
 set -euo pipefail

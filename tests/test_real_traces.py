@@ -64,7 +64,8 @@ def test_exposed_communication_is_what_runs_alone_on_the_device(tmp_path: Path) 
     running: dict[int, set[str]] = {edge: set() for edge in edges}
     for event in gpu:
         for edge in edges[edges.index(event["begin_ns"]) : edges.index(event["end_ns"])]:
-            running[edge].add("reduces" if "AllReduce" in event["name"] else "nccl" if "nccl" in event["name"] else "works")
+            reduces = "AllReduce" in event["name"]
+            running[edge].add("reduces" if reduces else "nccl" if "nccl" in event["name"] else "works")
     alone = {edge: int("reduces" in what and "works" not in what) for edge, what in running.items()}
     exposed_ns = sum(after - edge for edge, after in pairwise(edges) if alone[edge] == 1)
     steps = len(pick(events, "ProfilerStep#"))

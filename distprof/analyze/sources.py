@@ -48,7 +48,9 @@ def list_sources(basis: Basis, timings: Sequence[Timing], cycles: Cycles | None)
         yield f"verdict and what-if: own times and waits of {of_what}, {cycles.clock} clock, {count}"
     if basis.run.meta.clock_readings:
         rounds = len({reading.at_ns for reading in basis.run.meta.clock_readings})
-        if foreign:
+        if not any(reading.offset_ns or reading.bound_ns for reading in basis.run.meta.clock_readings):
+            yield "clocks: the ranks share one"
+        elif foreign:
             yield "clocks: compared by when ranks left their common collectives"
         else:
             yield f"hosts' clocks: {rounds} reading(s) against rank 0"

@@ -10,7 +10,8 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-MAX_WORLD = 10_000_000
+from distprof.importers.limits import MAX_WORLD
+
 MAX_BASE_NS = 4_200_000_000_000_000_000
 """The year 2103."""
 MAX_MEMORY_BYTES = 1 << 50

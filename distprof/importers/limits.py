@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_WORLD = 1_000_000
+"""Ranks of a job, as for a run of our own: the missing ones are named one by one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

@@ -148,6 +148,7 @@ class _Reader:
         query = f"SELECT min(rowid) FROM {self._wanted.table} WHERE rowid >= ?"
         while (first := self._base.execute(query, (after,)).fetchone()[0]) is not None:
             last = min(first + CHUNK_ROWS - 1, LAST_ROW)
+            self._database.check_time()
             yield first, last
             if last == LAST_ROW:
                 break

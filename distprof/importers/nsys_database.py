@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from distprof.importers.limits import Limits
 MAGIC = b"SQLite format 3\0"
 WAL_FORMAT = 2
 MAX_SECONDS = 300.0
-OPS_BETWEEN_LOOKS = 100_000
+SECONDS_BETWEEN_ALARMS = 0.05
 MAX_VALUE_BYTES = 64 << 20
 """The longest text that SQLite may read or make."""
 LONGEST_REASON = 200
@@ -26,14 +27,14 @@ FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "coalesce", "substr", 
 class Database:
     """One file. A connection belongs to the thread that uses it: `connect` makes one."""
 
-    def __init__(self, path: Path, limits: Limits, *, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
         """Opens the file.
 
         Raises:
             DataError: It is too large, not a database, or still being written.
         """
         self.path, self.limits = path, limits
-        self._seconds, self._deadline = max_seconds, time.monotonic() + max_seconds
+        self._deadline = time.monotonic() + MAX_SECONDS
         self._uri = self._check_file()
         with self.connect() as base:
             found = base.execute("SELECT name, type, rootpage FROM sqlite_master").fetchall()
@@ -78,22 +79,46 @@ class Database:
             for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
                 base.execute(f"PRAGMA {pragma}")
             base.set_authorizer(_allow)
-            base.set_progress_handler(self._is_late, OPS_BETWEEN_LOOKS)
-            yield base
-        except (sqlite3.Error, UnicodeError) as error:  # a message may name what the file names, in no encoding
-            if self._is_late():
-                raise DataError(f"{self.path}: took longer than {self._seconds:g} s: capture fewer steps") from None
-            damaged = isinstance(error, UnicodeError)
-            reason = (
-                "its schema is damaged" if damaged else "".join(filter(str.isprintable, str(error)))[:LONGEST_REASON]
-            )
+            with self._limit_time(base):
+                yield base
+        except UnicodeError:  # SQLite names what the file names so
+            raise DataError(f"{self.path}: its schema is damaged: export it again") from None
+        except sqlite3.Error as error:
+            self.check_time()
+            reason = "".join(filter(str.isprintable, str(error)))[:LONGEST_REASON]
             raise DataError(f"{self.path}: {reason}: export it again, with nsys export --type sqlite") from None
         finally:
             if base is not None:
                 base.close()
 
-    def _is_late(self) -> bool:
-        return time.monotonic() > self._deadline
+    @contextlib.contextmanager
+    def _limit_time(self, base: sqlite3.Connection) -> Iterator[None]:
+        """Interrupts what runs when time is up, and what is begun then. A progress handler would not do: SQLite counts
+        rows in a single step, and a tree whose branches are shared has no end of them."""
+        done = threading.Event()
+
+        def watch() -> None:
+            pause = max(self._deadline - time.monotonic(), 0)
+            while not done.wait(pause):
+                base.interrupt()
+                pause = SECONDS_BETWEEN_ALARMS
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+    def check_time(self) -> None:
+        """Between two steps, which an alarm does not stop.
+
+        Raises:
+            DataError: Time is up.
+        """
+        if time.monotonic() >= self._deadline:
+            raise DataError(f"{self.path}: took longer than {MAX_SECONDS:g} s: capture fewer steps")
 
     def has(self, table: str) -> bool:
         """Whether the file has the table. Tables are known by name, and nothing else may bear the name of one.

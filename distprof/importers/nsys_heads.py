@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.importers.limits import MAX_WORLD
 from distprof.importers.nsys_capture import Capture, Columns
 from distprof.importers.nsys_database import Database
 from distprof.importers.nsys_names import number_values
@@ -65,7 +66,7 @@ class Heads:
             domain = self._domains.get((process, int(marks["domain"][at])))
             if match and process not in found and (domain is None or self._names[domain] == OWN_DOMAIN):
                 rank, world_size = int(match[1]), int(match[2])
-                if rank < world_size:
+                if rank < world_size <= MAX_WORLD:
                     found[process] = (rank, world_size, match[3])
         return found
 

@@ -53,6 +53,7 @@ class Names:
         """Only the texts that are asked for: StringIds holds also what programs printed."""
         found: dict[int, int] = {}
         for begin in range(0, len(strings), ASKED_AT_ONCE):
+            self._database.check_time()
             asked = ", ".join(map(str, strings[begin : begin + ASKED_AT_ONCE].tolist()))
             for string, text in self._database.read_texts("StringIds", "id", "value", f"WHERE id IN ({asked})"):
                 if string not in found:

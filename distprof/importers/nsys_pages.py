@@ -1,7 +1,7 @@
 """Columns of an SQLite table, taken from the pages of the file: about five times faster than through SQL.
 
-A table is a tree of pages. Its leaves hold cells; a cell is a row: its size, its number, a header that names the type of
-every value, and the values, one behind the other (https://www.sqlite.org/fileformat2.html). NumPy goes through all
+A table is a tree of pages. Its leaves hold cells; a cell is a row: its size, its number, a header that names the type
+of every value, and the values, one behind the other (https://www.sqlite.org/fileformat2.html). NumPy goes through all
 cells of many pages at once. Whatever is not as simple as nsys lays it out, a row that goes on in another page, a row
 that lacks columns, a fraction, a page that is damaged, ends in `Unusual`: then SQLite has to read the table, and finds
 the words for what is wrong.
@@ -20,7 +20,8 @@ from distprof.trace import UNKNOWN, IntArray
 
 LEAF, INTERIOR = 13, 5
 LEAF_HEAD_BYTES, INTERIOR_HEAD_BYTES = 8, 12
-PAGES_AT_ONCE = 512
+PAGES_AT_ONCE = 128
+"""What is worked on at once stays in the processor's cache."""
 MAX_DEPTH = 20
 UTF_8 = b"\0\0\0\1"
 PADDING_BYTES = 16
@@ -171,7 +172,8 @@ class _Cells:
         places = {place: nth for nth, place in enumerate(wanted)}
         columns: list[IntArray] = [np.empty(0, np.int64)] * len(wanted)
         has_null = [False] * len(wanted)
-        has_text, texts = None, []
+        has_text: npt.NDArray[np.bool_] | None = None
+        texts: list[bytes] = []
         types, at = self._types, self._values
         for place in range(1 + max([*wanted, -1 if text is None else text])):
             if (types >= self._values).any():  # a row from before the table had so many columns

@@ -67,6 +67,8 @@ def _scan(folder: Path) -> list[Source]:
 
 def _sniff(path: Path) -> Source | None:
     kind: Kind | None = None
+    if not path.is_file():  # a pipe would make its reader wait
+        return None
     if path.suffix in CAPTURES:
         kind = "nsys-rep"
     elif looks_like_sqlite(path):

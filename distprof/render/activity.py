@@ -44,6 +44,7 @@ RANGE_WORDS = (
     "host: how long a range was open there; GPU: how long the device worked on what was launched inside. "
     "Neither is a share of the other, and warm-up is in neither."
 )
+CPU_WORDS = "How long a range was open on the host, which is where this job ran."
 HOST_ONLY_WORDS = "Host times only: no device activity was traced, so nothing is known of what the device worked on."
 
 
@@ -151,12 +152,12 @@ def list_categories(activity: ActivityReport) -> list[list[str]]:
 
 def list_kernels(activity: ActivityReport, limit: int) -> list[list[str]]:
     """A row per kernel, the longest ones; names cut to a length."""
-    per = count_rank_steps(activity)
+    per, several = count_rank_steps(activity), len(activity.devices) > 1
     return [
         [
             name_kernel(item.name, limit), clean_text(item.category, 16), clean_text(item.precision or "", 8),
             format_count(round(item.count / per, 1)), format_time(item.total_ns / per), format_ratio(item.share_ratio),
-            format_time(item.min_ns), format_time(item.max_ns), f"rank {item.max_rank}",
+            format_time(item.min_ns), format_time(item.max_ns), f"rank {item.max_rank}" if several else "",
         ]
         for item in activity.kernels[:MAX_KERNELS]
     ]  # fmt: skip
@@ -198,11 +199,15 @@ def _show_factor(ratio: float | None) -> str:
     return NOT_MEASURED if ratio is None else f"{ratio:.2f} x"
 
 
-def describe_ranges(activity: ActivityReport) -> list[str]:
+def describe_ranges(report: Report) -> list[str]:
     """What the table of ranges is, and what is not in it."""
-    if not choose_ranges(activity):
+    activity = report.activity
+    if activity is None or not choose_ranges(activity):
         return []
-    lines = [RANGE_WORDS if any(item.gpu_ns is not None for item in activity.ranges) else HOST_ONLY_WORDS]
+    lines = [RANGE_WORDS]
+    if all(item.gpu_ns is None for item in activity.ranges):
+        on_cpu = report.device_type == "cpu" and not is_traced(report)
+        lines = [CPU_WORDS if on_cpu else HOST_ONLY_WORDS]
     if opened := [item for item in activity.ranges if item.open_count]:
         names = ", ".join(name_range(item, 40) for item in opened[:3]) + (", ..." if len(opened) > 3 else "")
         lines.append(f"{sum(item.open_count for item in opened):,} ranges were never closed and are in no sum: {names}")

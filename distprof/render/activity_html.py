@@ -67,10 +67,12 @@ def list_activity(report: Report) -> Iterable[str]:
     yield make_section(title, draw_devices(devices) + _tabulate_devices(activity, devices))
     categories = tabulate(CATEGORY_HEADS, show_rows(list_categories(activity)))
     yield make_section(f"Kernels by category: {say_per(activity)}", categories)
-    kernels = tabulate(KERNEL_HEADS, show_rows(list_kernels(activity, NAME_LIMIT)), "wide long")
+    width = len(KERNEL_HEADS) if len(devices) > 1 else len(KERNEL_HEADS) - 1  # the last one names a rank
+    rows = [row[:width] for row in show_rows(list_kernels(activity, NAME_LIMIT))]
+    kernels = tabulate(KERNEL_HEADS[:width], rows, "wide long")
     yield make_section(f"Top kernels: {say_per(activity)}; min and max of one launch", kernels)
     ranges = tabulate(RANGE_HEADS, show_rows(list_ranges(activity, NAME_LIMIT)), "wide long")
-    words = "".join(f"<p>{show(line)}</p>" for line in describe_ranges(activity))
+    words = "".join(f"<p>{show(line)}</p>" for line in describe_ranges(report))
     yield make_section("Ranges: host time and GPU time side by side", words + ranges if ranges else "")
 
 

@@ -87,7 +87,7 @@ def tabulate_activity(report: Report, console: Console) -> list[RenderableType]:
     parts += _tabulate_named(title, KERNEL_HEADS, spare, lambda limit: list_kernels(activity, limit), console)
     title = "ranges: host time and GPU time side by side"
     parts += _tabulate_named(title, RANGE_HEADS, ("count",), lambda limit: list_ranges(activity, limit), console)
-    parts += [Text(line, style="dim") for line in describe_ranges(activity)]
+    parts += [Text(line, style="dim") for line in describe_ranges(report)]
     return parts
 
 

@@ -101,7 +101,8 @@ def _read_style() -> str:
 
 def _describe_job(report: Report) -> str:
     names = dict.fromkeys(rank.device_name for rank in report.ranks if rank.device_name)
-    facts = [report.strategy, f"{report.world_size:,} ranks", report.backend, *list(names)[:3], report.precision]
+    ranks = f"{report.world_size:,} rank" + ("s" if report.world_size != 1 else "")
+    facts = [report.strategy, ranks, report.backend, *list(names)[:3], report.precision]
     told = ", ".join(show(fact) for fact in facts if fact != NOT_MEASURED)
     return told + (f"; started {show(report.started_utc)}" if report.started_utc != NOT_MEASURED else "")
 
@@ -120,7 +121,7 @@ def _tile_headline(report: Report) -> str:
         ("exposed communication", format_ratio(head.exposed_ratio), f"{format_time(head.exposed_ns)} per step"),
     ]
     if is_traced(report):  # what a trace cannot tell is not worth a tile
-        tiles = [tile for tile in tiles if not tile[1].startswith(NOT_MEASURED)]
+        tiles = [tile for tile in tiles if not tile[1].startswith(NOT_MEASURED)][: None if report.world_size > 1 else 1]
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{show(value)}</dd><small>{show(note)}</small></div>" for name, value, note in tiles
     )

@@ -63,8 +63,8 @@ def draw_steps(report: Report) -> str:
     """Step time by step: a line per rank, or of many ranks the smallest, the median and the largest; of many steps the
     longest of each few, so that no peak is lost."""
     table = _as_table(report.step_times_ns)
-    if table.size == 0 or not np.isfinite(table).any():
-        return ""
+    if table.size == 0 or table.shape[1] < 2 or not np.isfinite(table).any():
+        return ""  # one step is no line
     stride = -(-table.shape[1] // MAX_POINTS)
     warmup = report.coverage.steps_warmup
     if len(table) > MAX_LINES:
@@ -74,6 +74,8 @@ def draw_steps(report: Report) -> str:
     else:
         names = [f"rank {rank.rank}" for rank in report.ranks]
     top_ns = float(np.nanmax(table))
+    if top_ns <= 0:
+        return ""
     height, steps = 180, table.shape[1]
     shapes = []
     if 0 < warmup < steps:

@@ -76,12 +76,12 @@ def _open_with_verdict(report: Report) -> list[RenderableType]:
 
 def describe_ends(report: Report) -> list[str]:
     """One line for each way in which ranks are missing or failed, with the ranks concerned; missing ones first."""
-    streams = {rank.rank for rank in report.ranks}
+    streams, traced = {rank.rank for rank in report.ranks}, is_traced(report)
     ranks_by_end: dict[End, list[int]] = {}
     for missing in report.coverage.ranks_missing:
         if missing not in streams:
             what = "there is no trace of it", "there is no trace of them"
-            if not is_traced(report):
+            if not traced:
                 what = "it left no record", "they left no record"
             end = 0, f"is missing: {what[0]}", f"are missing: {what[1]}"
             ranks_by_end.setdefault(end, []).append(missing)

@@ -101,11 +101,14 @@ def test_warmup_like_the_measured_steps_misleads_nobody() -> None:
     check = check_warmup_in_statistics
     like = make_range("mlp", 50, 50, warmup_count=1, warmup_host_ns=25 * MS)
     assert find_nothing(check, make_rank(ranges=(like,)))
-    small = make_range("tiny", 0.2, 0.2, warmup_count=1, warmup_host_ns=2 * MS)
+    small = make_range("tiny", 2, 2, warmup_count=1, warmup_host_ns=15 * MS)  # 5.7 % of 300 ms instead of 1 %
     assert find_nothing(check, make_rank(ranges=(small,)))
-    bit_off = dataclasses.replace(like, warmup_host_ns=38 * MS)  # mean 29.3 ms instead of 25 ms
+    assert find(check, make_rank(ranges=(dataclasses.replace(small, warmup_host_ns=16 * MS + 1),))).title.startswith(
+        "Count"
+    )
+    bit_off = make_range("mlp", 80, 80, warmup_count=1, warmup_host_ns=60 * MS)  # 46.7 % instead of 40 %: 1.17 times
     assert find_nothing(check, make_rank(ranges=(bit_off,)))
-    more_off = dataclasses.replace(like, warmup_host_ns=41 * MS)
+    more_off = dataclasses.replace(like, warmup_host_ns=46 * MS)
     assert find(check, make_rank(ranges=(more_off,))).rule == "warmup_in_statistics"
     assert find_why(check, make_rank(num_steps=0)) == NO_STEPS
     assert find_why(check, make_rank(ranges=())) == "no named ranges were traced"

@@ -159,13 +159,37 @@ def test_too_large_is_refused_before_it_is_read(tmp_path: Path, limits: Limits, 
     assert said in refuse(write_job(tmp_path), limits)
 
 
-def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_job(tmp_path)
-    monkeypatch.setattr(nsys_database, "OPS_BETWEEN_LOOKS", 10)
-    database = nsys_database.Database(path, Limits())
-    database._deadline = 0.0
-    with pytest.raises(DataError, match="took longer than 300 s"), database.connect() as base:
-        base.execute("SELECT min(start) FROM NVTX_EVENTS NOT INDEXED").fetchall()
+def share_branches(path: Path, table: str, depth: int) -> None:
+    """Makes a table's tree endless: every child of a page is one and the same page, ``depth`` pages deep."""
+    with sqlite3.connect(path) as base:
+        root, size = base.execute("SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = ?",
+                                  (table,)).fetchone()  # fmt: skip
+    content = bytearray(path.read_bytes())
+    pages = len(content) // size
+    page = content[(root - 1) * size : root * size]
+    assert page[0] == 5, "the tree has more than one page"
+    cells = [int.from_bytes(page[at : at + 2], "big") for at in range(12, 12 + 2 * int.from_bytes(page[3:5], "big"), 2)]
+    for level in range(depth):
+        below = (pages + level + 2).to_bytes(4, "big") if level < depth - 1 else bytes(page[cells[0] : cells[0] + 4])
+        copy = bytearray(page)
+        for cell in (*cells, 8):
+            copy[cell : cell + 4] = below
+        content += copy
+    for cell in (*cells, 8):
+        content[(root - 1) * size + cell : (root - 1) * size + cell + 4] = (pages + 1).to_bytes(4, "big")
+    content[28:32] = (pages + depth).to_bytes(4, "big")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    export = MadeUpExport()
+    for number in range(9000):
+        export.add_os_call(10, "read", number, number + 1)
+    path = export.write(tmp_path / "x.sqlite")
+    share_branches(path, "OSRT_API", 6)
+    monkeypatch.setattr(nsys_database, "MAX_SECONDS", seconds)
+    assert f"took longer than {seconds:g} s" in refuse(path)
 
 
 def test_a_file_that_is_being_written_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
-from distprof.importers import nsys_columns, nsys_export
+from distprof.importers import nsys_columns, nsys_export, nsys_pages
 from distprof.importers.limits import Limits
 from distprof.importers.nsys import looks_like_sqlite, read_nsys
 from distprof.importers.nsys_export import export_report
@@ -305,15 +305,21 @@ def exports(draw: st.DrawFn) -> MadeUpExport:
     return export
 
 
-@given(export=exports(), chunk_rows=st.sampled_from([1, 3, 50_000]))
+def refuse_pages(*_: object) -> None:
+    raise nsys_pages.Unusual
+
+
+@given(export=exports(), chunk_rows=st.sampled_from([None, 1, 3, 50_000]))
 def test_every_row_is_read_as_a_naive_reading_has_it(
-    export: MadeUpExport, chunk_rows: int, tmp_path_factory: pytest.TempPathFactory
+    export: MadeUpExport, chunk_rows: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for rows in export.rows.values():
         random.Random(1).shuffle(rows)
     path = export.write(tmp_path_factory.mktemp("nsys") / "x.sqlite")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nsys_columns, "CHUNK_ROWS", chunk_rows)
+        if chunk_rows:  # SQLite reads it, in chunks
+            patch.setattr(nsys_columns, "CHUNK_ROWS", chunk_rows)
+            patch.setattr(nsys_columns, "Pages", refuse_pages)
         traces = read_nsys(path, all_processes=True)
     with sqlite3.connect(path) as base:
         base.row_factory = sqlite3.Row

@@ -120,8 +120,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="warmup_in_statistics",
         looks_at="ranges' shares of the step and means over all instances, against those over the measured ones",
-        threshold=f"a factor of {reading.WARMUP_FACTOR:g}, for ranges of {_percent(reading.SHARE_RATIO)} of the step: "
-        "from there a ranking of ranges changes",
+        threshold=f"a factor of {reading.WARMUP_FACTOR:g}, and {_percent(reading.ERROR_RATIO)} of the step: from there "
+        "a ranking of ranges changes",
         needs="named ranges; steps, some of them warm-up",
         check=reading.check_warmup_in_statistics,
         costs_time=False,
