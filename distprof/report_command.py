@@ -30,9 +30,9 @@ examples:
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
 
-Steps are distprof's own ranges, or ProfilerStep#N, or ranges such as train_step; --step PATTERN names others. Phases are
-distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase names others.
-Patterns are globs of a range's whole name, and go before the usual names.
+Steps are distprof's own ranges, or ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
+Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
+names others. Patterns are globs of a range's whole name, and go before the usual names.
 
 The report's files are written into the run folder, or without one into --out.
 
@@ -47,7 +47,9 @@ def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
         "report", help="report on run folders, PyTorch profiler traces and Nsight Systems captures",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    report.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, or a folder of them")
+    report.add_argument(
+        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, or a folder of them"
+    )
     report.add_argument(
         "--out", type=Path, metavar="FOLDER",
         help=f"where report.html, report.json and trace.json.gz go (the run folder, or ./{DEFAULT_OUT})",
@@ -63,7 +65,7 @@ def add_names(parser: argparse.ArgumentParser) -> None:
         "--phase", action="append", default=[], metavar="PHASE=PATTERN",
         help=f"ranges that stand for a phase: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
     )  # fmt: skip
-    parser.add_argument("--step", metavar="PATTERN", help="ranges that are steps; the last number in a name is the step's")
+    parser.add_argument("--step", metavar="PATTERN", help="ranges that are steps; a name's last number is the step's")
 
 
 def read_names(options: argparse.Namespace) -> NameMap:
@@ -102,7 +104,8 @@ def read_shown(paths: list[Path], names: NameMap) -> Run:
     """Reads, with a bar on standard error while there is more than one file. No thread draws it: readers are forked."""
     columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as bar:
+    silent = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=silent) as bar:
         task = bar.add_task("")
 
         def tell(done: int, total: int) -> None:

@@ -73,8 +73,8 @@ class Activities:
     group: IntArray
     """Name of a collective's process group."""
     collective: IntArray | None = None
-    """Name of the operation that a collective's kernel carries out, such as "allreduce": some kernels are for any. None:
-    the tool does not tell."""
+    """Name of the operation that a collective's kernel carries out, such as "allreduce": some kernels are for any.
+    None: the tool does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,9 +48,8 @@ def list_sources(basis: Basis, timings: Sequence[Timing], cycles: Cycles | None)
         yield f"verdict and what-if: own times and waits of {of_what}, {cycles.clock} clock, {count}"
     if basis.run.meta.clock_readings:
         rounds = len({reading.at_ns for reading in basis.run.meta.clock_readings})
-        if not any(reading.offset_ns or reading.bound_ns for reading in basis.run.meta.clock_readings):
-            yield "clocks: the ranks share one"
-        elif foreign:
-            yield "clocks: compared by when ranks left their common collectives"
+        apart = any(reading.offset_ns or reading.bound_ns for reading in basis.run.meta.clock_readings)
+        if foreign:
+            yield f"clocks: {'compared by when ranks left common collectives' if apart else 'the ranks share one'}"
         else:
             yield f"hosts' clocks: {rounds} reading(s) against rank 0"
