@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from distprof.errors import DataError
 
 VERSION_TIMEOUT_S = 10.0
+EXPORT_TIMEOUT_S = 600.0
+LONGEST_LOG_BYTES, LONGEST_REASON = 10_000, 200
 SILENT_NVTX = (0, 2, 12)
 """From this `nvtx` package on, ranges made from Python are not seen by older tools, and nothing says so."""
 LAST_DEAF_NSYS = (2024, 2)
@@ -66,18 +71,38 @@ def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:
     Raises:
         DataError: nsys left no file; judged by the file, whatever its exit code says.
     """
-    command = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target)]
     target.unlink(missing_ok=True)
-    try:
-        done = subprocess.run(
-            [*command, str(report)], capture_output=True, text=True, errors="replace",
-            check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError as error:
-        raise DataError(f"{nsys.path}: cannot be run ({error.strerror}): name another nsys with NSYS") from None
+    with tempfile.TemporaryFile() as log:
+        ended = _run([nsys.path, "export", "--type", "sqlite", "--output", str(target), str(report.resolve())], log)
+        reason = _find_last_line(log)
     if not target.is_file() or target.stat().st_size == 0:
-        said = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        why = re.sub(r"[\x00-\x1f\x7f-\x9f]", "", said[-1])[:200] if said else f"exit code {done.returncode}"
         raise DataError(
-            f"{report}: nsys {nsys.version or ''} made no SQLite of it ({why}): is it whole, the disk full?"
+            f"{report}: nsys export made no file ({ended}{reason}): is the report whole, the disk full, or "
+            f"nsys {nsys.version or ''} older than it?"
         )
+
+
+def _run(command: list[str], log: IO[bytes]) -> str:
+    """Runs nsys, and whatever it starts, for a limited time. Returns how it ended."""
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        return f"{command[0]}: {error.strerror or error}"
+    try:
+        return f"exit code {process.wait(EXPORT_TIMEOUT_S)}"
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {EXPORT_TIMEOUT_S:g} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _find_last_line(log: IO[bytes]) -> str:
+    """The last line that nsys printed, behind a colon."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LOG_BYTES))
+    lines = log.read().decode(errors="replace").split("\n")
+    said = [shown for line in lines if (shown := "".join(filter(str.isprintable, line)).strip())]
+    return f": {said[-1][:LONGEST_REASON]}" if said else ""

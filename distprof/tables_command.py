@@ -106,9 +106,9 @@ def run_tables(options: argparse.Namespace) -> int:
         DistprofError: Not readable, or a slip in the options.
     """
     _check(options)
-    traces = _read(options.paths)
-    shares = [_drop_warmup(share, options) for share in _choose(traces, options)]
     names = options.table or list(TABLES)
+    traces = _read(options.paths, only_times=set(names) <= set(TABLES) and not options.drop_warmup)
+    shares = [_drop_warmup(share, options) for share in _choose(traces, options)]
     if options.csv is not None:
         return _write(shares, names, options.csv)
     console = Console(width=options.width)
@@ -132,14 +132,14 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--exclusive: is a way to make the projection; give --table projection with it")
 
 
-def _read(paths: Sequence[Path]) -> list[Trace]:
-    return [trace for source in find_sources(paths) for trace in _read_source(source)]
+def _read(paths: Sequence[Path], *, only_times: bool) -> list[Trace]:
+    return [trace for source in find_sources(paths) for trace in _read_source(source, only_times=only_times)]
 
 
-def _read_source(source: Source) -> list[Trace]:
+def _read_source(source: Source, *, only_times: bool) -> list[Trace]:
     """The traces of one source; of a run folder those of its kernel windows."""
     if source.kind != "run":
-        return read_traces(source, all_processes=True)
+        return read_traces(source, all_processes=True, only_times=only_times)
     windows = source.path / "kernels"
     if not windows.is_dir():
         raise DataError(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")

@@ -523,7 +523,7 @@ _EXPORTS = [
                     "WHERE value LIKE 'rank=%'"),
     ),
     Hostile(
-        name="a mark of a billion ranks", exits=USABLE, says="process order",
+        name="a mark of a billion ranks", exits=USABLE, says="in the order of the processes",
         make=of_sql("UPDATE StringIds SET value = 'rank=999999998 world=999999999 host=h pid=1' WHERE value LIKE 'rank=%'"),
     ),
     Hostile(name="a capture of garbage", make=of_bytes(b"\0garbage" * 99, "n.nsys-rep"), exits=REFUSED, says="nsys"),

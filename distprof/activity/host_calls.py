@@ -38,12 +38,18 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     rows = np.flatnonzero(np.isin(calls.name, np.array(waits, dtype=np.int64)))
     rows = rows[find_outermost(calls, rows)]
     rows = rows[find_begun(calls.begin_ns[rows], windows)]
-    found: dict[str, tuple[int, int]] = {}
-    for code in waits:
-        own = rows[calls.name[rows] == code]
-        count, total_ns = found.get(plain[code], (0, 0))
-        found[plain[code]] = count + len(own), total_ns + int((calls.end_ns[own] - calls.begin_ns[own]).sum())
-    totals = [SyncTotal(name=name, count=count, total_ns=ns) for name, (count, ns) in found.items() if count]
+    names = sorted({plain[code] for code in waits})
+    places = {name: place for place, name in enumerate(names)}
+    which = np.zeros(len(trace.names), dtype=np.int64)
+    which[waits] = [places[plain[code]] for code in waits]
+    counts, totals_ns = np.zeros((2, len(names)), dtype=np.int64)
+    np.add.at(counts, which[calls.name[rows]], 1)
+    np.add.at(totals_ns, which[calls.name[rows]], calls.end_ns[rows] - calls.begin_ns[rows])
+    totals = [
+        SyncTotal(name=name, count=count, total_ns=ns)
+        for name, count, ns in zip(names, counts.tolist(), totals_ns.tolist(), strict=True)
+        if count
+    ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 
 

@@ -102,19 +102,23 @@ def _find_warmup(trace: Trace, begin_ns: IntArray, end_ns: IntArray) -> BoolArra
     ranges = trace.ranges
     codes = np.unique(ranges.name)
     named = np.array([code for code in codes.tolist() if is_warmup(trace.names[code])], dtype=np.int64)
-    warm = np.zeros(len(begin_ns), dtype=bool)
-    for row in np.flatnonzero(np.isin(ranges.name, named) & (ranges.end_ns >= 0)).tolist():
-        warm |= (begin_ns >= ranges.begin_ns[row]) & (end_ns <= ranges.end_ns[row])
+    over = np.flatnonzero(np.isin(ranges.name, named) & (ranges.end_ns >= 0))
+    warm = _reach(ranges.begin_ns[over], ranges.end_ns[over], begin_ns) >= end_ns
     own = np.array([code for code in codes.tolist() if trace.names[code] == "measured"], dtype=np.int64)
-    measured = np.zeros(len(begin_ns), dtype=bool)
-    rows = [
+    rows = np.array([
         row for row in np.flatnonzero(np.isin(ranges.name, own)).tolist()
         if trace.names[int(ranges.domain[row])] == OWN_DOMAIN
-    ]  # fmt: skip
-    for row in rows:
-        over_ns = ranges.end_ns[row] if ranges.end_ns[row] >= 0 else np.iinfo(np.int64).max
-        measured |= (begin_ns >= ranges.begin_ns[row]) & (begin_ns < over_ns)
-    return warm | ~measured if rows else warm
+    ], dtype=np.int64)  # fmt: skip
+    over_ns = np.where(ranges.end_ns[rows] >= 0, ranges.end_ns[rows], np.iinfo(np.int64).max)
+    measured = _reach(ranges.begin_ns[rows], over_ns, begin_ns) > begin_ns
+    return warm | ~measured if len(rows) else warm
+
+
+def _reach(begin_ns: IntArray, end_ns: IntArray, times_ns: IntArray) -> IntArray:
+    """How far the ranges last that have begun at each time; the smallest number there is where none has. The ranges
+    come in order of begin."""
+    reached = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end_ns)])
+    return reached[np.searchsorted(begin_ns, times_ns, side="right")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

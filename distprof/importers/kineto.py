@@ -176,11 +176,12 @@ def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tupl
     is_copy = table["kind"] == ActivityKind.MEMCPY
     copy = np.full(len(call), CopyKind.NONE, np.int64)
     pageable = np.full(len(call), UNKNOWN, np.int64)
-    for code in np.unique(table["name"][is_copy]):
-        rows = is_copy & (table["name"] == code)
-        word = _COPY.search(names[code])
-        copy[rows] = COPIES[word[1].lower()] if word else CopyKind.OTHER
-        pageable[rows] = _read_pageable(names[code])
+    codes, which = np.unique(table["name"][is_copy], return_inverse=True)
+    if len(codes):
+        words = [_COPY.search(names[code]) for code in codes.tolist()]
+        kinds = [COPIES[word[1].lower()] if word else CopyKind.OTHER for word in words]
+        copy[is_copy] = np.array(kinds, np.int64)[which]
+        pageable[is_copy] = np.array([_read_pageable(names[code]) for code in codes.tolist()], np.int64)[which]
     return Activities(**table, copy=copy, pageable=pageable, call=call)
 
 

@@ -19,7 +19,9 @@ def looks_like_sqlite(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def read_nsys(path: Path, limits: Limits = USUAL_LIMITS, *, all_processes: bool = False) -> list[Trace]:
+def read_nsys(
+    path: Path, limits: Limits = USUAL_LIMITS, *, all_processes: bool = False, only_times: bool = False
+) -> list[Trace]:
     """One trace per process that is a rank, by rank: every process with device activity, CUDA calls or NVTX ranges,
     or, where processes carry the mark of distprof, those that do. What concerns the file as a whole, such as rows that
     were dropped, stands in the notes of the first.
@@ -31,9 +33,11 @@ def read_nsys(path: Path, limits: Limits = USUAL_LIMITS, *, all_processes: bool 
         limits: What is read of it at most.
         all_processes: Also a trace of every other process, without a rank, behind the ranks: nsys' own tables are
             over all of them.
+        only_times: Leave out what those tables do not show, which is faster: devices, streams, launching calls, kinds
+            of memory and payloads are not known then.
 
     Raises:
         DataError: The file is no such export, is damaged or too large, or holds nothing of a rank.
     """
     database = Database(path, limits)
-    return split_capture(database, read_capture(database), all_processes=all_processes)
+    return split_capture(database, read_capture(database, only_times=only_times), all_processes=all_processes)

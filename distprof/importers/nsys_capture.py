@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,8 @@ NVTX_TABLE = Wanted(
     text="text",
 )  # fmt: skip
 ALL_TABLES = (*GPU_TABLES, *CALL_TABLES, OS_TABLE, NVTX_TABLE)
+TIMES = frozenset({"end", "string", "domain", "class", "graph"})
+"""Optional columns without which begins, ends and names are not to be had."""
 OS_CALL_CLASS = 27
 STYLES = {59: RangeStyle.PUSH_POP, 70: RangeStyle.PUSH_POP, 60: RangeStyle.START_END, 71: RangeStyle.START_END}
 """Types of NVTX events that are ranges."""
@@ -92,8 +94,8 @@ class Capture:
     notes: tuple[str, ...]
 
 
-def read_capture(database: Database) -> Capture:
-    """Reads all tables, several at once.
+def read_capture(database: Database, *, only_times: bool = False) -> Capture:
+    """Reads all tables, several at once. ``only_times``: names, begins and ends; what else is optional stays unknown.
 
     Raises:
         DataError: It is no export of nsys, or a table lacks a column, or the file is damaged or too large.
@@ -101,13 +103,17 @@ def read_capture(database: Database) -> Capture:
     if not any(map(database.has, ("StringIds", "META_DATA_EXPORT", *(one.table for one in ALL_TABLES)))):
         raise DataError(f"{database.path}: an SQLite file, but no export of Nsight Systems: it has none of its tables")
     rows = database.count_rows([one.table for one in ALL_TABLES if database.has(one.table)])
-    wanted = [one for one in ALL_TABLES if one.table in rows]
+    wanted = [_skim(one) if only_times else one for one in ALL_TABLES if one.table in rows]
     wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
     with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for numbers that are none
         tables = list(pool.map(lambda one: read_columns(database, one), wanted))
     read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
     return _Assembly(database, read).assemble()
+
+
+def _skim(wanted: Wanted) -> Wanted:
+    return replace(wanted, optional={name: of if name in TIMES else () for name, of in wanted.optional.items()})
 
 
 class _Assembly:
@@ -213,7 +219,7 @@ class _Assembly:
             "name": rows["nameId"],
             **_split_thread(rows["globalTid"]),
         }
-        if wanted is OS_TABLE:  # rows of other classes tell when the tracing of a thread began
+        if wanted.table == OS_TABLE.table:  # rows of other classes tell when the tracing of a thread began
             columns = _take(columns, np.isin(rows["class"], (OS_CALL_CLASS, UNKNOWN)))
         else:
             columns["correlation"] = rows["correlation"]

@@ -140,7 +140,7 @@ class _Reader:
         except (Unusual, OSError, KeyError):
             return None
         rows = sum(len(part[needed[0]]) for part in parts)
-        return parts if rows == self._base.execute(f"SELECT count(*) FROM {table}").fetchone()[0] else None
+        return parts if rows == self._database.count(self._base, table) else None
 
     def _find_chunks(self) -> Iterator[tuple[int, int]]:
         """First and last row number; numbers may have gaps of any size."""

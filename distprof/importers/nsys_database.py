@@ -36,6 +36,7 @@ class Database:
         self.path, self.limits = path, limits
         self._deadline = time.monotonic() + MAX_SECONDS
         self._uri = self._check_file()
+        self._rows: dict[str, int] = {}
         with self.connect() as base:
             found = base.execute("SELECT name, type, rootpage FROM sqlite_master").fetchall()
         self._kinds = {
@@ -154,10 +155,16 @@ class Database:
             DataError: They are too many together.
         """
         with self.connect() as base:
-            rows = {table: int(base.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in tables}
+            rows = {table: self.count(base, table) for table in tables}
         if (total := sum(rows.values())) > self.limits.max_events:
             raise DataError(f"{self.path}: {total:,} rows: more than the {self.limits.max_events:,} that are read")
         return rows
+
+    def count(self, base: sqlite3.Connection, table: str) -> int:
+        """Rows of a table, counted once."""
+        if table not in self._rows:
+            self._rows[table] = int(base.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        return self._rows[table]
 
     def read_few(self, table: str, columns: Sequence[str], where: str = "", *, most: int = 10_000) -> list[list[Any]]:
         """Rows of a small table: whole numbers, texts cut as names are, and None, also for columns that are not there.

@@ -1,4 +1,4 @@
-"""Columns of an SQLite table, taken from the pages of the file: about five times faster than through SQL.
+"""Columns of an SQLite table, taken from the pages of the file: about three times faster than through SQL.
 
 A table is a tree of pages. Its leaves hold cells; a cell is a row: its size, its number, a header that names the type
 of every value, and the values, one behind the other (https://www.sqlite.org/fileformat2.html). NumPy goes through all
@@ -10,6 +10,7 @@ the words for what is wrong.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ class Pages:
         head = os.pread(file, 100, 0)
         stored = int.from_bytes(head[16:18], "big")
         self._file, self._size = file, 65536 if stored == 1 else stored
-        if len(head) < 100 or self._size < 512 or head[20] or head[56:60] != UTF_8:
+        if sys.byteorder != "little" or len(head) < 100 or self._size < 512 or head[20] or head[56:60] != UTF_8:
             raise Unusual
         self._count = os.fstat(file).st_size // self._size
 
@@ -123,7 +124,7 @@ class _Cells:
 
     def __init__(self, content: bytes, pages: int, size: int) -> None:
         self._content, self._bytes = content, np.frombuffer(content, np.uint8)
-        self._numbers = np.ndarray((len(content) - 8,), ">i8", content, 0, (1,))
+        self._numbers = np.ndarray((len(content) - 8,), np.int64, content, 0, (1,))
         begins = np.arange(pages) * size
         if (self._bytes[begins] != LEAF).any():
             raise Unusual
@@ -179,10 +180,13 @@ class _Cells:
             if (types >= self._values).any():  # a row from before the table had so many columns
                 raise Unusual
             kind = self._bytes[types]
+            low, high = int(kind.min(initial=255)), int(kind.max(initial=0))
             if place in places:
-                columns[places[place]], has_null[places[place]] = self._read_numbers(kind, at)
-            if kind.max(initial=0) < 128:
-                size, types = _BYTES[kind], types + 1
+                columns[places[place]] = self._read_numbers(kind, at, low, high)
+                has_null[places[place]] = low == 0
+            size: npt.NDArray[np.integer] | int
+            if high < 128:
+                size, types = int(_BYTES[low]) if low == high else _BYTES[kind], types + 1
             else:
                 wide, types = self._read_varint(types)
                 size = np.where(wide < 128, _BYTES[np.minimum(wide, 127)], (wide - _FIRST_BLOB) // 2)
@@ -194,20 +198,19 @@ class _Cells:
                 has_text, texts = self._read_texts(kind, begin, at)
         return Block(columns=columns, has_null=has_null, has_text=has_text, texts=texts)
 
-    def _read_numbers(self, kind: npt.NDArray[np.uint8], at: IntArray) -> tuple[IntArray, bool]:
-        """Values of a column, and whether some are NULL."""
-        if not kind.any():
-            return np.full(len(kind), UNKNOWN), len(kind) > 0
-        if not _IS_WHOLE[kind].all():
+    def _read_numbers(self, kind: npt.NDArray[np.uint8], at: IntArray, low: int, high: int) -> IntArray:
+        """Values of a column. Mostly all have one type: ``low``, which is ``high`` then."""
+        if not _IS_WHOLE[kind if low < high else low].all():
             raise Unusual
-        values = self._numbers[at].astype(np.int64) >> _SHIFT[kind]
-        constant = (kind == 0) | (kind >= 8)
-        if not constant.any():
-            return values, False
-        empty = kind == 0
-        values = np.where(constant, kind.astype(np.int64) - 8, values)
-        values[empty] = UNKNOWN
-        return values, bool(empty.any())
+        if low == high and not _WHOLE_BYTES[low]:
+            return np.full(len(kind), low - 8 if low else UNKNOWN)
+        values: IntArray = self._numbers[at].byteswap(inplace=True)
+        values >>= _SHIFT[kind if low < high else low]
+        if low and high < 8:
+            return values
+        values = np.where(kind >= 8, kind.astype(np.int64) - 8, values)
+        values[kind == 0] = UNKNOWN
+        return values
 
     def _read_texts(
         self, kind: npt.NDArray[np.uint8], begin: IntArray, end: IntArray

@@ -46,10 +46,11 @@ class _Parts:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self.processes, which = number_values(columns["process"])
-        if len(self.processes) > 1:
-            self._order = np.argsort(
-                which.astype(np.uint16 if len(self.processes) < 1 << 16 else np.int64), kind="stable"
-            )
+        self._order: IntArray | None = None
+        """None: the rows stand together already."""
+        if (which[1:] < which[:-1]).any():
+            small = len(self.processes) < 1 << 16  # which NumPy sorts without comparing
+            self._order = np.argsort(which.astype(np.uint16) if small else which, kind="stable")
         sizes = np.bincount(which, minlength=len(self.processes))
         self._ends = np.cumsum(sizes)
         self._begins = self._ends - sizes
@@ -59,9 +60,8 @@ class _Parts:
         at = int(np.searchsorted(self.processes, process))
         if at == len(self.processes) or self.processes[at] != process:
             return {name: values[:0] for name, values in self._columns.items()}
-        if len(self.processes) == 1:
-            return dict(self._columns)
-        rows = self._order[self._begins[at] : self._ends[at]]
+        here = slice(self._begins[at], self._ends[at])
+        rows = here if self._order is None else self._order[here]
         return {name: values[rows] for name, values in self._columns.items()}
 
 

@@ -61,14 +61,15 @@ def read_folder(
     return attach_traces(run, reduce_all(traces, names, tell)) if traces else run
 
 
-def read_traces(source: Source, *, all_processes: bool = False) -> list[Trace]:
-    """The processes that one file tells of. ``all_processes``: of a capture also those that are no ranks."""
+def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
+    """The processes that one file tells of; the options are those of `distprof.importers.nsys.read_nsys`."""
     if source.kind == "kineto":
         return [read_kineto(source.path)]
     if source.kind == "nsys":
-        return read_nsys(source.path, all_processes=all_processes)
+        return read_nsys(source.path, all_processes=all_processes, only_times=only_times)
     with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
-        return read_nsys(export_report(source.path, Path(folder)), all_processes=all_processes)
+        exported = export_report(source.path, Path(folder))
+        return read_nsys(exported, all_processes=all_processes, only_times=only_times)
 
 
 def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> list[TracedRank]:

@@ -38,7 +38,7 @@ _COUNTED = re.compile(
 elementary modules of a whole model, which have all shapes (Linear_25 is the head)."""
 _SPARSE = 1.5
 """How far apart the numbers of siblings may be, on average."""
-_LONGEST_NAME = 400
+_LONGEST_NAME, _LONGEST_WORD = 400, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def _find_families(ranges: Sequence[RangeTotal]) -> Iterator[tuple[str, list[Ran
             continue
         for match in _NUMBER.finditer(part.name[:_LONGEST_NAME]):
             before, after = part.name[: match.start()], part.name[match.end() :]
-            if not _COUNTED.search(before):
+            if not _COUNTED.search(before[-_LONGEST_WORD:]):
                 found[part.domain, f"{before}#{after}"].setdefault(int(match[0]), part)
     for (_, family), members in found.items():
         wide = max(members) - min(members) + 1
