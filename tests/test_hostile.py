@@ -22,7 +22,7 @@ from distprof.errors import DataError
 from distprof.importers.kineto import read_kineto
 from distprof.importers.limits import Limits
 from tests.hostile_files import CANARY, CORPUS, EVIL_NAMES, Hostile, make_events, write_trace
-from tests.ranks import REPOSITORY, make_environment
+from tests.ranks import make_environment
 
 ROOM_BYTES = 1 << 30
 """Addresses that a report of a small file may take beyond what the process has: threads alone reserve half of them."""
@@ -84,6 +84,7 @@ def test_the_corpus_is_large_and_every_file_has_its_own_name() -> None:
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("hostile", CORPUS, ids=lambda hostile: hostile.name.strip("/").replace("/", " "))
 def test_a_hostile_file_is_refused_in_one_line_or_reported_with_what_is_wrong(
     hostile: Hostile,
@@ -155,12 +156,22 @@ def run_bounded(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ["gzip bomb in a name", "deep lists", "a pickle as trace.json"])
 def test_a_process_of_little_memory_says_so_in_one_line_too(name: str, tmp_path: Path) -> None:
-    assert REPOSITORY.is_dir()
     (hostile,) = (item for item in CORPUS if item.name == name)
     done = run_bounded(hostile.make(tmp_path), tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("distprof: ") and "Traceback" not in done.stderr
     assert not (tmp_path / CANARY).exists()
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("name", ["a capture of garbage", "a pickle as trace.nsys-rep"])
+def test_nsys_itself_makes_nothing_of_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (hostile,) = (item for item in CORPUS if item.name == name)
+    path = hostile.make(tmp_path)
+    assert run_verb(["report", str(path), "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "nsys export made no file" in said
+    assert list_tree(tmp_path) == {path.name: path.stat().st_size}
 
 
 def test_more_events_than_the_limit_are_refused_where_the_limit_is_passed(tmp_path: Path) -> None:

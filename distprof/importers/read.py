@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import sys
@@ -53,12 +54,21 @@ def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> R
 def read_folder(
     folder: Path, names: NameMap = USUAL_NAMES, tell: Tell = _silent, *, beside: Sequence[Source] = ()
 ) -> Run:
-    """A run folder with the kernel windows in it, and other traces of the same job."""
+    """A run folder with the kernel windows in it, and other traces of the same job.
+
+    Windows that cannot be read are a warning: the run's own records do not depend on them.
+
+    Raises:
+        DataError: The run, or a trace beside it, is not readable, or they are of two jobs.
+    """
     run = read_run(folder)
     windows = folder / "kernels"
-    own = find_sources([windows]) if windows.is_dir() and any(windows.iterdir()) else []
-    traces = [*own, *beside]
-    return attach_traces(run, reduce_all(traces, names, tell)) if traces else run
+    try:
+        own = reduce_all(find_sources([windows]), names, tell) if windows.is_dir() and any(windows.iterdir()) else []
+        run = attach_traces(run, own) if own and not beside else run
+    except (DataError, OSError) as error:
+        own, run = [], dataclasses.replace(run, warnings=(*run.warnings, f"kernel windows are left out: {error}"))
+    return attach_traces(run, [*own, *reduce_all(beside, names, tell)]) if beside else run
 
 
 def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:

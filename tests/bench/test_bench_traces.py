@@ -32,7 +32,8 @@ HOLDER = """
     import subprocess, sys
     held = bytearray(b"x") * 40_000_000
     if len(sys.argv) == 1:
-        with subprocess.Popen([sys.executable, __file__, "child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen([sys.executable, __file__, "child"], **pipes) as child:
             child.stdout.readline()
             print("ready", flush=True)
             sys.stdin.read()
@@ -162,8 +163,9 @@ def test_programs_take_turns_and_memory_is_not_taken_while_timing() -> None:
         return answer(next(walls_s[command[0]]), 123 if watch else None, **more)
 
     told: list[str] = []
+    turns = ("one", "two", "two", "one", "one", "two")
     one, two = measure_programs({"one": ["one"], "two": ["two"]}, 3, told.append, run)
-    assert asked == [("one", True), ("two", True), *((name, False) for name in "one two two one one two".split())]
+    assert asked == [("one", True), ("two", True), *((name, False) for name in turns)]
     assert told == [f"  run {text}" for text in (
         "1/3  one: 1.00 s", "1/3  two: 4.00 s", "2/3  two: 4.00 s", "2/3  one: 3.00 s", "3/3  one: 8.00 s",
         "3/3  two: 5.00 s")]  # fmt: skip

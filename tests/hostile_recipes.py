@@ -1,0 +1,147 @@
+"""What hostile files are made with."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
+
+Make = Callable[[Path], Path]
+"""Makes something in a folder, and returns what to report on."""
+
+CANARY = "canary"
+"""A file of this name, beside a hostile one, says that something of it was run."""
+EVIL_NAMES = (
+    "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\x1b[31mred\x1b]0;title\x07\x1b[2J",
+    "\u202eesrever\u2066", "=cmd|' /C calc'!A0", "[bold red]markup[/] [link=file:///etc/passwd]", "", "%s%n{0}${HOME}",
+    "a\nb\rc\x00d", "javascript:alert(1)", "../../../../etc/passwd", "\\u0000'; DROP TABLE StringIds; --",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hostile:
+    """One way to attack."""
+
+    name: str
+    make: Make
+    exits: frozenset[int]
+    """Exit codes that will do."""
+    says: str
+    """Stands in the one line of a refusal, or among the report's own words."""
+
+
+def refuse(name: str, make: Make, says: str) -> Hostile:
+    """Nothing can be made of it."""
+    return Hostile(name=name, make=make, exits=frozenset({EXIT_FAILED}), says=says)
+
+
+def accept(name: str, make: Make, says: str = "") -> Hostile:
+    """The rest of it is of use."""
+    return Hostile(name=name, make=make, exits=frozenset({EXIT_OK, EXIT_PARTIAL}), says=says)
+
+
+def make_event(name: str, begin_us: Any, span_us: Any, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
+    """An event of PyTorch's profiler, on the main thread."""
+    return {"ph": "X", "cat": cat, "name": name, "pid": 10, "tid": 10, "ts": begin_us, "dur": span_us, **more}
+
+
+def make_kernel(name: str, begin_us: Any, span_us: Any, **args: Any) -> dict[str, Any]:
+    """A kernel with these arguments."""
+    return make_event(name, begin_us, span_us, "kernel", args={"device": 0, "stream": 7, **args})
+
+
+def make_events(*, steps: int = 2) -> list[dict[str, Any]]:
+    """A small, sound trace: in each step of 1 ms a launch and its kernel of 300 us."""
+    events = []
+    for step in range(steps):
+        at = 1000.0 * step
+        launch = {"correlation": step + 1}
+        events += [
+            make_event(f"ProfilerStep#{step}", at, 1000.0, "user_annotation"),
+            make_event("cudaLaunchKernel", at + 100, 10, "cuda_runtime", args=launch),
+            make_kernel("gemm", at + 200, 300, **launch),
+        ]
+    return events
+
+
+def write_trace(path: Path, events: Any, **top: Any) -> Path:
+    """A file of events, with other keys at its top in front."""
+    path.write_bytes(json.dumps({"schemaVersion": 1, **top, "traceEvents": events}).encode())
+    return path
+
+
+def of_bytes(content: bytes, name: str = "trace.json") -> Make:
+    """A file of these bytes."""
+
+    def make(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return make
+
+
+def of_events(*more: Any) -> Make:
+    """A sound trace with these events behind its own."""
+    return lambda folder: write_trace(folder / "trace.json", [*make_events(), *more])
+
+
+def of_text(old: str, new: str) -> Make:
+    """A sound trace in which a text is another one, which need not be JSON."""
+
+    def make(folder: Path) -> Path:
+        text = json.dumps({"schemaVersion": 1, "traceEvents": make_events()})
+        assert old in text
+        (folder / "trace.json").write_text(text.replace(old, new), encoding="utf-8")
+        return folder / "trace.json"
+
+    return make
+
+
+def of_ranks(*infos: dict[str, Any]) -> Make:
+    """A folder of traces, each with what it says of its rank."""
+
+    def make(folder: Path) -> Path:
+        (folder / "ranks").mkdir()
+        for number, info in enumerate(infos):
+            write_trace(folder / "ranks" / f"{chr(97 + number)}.json", make_events(), distributedInfo=info)
+        return folder / "ranks"
+
+    return make
+
+
+def of_run(text: str, rows: bytes = b"") -> Make:
+    """A run folder with this account of itself, and this file of rank 0."""
+
+    def make(folder: Path) -> Path:
+        (folder / "run" / "ranks").mkdir(parents=True)
+        (folder / "run" / "run.json").write_text(text, encoding="utf-8")
+        (folder / "run" / "ranks" / "rank-00000.jsonl").write_bytes(rows)
+        return folder / "run"
+
+    return make
+
+
+class Payload:
+    """Pickled, it makes the canary when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = str(folder / CANARY)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mknod, (self._path,)
+
+
+def of_pickle(name: str) -> Make:
+    """A pickle that does something when it is loaded, under another name."""
+
+    def make(folder: Path) -> Path:
+        (folder / name).write_bytes(pickle.dumps(Payload(folder)))
+        return folder / name
+
+    return make
