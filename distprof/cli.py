@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from distprof import __version__
-from distprof.bench.command import add_bench, run_bench
-from distprof.doctor.command import add_doctor, run_doctor
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
 from distprof.render.units import clean_text
-from distprof.report_command import add_report, run_report
-from distprof.tables_command import add_tables, run_tables
 
+VERBS = ("report", "tables", "doctor", "bench")
 LONGEST_MESSAGE = 2000
 """Letters of an error's one line: the name of a file in it may be anything."""
 
 
 def run_verb(arguments: list[str]) -> int:
     """Runs one verb and returns the exit code."""
-    options = _make_parser().parse_args(arguments)
+    asked = [verb for verb in VERBS if arguments[:1] == [verb]]
+    parser, runners = _make_parser(asked or VERBS)
+    options = parser.parse_args(arguments)
     if options.verb == "version":
         print(__version__)
         return EXIT_OK
     try:
-        if options.verb == "bench":
-            return run_bench(options)
-        if options.verb == "doctor":
-            return run_doctor(options)
-        if options.verb == "tables":
-            return run_tables(options)
-        return run_report(options)
+        return runners[options.verb](options)
     except DistprofError as error:
         print(f"distprof: {clean_text(error, LONGEST_MESSAGE)}", file=sys.stderr)
         return error.exit_code
@@ -42,16 +36,40 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _make_parser() -> argparse.ArgumentParser:
+Runner = Callable[[argparse.Namespace], int]
+
+
+def _make_parser(asked: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Runner]]:
+    """The parser of these verbs, and what runs each."""
     parser = _Parser(
         prog="distprof",
         description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
         epilog="Anything else is a training job: see distprof --help.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    add_report(verbs)
-    add_tables(verbs)
-    add_doctor(verbs)
-    add_bench(verbs)
+    runners = {verb: _add(verb, verbs) for verb in asked}
     verbs.add_parser("version", help="print the version")
-    return parser
+    return parser, runners
+
+
+def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
+    """Adds a verb. Its module is imported here and not before: those of all verbs take half a second."""
+    if verb == "report":
+        from distprof.report_command import add_report, run_report
+
+        add_report(verbs)
+        return run_report
+    if verb == "tables":
+        from distprof.tables_command import add_tables, run_tables
+
+        add_tables(verbs)
+        return run_tables
+    if verb == "doctor":
+        from distprof.doctor.command import add_doctor, run_doctor
+
+        add_doctor(verbs)
+        return run_doctor
+    from distprof.bench.command import add_bench, run_bench
+
+    add_bench(verbs)
+    return run_bench

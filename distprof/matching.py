@@ -53,12 +53,16 @@ def match_collectives(
     """
     found: list[Collectives] = []
     parted: list[_Divergence] = []
+    places = [[_find_columns(table) for table in own] for own in tables]
     for group in dict.fromkeys(info for own in tables for table in own for info in table.groups.values()):
         inside = None if group.ranks is None else frozenset(group.ranks)
         members = [place for place, rank in enumerate(ranks) if tables[place] and (inside is None or rank in inside)]
         if not members:
             continue  # a group that none of those who name it is in: damaged
-        parts = [[_cut(table, group) for table in tables[place]] for place in members]
+        parts = [
+            [_cut(table, columns.get(group, [])) for table, columns in zip(tables[place], places[place], strict=True)]
+            for place in members
+        ]
         common = functools.reduce(np.intersect1d, (_steps(own) for own in parts), axis)
         shapes: dict[Shape, int] = {}
         seen = np.stack([_number_shapes(own, common, shapes) for own in parts])
@@ -82,8 +86,18 @@ def _steps(parts: Iterable[_Part]) -> IntArray:
     return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
 
 
-def _cut(table: RankCollectives, group: GroupInfo) -> _Part:
-    columns = [column for column, issue in enumerate(table.order) if table.groups[issue.group] == group]
+def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
+    """Which collectives of the table each group has."""
+    by_code: dict[int, list[int]] = {}
+    for column, issue in enumerate(table.order):
+        by_code.setdefault(issue.group, []).append(column)
+    found: dict[GroupInfo, list[int]] = {}
+    for code, columns in by_code.items():
+        found.setdefault(table.groups[code], []).extend(columns)
+    return {group: sorted(columns) for group, columns in found.items()}
+
+
+def _cut(table: RankCollectives, columns: Sequence[int]) -> _Part:
     issues = [table.order[column] for column in columns]
     shape = tuple((issue.kind, 0 if issue.kind is CollectiveKind.OTHER else issue.size_bytes) for issue in issues)
     return _Part(table=table, columns=np.array(columns, dtype=np.int64), shape=shape)

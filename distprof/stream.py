@@ -28,6 +28,9 @@ SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_SEGMENTS = 128
 """Segments kept of one step, so that a step stays under 2 KB."""
 MAX_LINE_BYTES = 1 << 20
+FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
+"""What a rank can observe of a step while it runs: a device's collectives are seen by traces only."""
+_COLUMNS = [COLUMN[name] for name in FIELDS]
 _CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
 _TIMES = [index for name, index in COLUMN.items() if name.endswith("_ns") and name != "begin_host_ns"]
 
@@ -59,7 +62,7 @@ class StreamWriter:
         """
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         header = {"type": "header", "schema": SCHEMA, "run_id": run_id, "world_size": world_size}
-        self._append([encode_line({**header, "fields": ROW_FIELDS, "info": asdict(info)})])
+        self._append([encode_line({**header, "fields": FIELDS, "info": asdict(info)})])
         self._collectives = CollectiveLines()
         self.path = path
         """The file."""
@@ -120,7 +123,8 @@ def encode_line(record: Mapping[str, object]) -> bytes:
 
 def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object] | None = None) -> bytes:
     """One step as a line: NaN becomes null, whole numbers lose their fraction."""
-    values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in row.tolist()]
+    numbers = row[_COLUMNS].tolist()
+    values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in numbers]
     record: dict[str, object] = {"type": "step", "row": values}
     if kept is not None:
         codes = "".join(str(code) for code in kept.codes[:MAX_SEGMENTS])

@@ -9,7 +9,7 @@ import pytest
 
 from distprof.collective_lines import MAX_ORDERS, CollectiveLines, GroupInfo, Issue, StepCollectives
 from distprof.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
-from distprof.stream import StreamWriter, encode_line, read_stream
+from distprof.stream import FIELDS, StreamWriter, encode_line, read_stream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
@@ -64,7 +64,7 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path
     before = (tmp_path / "a").stat().st_size
     for step in range(512):
         row = np.arange(ROW_WIDTH) * 1e6 + 1
-        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]] = step, BEGIN_NS
+        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]], row[COLUMN["window"]] = step, BEGIN_NS, 0
         arrival_ns = [BEGIN_NS + 12_345_678 * place for place in range(number)]
         seen = StepCollectives(
             order=order, arrival_ns=arrival_ns, end_ns=[at_ns + 1_234_567 for at_ns in arrival_ns],
@@ -103,7 +103,7 @@ def test_orders_without_end_are_kept_no_more_and_a_note_says_so(tmp_path: Path) 
 )
 def test_times_that_cannot_be_are_left_out_and_the_row_is_kept(told: object, tmp_path: Path) -> None:
     write(tmp_path / "a", [make_seen(0)])
-    values = [None if np.isnan(value) else value for value in make_row(1).tolist()]
+    values = [None if np.isnan(value) else value for value in (make_row(1)[COLUMN[name]] for name in FIELDS)]
     with (tmp_path / "a").open("ab") as file:
         file.write(encode_line({"type": "step", "row": values, "collectives": told}))
     stream = read_stream(tmp_path / "a")

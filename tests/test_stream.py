@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
-from distprof.run import COLUMN, PHASES, ROW_FIELDS, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
-from distprof.stream import StreamWriter, decode_line, encode_line, read_stream
+from distprof.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
+from distprof.stream import FIELDS, StreamWriter, decode_line, encode_line, read_stream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="node-a", pid=7, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
@@ -107,12 +107,12 @@ def test_a_flipped_byte_costs_its_record_and_no_other(
 @pytest.mark.parametrize(
     "row",
     [
-        [float("nan")] * ROW_WIDTH,
-        ["x"] * ROW_WIDTH,
-        [0] * (ROW_WIDTH - 1),
-        [True] * ROW_WIDTH,
-        [2**63] * ROW_WIDTH,
-        [-1] * ROW_WIDTH,
+        [float("nan")] * len(FIELDS),
+        ["x"] * len(FIELDS),
+        [0] * (len(FIELDS) - 1),
+        [True] * len(FIELDS),
+        [2**63] * len(FIELDS),
+        [-1] * len(FIELDS),
         "row",
         None,
     ],
@@ -130,7 +130,7 @@ def test_a_newer_minor_version_is_read_and_a_newer_major_one_refused(tmp_path: P
     lines = write_file(tmp_path / "a").splitlines(keepends=True)
     header = decode_line(lines[0]) or {}
     for schema, readable in (("distprof.rank/1.9", True), ("distprof.rank/2.0", False), ("other/1.0", False)):
-        newer = {**header, "schema": schema, "fields": [*ROW_FIELDS], "info": {**header["info"], "new_fact": 1}}
+        newer = {**header, "schema": schema, "fields": [*FIELDS], "info": {**header["info"], "new_fact": 1}}
         (tmp_path / "b").write_bytes(b"".join([encode_line(newer), *lines[1:]]))
         if readable:
             assert len(read_stream(tmp_path / "b").rows) == 4
@@ -150,7 +150,7 @@ def test_garbage_is_one_line(data: bytes, tmp_path: Path) -> None:
 def test_segments_name_phases_only(tmp_path: Path) -> None:
     path = tmp_path / "a"
     whole = write_file(path, end=False)
-    values = [None if np.isnan(value) else value for value in make_row(9).tolist()]
+    values = [None if np.isnan(value) else value for value in (make_row(9)[COLUMN[name]] for name in FIELDS)]
     for bad in ([1, "9", [1]], [1, "0", [1, 2]], [1, "0", [-1]], "x", [1, str(len(PHASES)), [1]]):
         path.write_bytes(whole + encode_line({"type": "step", "row": values, "segments": bad}))
         stream = read_stream(path)

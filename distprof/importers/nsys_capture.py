@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.importers.nsys_columns import Rows, Texts, Wanted, read_columns
+from distprof.importers.nsys_columns import Rows, Texts, Wanted, is_repeated, pick, read_columns, repeat
 from distprof.importers.nsys_database import Database
 from distprof.importers.nsys_names import Names, number_values
 from distprof.trace import UNKNOWN, ActivityKind, CopyKind, IntArray, RangeStyle
@@ -107,8 +107,8 @@ def read_capture(database: Database, *, only_times: bool = False) -> Capture:
     wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
     with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for numbers that are none
-        tables = list(pool.map(lambda one: read_columns(database, one), wanted))
-    read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
+        tables = pool.map(lambda one: read_columns(database, one), wanted)
+        read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
     return _Assembly(database, read).assemble()
 
 
@@ -117,9 +117,9 @@ def _skim(wanted: Wanted) -> Wanted:
 
 
 class _Assembly:
-    """Makes one capture of the tables that were read."""
+    """Makes one capture of the tables that were read, and lets go of each when it has its columns."""
 
-    def __init__(self, database: Database, read: Mapping[str, Rows]) -> None:
+    def __init__(self, database: Database, read: dict[str, Rows]) -> None:
         self._database, self._read = database, read
         nvtx = read.get(NVTX_TABLE.table)
         self._names = Names(database, nvtx.texts if nvtx else Texts(database.limits))
@@ -155,37 +155,37 @@ class _Assembly:
         sound &= columns["process"] >= 0
         if wrong := len(sound) - int(np.count_nonzero(sound)):
             self._notes.append(f"{wrong:,} rows of {table}: they end before they begin, or at no possible time")
-            return {name: values[sound] for name, values in columns.items()}
+            return pick(columns, sound)
         return columns
 
     def _activities(self, wanted: Wanted) -> Columns:
-        rows = self._read.get(wanted.table)
+        rows = self._read.pop(wanted.table, None)
         if rows is None:
             return _make_none("kind device stream size_bytes copy pageable correlation")
         count = len(rows["start"])
-        unknown = np.full(count, UNKNOWN)
+        unknown = repeat(UNKNOWN, count)
         columns = {
             "begin_ns": rows["start"], "end_ns": rows["end"], "process": rows["globalPid"] >> 24,
-            "size_bytes": rows.columns.get("bytes", unknown), "copy": np.full(count, CopyKind.NONE.value),
+            "size_bytes": rows.columns.get("bytes", unknown), "copy": repeat(CopyKind.NONE, count),
             "pageable": unknown, **{name: rows[name] for name in _WHERE},
         }  # fmt: skip
         kind = wanted.table.removeprefix(CUPTI)
         if kind == "KERNEL":
             columns |= {
                 "name": self._names.find(rows["demangledName"]),
-                "kind": np.full(count, ActivityKind.KERNEL.value),
+                "kind": repeat(ActivityKind.KERNEL, count),
             }
         elif kind == "MEMCPY":
             columns |= self._describe_copies(rows)
         elif kind == "MEMSET":
-            name = np.full(count, self._names.add("[CUDA memset]"))
-            columns |= {"name": name, "kind": np.full(count, ActivityKind.MEMSET.value)}
+            name = repeat(self._names.add("[CUDA memset]"), count)
+            columns |= {"name": name, "kind": repeat(ActivityKind.MEMSET, count)}
         else:
             graphs, which = number_values(rows["graph"])
             numbers = [
                 self._names.add("CUDA graph" if one == UNKNOWN else f"CUDA graph {one}") for one in graphs.tolist()
             ]
-            columns |= {"name": np.array(numbers, np.int64)[which], "kind": np.full(count, ActivityKind.GRAPH.value)}
+            columns |= {"name": np.array(numbers, np.int64)[which], "kind": repeat(ActivityKind.GRAPH, count)}
         return self._keep_sound(wanted.table, columns)
 
     def _describe_copies(self, rows: Rows) -> Columns:
@@ -204,13 +204,13 @@ class _Assembly:
         pageable = np.where((ends == PAGEABLE).any(axis=0), 1, np.where((ends == UNKNOWN).any(axis=0), UNKNOWN, 0))
         return {
             "name": np.array(names, np.int64)[which],
-            "kind": np.full(len(copy), ActivityKind.MEMCPY.value),
+            "kind": repeat(ActivityKind.MEMCPY, len(copy)),
             "copy": copy,
             "pageable": np.where(np.isin(copy, ON_DEVICE), 0, pageable),
         }
 
     def _calls(self, wanted: Wanted) -> Columns:
-        rows = self._read.get(wanted.table)
+        rows = self._read.pop(wanted.table, None)
         if rows is None:
             return _make_none("thread correlation")
         columns = {
@@ -228,7 +228,7 @@ class _Assembly:
 
     def _nvtx(self) -> tuple[Columns, Columns, Columns]:
         """Ranges, marks and domains."""
-        rows = self._read.get(NVTX_TABLE.table)
+        rows = self._read.pop(NVTX_TABLE.table, None)
         if rows is None:
             none = _make_none("style thread payload end_thread domain")
             return none, dict(none), dict(none)
@@ -238,13 +238,12 @@ class _Assembly:
         columns = {
             "begin_ns": rows["start"], "end_ns": rows["end"], "name": name, "kind": kind, "payload": rows["payload"],
             "domain": np.maximum(rows["domain"], 0), **_split_thread(rows["globalTid"]),
-            "end_thread": np.where(rows["end_thread"] == rows["globalTid"], UNKNOWN, rows["end_thread"]),
+            "end_thread": _find_others(rows["end_thread"], rows["globalTid"]),
         }  # fmt: skip
         ranges = self._keep_sound("NVTX_EVENTS", _take(columns, np.isin(kind, list(STYLES))), open_ended=True)
         ranges["style"] = np.where(
             np.isin(ranges["kind"], (60, 71)), RangeStyle.START_END.value, RangeStyle.PUSH_POP.value
         )
-        ranges["end_thread"] = np.where(ranges["end_thread"] == UNKNOWN, UNKNOWN, ranges["end_thread"] & 0xFFFFFF)
         ranges["end_ns"] = self._reopen(ranges["end_ns"])
         return ranges, _take(columns, np.isin(kind, MARKS)), _take(columns, kind == DOMAIN)
 
@@ -260,8 +259,15 @@ def _split_thread(threads: IntArray) -> Columns:
     return {"thread": threads & 0xFFFFFF, "process": threads >> 24}
 
 
+def _find_others(end_threads: IntArray, threads: IntArray) -> IntArray:
+    """Where a range was closed on another thread than its own, which; -1: on its own."""
+    if is_repeated(end_threads, UNKNOWN):
+        return end_threads
+    return np.where((end_threads == threads) | (end_threads == UNKNOWN), UNKNOWN, end_threads & 0xFFFFFF)
+
+
 def _take(columns: Columns, rows: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Columns:
-    return dict(columns) if rows.all() else {name: values[rows] for name, values in columns.items()}
+    return dict(columns) if rows.all() else pick(columns, rows)
 
 
 def _make_none(names: str) -> Columns:
@@ -270,6 +276,12 @@ def _make_none(names: str) -> Columns:
 
 def _join(parts: Iterable[Columns]) -> Columns:
     filled = [part for part in parts if len(part["begin_ns"])] or [next(iter(parts))]
-    return (
-        filled[0] if len(filled) == 1 else {name: np.concatenate([part[name] for part in filled]) for name in filled[0]}
-    )
+    return filled[0] if len(filled) == 1 else {name: _append([part[name] for part in filled]) for name in filled[0]}
+
+
+def _append(columns: Sequence[IntArray]) -> IntArray:
+    """One behind the other; of the same value again and again it stays one that takes no memory."""
+    first = int(columns[0][0])
+    if all(is_repeated(column, first) for column in columns):
+        return repeat(first, sum(map(len, columns)))
+    return np.concatenate(columns)

@@ -102,45 +102,46 @@ class _Reader:
         self._dropped = 0
 
     def read(self) -> Rows:
-        parts = self._read_pages()
-        if parts is None:
+        columns = self._read_pages()
+        if columns is None:
             self._texts = Texts(self._database.limits)
             parts = [self._read_fast(*chunk) or self._read_slowly(*chunk) for chunk in self._find_chunks()]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
         names = [*self._wanted.needed, *self._wanted.optional, *([self._wanted.text] if self._wanted.text else [])]
-        rows = sum(len(part[self._wanted.needed[0]]) for part in parts)
-        columns = {
-            name: np.concatenate([part[name] for part in parts])
-            if parts and name in parts[0]
-            else np.full(rows, UNKNOWN)
-            for name in names
-        }
+        rows = len(next(iter(columns.values()), ()))
+        unknown = repeat(UNKNOWN, rows)
+        columns = {name: columns.get(name, unknown) for name in names}
         return Rows(columns=columns, texts=self._texts, dropped=self._dropped)
 
-    def _read_pages(self) -> list[dict[str, IntArray]] | None:
+    def _read_pages(self) -> dict[str, IntArray] | None:
         """Everything past SQLite; None: the table is too unusual for that."""
         table, needed = self._wanted.table, self._wanted.needed
         places = self._database.find_places(self._base, table)
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
         known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
         wanted = sorted({place for several in known.values() for place in several})
-        parts = []
+        rows, at = self._database.count(self._base, table), 0
+        names = [name for name, several in known.items() if several] + ([self._text] if self._text else [])
+        columns = {name: np.empty(rows, np.int64) for name in names}
         try:
             with self._database.path.open("rb", buffering=0) as file:
                 root = self._database.find_root(table)
                 for block in Pages(file.fileno()).read(root, wanted, places[self._text] if self._text else None):
                     if any(block.has_null[wanted.index(known[name][0])] for name in needed):
                         return None
-                    column = dict(zip(wanted, block.columns, strict=True))
-                    part = {
-                        name: _coalesce([column[at] for at in several]) for name, several in known.items() if several
-                    }
+                    values = dict(zip(wanted, block.columns, strict=True))
+                    here = slice(at, at + len(block.columns[0]))
+                    at = here.stop
+                    if at > rows:
+                        return None
+                    for name, several in known.items():
+                        if several:
+                            columns[name][here] = _coalesce([values[place] for place in several])
                     if self._text and block.has_text is not None:
-                        part[self._text] = self._place_texts(block.has_text, block.texts)
-                    parts.append(part)
+                        columns[self._text][here] = self._place_texts(block.has_text, block.texts)
         except (Unusual, OSError, KeyError):
             return None
-        rows = sum(len(part[needed[0]]) for part in parts)
-        return parts if rows == self._database.count(self._base, table) else None
+        return columns if at == rows else None
 
     def _find_chunks(self) -> Iterator[tuple[int, int]]:
         """First and last row number; numbers may have gaps of any size."""
@@ -208,6 +209,25 @@ class _Reader:
         return {
             name: table[:, place] for place, name in enumerate([*self._values, *([self._text] if self._text else [])])
         }
+
+
+def repeat(value: int, count: int) -> IntArray:
+    """A column of one value, which takes no memory and cannot be written to."""
+    return np.broadcast_to(np.int64(value), count)
+
+
+def is_repeated(column: IntArray, value: int) -> bool:
+    """Whether `repeat` made the column, of this value."""
+    return column.strides == (0,) and len(column) > 0 and int(column[0]) == value
+
+
+def pick(columns: Mapping[str, IntArray], rows: npt.NDArray[np.bool_] | IntArray) -> dict[str, IntArray]:
+    """These rows of all columns, by mask or by place; columns of one value stay as they are made by `repeat`."""
+    count = int(np.count_nonzero(rows)) if rows.dtype == bool else len(rows)
+    return {
+        name: repeat(int(values[0]), count) if len(values) and values.strides == (0,) else values[rows]
+        for name, values in columns.items()
+    }
 
 
 def _coalesce(columns: Sequence[IntArray]) -> IntArray:

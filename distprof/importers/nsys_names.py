@@ -24,8 +24,9 @@ def number_values(values: IntArray) -> tuple[IntArray, IntArray]:
         different, which = np.unique(values, return_inverse=True)
         return different, which
     there = np.zeros(int(values.max()) - low + 1, bool)
-    there[values - low] = True
-    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[values - low]
+    at = values - low
+    there[at] = True
+    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[at]
 
 
 class Names:

@@ -8,6 +8,7 @@ import numpy as np
 
 from distprof.errors import DataError
 from distprof.importers.nsys_capture import Capture, Columns
+from distprof.importers.nsys_columns import pick
 from distprof.importers.nsys_database import Database
 from distprof.importers.nsys_heads import Heads
 from distprof.importers.nsys_names import DENSE, number_values
@@ -61,8 +62,9 @@ class _Parts:
         if at == len(self.processes) or self.processes[at] != process:
             return {name: values[:0] for name, values in self._columns.items()}
         here = slice(self._begins[at], self._ends[at])
-        rows = here if self._order is None else self._order[here]
-        return {name: values[rows] for name, values in self._columns.items()}
+        if self._order is not None:
+            return pick(self._columns, self._order[here])
+        return {name: values[here] for name, values in self._columns.items()}
 
 
 def _build(
@@ -115,8 +117,7 @@ def _sort(columns: Columns) -> Columns:
     begin_ns = columns["begin_ns"]
     if np.all(begin_ns[1:] >= begin_ns[:-1]):
         return columns
-    order = np.argsort(begin_ns, kind="stable")
-    return {name: values[order] for name, values in columns.items()}
+    return pick(columns, np.argsort(begin_ns, kind="stable"))
 
 
 def _sort_nested(columns: Columns) -> Columns:
@@ -125,8 +126,7 @@ def _sort_nested(columns: Columns) -> Columns:
     if np.all(begin_ns[1:] > begin_ns[:-1]):
         return columns
     end_ns = np.where(columns["end_ns"] == UNKNOWN, np.iinfo(np.int64).max, columns["end_ns"])
-    order = np.lexsort((-end_ns, begin_ns))
-    return {name: values[order] for name, values in columns.items()}
+    return pick(columns, np.lexsort((-end_ns, begin_ns)))
 
 
 def _find_calls(wanted: IntArray, correlations: IntArray) -> IntArray:

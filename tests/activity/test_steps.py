@@ -68,6 +68,19 @@ def test_steps_without_numbers_are_counted_and_warm_up_is_known_by_the_range_aro
     assert is_warmup("Warm-Up phase") and not is_warmup("warmer")
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_warm_up_is_what_lies_in_any_of_its_ranges_however_they_overlap(seed: int) -> None:
+    made, draw = MadeTrace(), np.random.default_rng(seed)
+    warm = [(int(begin), int(begin + lasts)) for begin, lasts in draw.integers(0, 300, (4, 2))]
+    steps = [(begin, begin + 20) for begin in range(0, 600, 25)]
+    for begin_ns, end_ns in warm:
+        made.range("warmup", begin_ns, end_ns)
+    for number, (begin_ns, end_ns) in enumerate(steps):
+        made.range(f"ProfilerStep#{number}", begin_ns, end_ns)
+    by_loops = [any(first <= begin and end <= last for first, last in warm) for begin, end in steps]
+    assert find_steps(made.build(), USUAL).warmup.tolist() == by_loops and True in by_loops
+
+
 def test_steps_come_from_the_thread_with_most_of_them() -> None:
     made = MadeTrace()
     for number in range(3):
