@@ -10,6 +10,7 @@ from itertools import zip_longest
 import numpy as np
 
 from distprof.collective_lines import GroupInfo, RankCollectives
+from distprof.rank_names import name_ranks
 from distprof.run import CollectiveKind, Collectives, FloatArray, IntArray, Phase
 
 Shape = tuple[tuple[CollectiveKind, int], ...]
@@ -154,7 +155,7 @@ def _describe(said: Sequence[tuple[int, Shape]]) -> str:
             by_item: dict[tuple[CollectiveKind, int] | None, list[int]] = {}
             for (rank, _), item in zip(said, items, strict=True):
                 by_item.setdefault(item, []).append(rank)
-            parts = [f"{_name(item)} on {_name_ranks(ranks)}" for item, ranks in by_item.items()]
+            parts = [f"{_name(item)} on {name_ranks(ranks, most=_SHOWN_RANGES)}" for item, ranks in by_item.items()]
             return f"collective {place}, counted from 0, is {' and '.join(parts)}"
     raise AssertionError("shapes that differ have a first difference")
 
@@ -164,18 +165,6 @@ def _name(item: tuple[CollectiveKind, int] | None) -> str:
         return "missing"
     kind, size_bytes = item
     return "of another kind" if kind is CollectiveKind.OTHER else f"{kind} of {size_bytes} B"
-
-
-def _name_ranks(ranks: Sequence[int]) -> str:
-    ends: list[list[int]] = []
-    for rank in ranks:
-        if ends and ends[-1][1] == rank - 1:
-            ends[-1][1] = rank
-        else:
-            ends.append([rank, rank])
-    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ends[:_SHOWN_RANGES])
-    more = ", ..." if len(ends) > _SHOWN_RANGES else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 def _warn(parted: Sequence[_Divergence]) -> tuple[str, ...]:

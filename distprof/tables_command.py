@@ -15,11 +15,11 @@ from distprof.activity.phase_names import NameMap
 from distprof.activity.projection import PROJECTIONS, project
 from distprof.activity.steps import find_steps
 from distprof.activity.tables import TABLES, Table, make_table
-from distprof.analyze.coverage import name_ranks
 from distprof.errors import EXIT_OK, DataError, UsageError
 from distprof.folder import write_whole
 from distprof.importers.read import read_traces
 from distprof.importers.sources import Source, find_sources
+from distprof.rank_names import name_ranks
 from distprof.render.tables import render_table, write_csv
 from distprof.render.units import clean_text
 from distprof.trace import IntArray, Trace

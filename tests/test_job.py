@@ -66,8 +66,6 @@ def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path
     ("overrides", "extra_phases"),
     [
         ((), set()),
-        (("strategy=fsdp",), {"all_gather"}),
-        (("strategy=accelerate",), set()),
         (("strategy=fsdp", "train.grad_accum=3", "train.precision=bf16"), {"all_gather"}),
         (("data=text", "train.grad_accum=4", "train.precision=bf16"), set()),
         (("strategy=accelerate", "train.grad_accum=2", "train.activation_checkpointing=true"), set()),

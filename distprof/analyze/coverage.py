@@ -9,6 +9,7 @@ import numpy as np
 from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.cycles import Cycles
 from distprof.analyze.sources import list_sources
+from distprof.rank_names import name_ranks
 from distprof.report import Coverage
 from distprof.run import KINDS, TRACED, Clock
 
@@ -46,19 +47,6 @@ def report_coverage(
         sources=tuple(list_sources(basis, timings, cycles)),
         notes=tuple(dict.fromkeys([*_note_basis(basis, timings, headline), *_collect_notes(basis)])),
     )
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """A set of ranks in few words: ``rank 3``, ``ranks 0-2, 7``."""
-    ordered = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    names = ", ".join("-".join(map(str, ends)) for ends in runs)
-    return f"rank {names}" if len(ordered) == 1 else f"ranks {names}"
 
 
 def _is_complete(basis: Basis, planned: int | None) -> bool:

@@ -14,6 +14,7 @@ from distprof.activity.traced_rank import TracedRank
 from distprof.errors import DataError
 from distprof.importers.align import align_clocks
 from distprof.matching import match_collectives
+from distprof.rank_names import name_ranks
 from distprof.run import (
     COLUMN,
     TRACED,
@@ -124,10 +125,9 @@ def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
 
 
 def _say_incomparable(strangers: Sequence[int], first: int) -> str:
-    some = ", ".join(map(str, strangers[:8])) + (", ..." if len(strangers) > 8 else "")
     return (
-        f"clocks of rank {some} and rank {first} are not compared: too few collectives that both leave together, so "
-        "nothing is said about waiting between them"
+        f"the clocks of {name_ranks(strangers, most=8)} and of rank {first} are not compared: too few collectives that "
+        "both leave together, so nothing is said about waiting between them"
     )
 
 

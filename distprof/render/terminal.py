@@ -9,7 +9,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from distprof.analyze.coverage import name_ranks
+from distprof.rank_names import name_ranks
 from distprof.render.activity import is_traced
 from distprof.render.activity_terminal import show_findings, tabulate_activity, tabulate_checks
 from distprof.render.overhead import describe_overhead

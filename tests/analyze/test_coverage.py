@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.coverage import name_ranks
+from distprof.rank_names import name_ranks
 from distprof.report import Coverage
 from distprof.run import Run
 from distprof.simulate import SimulatedJob, simulate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.coverage import name_ranks
 from distprof.rank_activity import Category, KernelTotal, RankActivity
+from distprof.rank_names import name_ranks
 from distprof.run import Run
 
 Result = Finding | NotChecked | None
