@@ -64,8 +64,8 @@ def test_a_shadow_step_has_a_step_time_and_no_phases() -> None:
     row = pack_row(shadow, memory_bytes=1, memory_peak_bytes=2)
     measured = {name for name, column in COLUMN.items() if np.isfinite(row[column])}
     assert measured == {
-        "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns", "loss",
-        "memory_bytes", "memory_peak_bytes",
+        "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
+        "loss", "memory_bytes", "memory_peak_bytes",
     }  # fmt: skip
     assert row[COLUMN["shadow"]] == 1 and pack_row(plain, memory_bytes=1, memory_peak_bytes=2)[COLUMN["shadow"]] == 0
 
