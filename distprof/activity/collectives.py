@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from distprof.activity.device import code_collectives
+from distprof.activity.device_clock import find_collectives, launch_times
 from distprof.activity.intervals import measure_within, subtract, unite
 from distprof.activity.partition import Segments
-from distprof.activity.steps import Steps, find_collectives, launch_times
+from distprof.activity.steps import Steps
 from distprof.collective_lines import MAX_ORDERS, GroupInfo, Issue, Order, RankCollectives
 from distprof.run import KINDS, PHASES, Phase
 from distprof.trace import IntArray, Trace

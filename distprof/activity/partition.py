@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.activity.phase_names import OWN_DOMAIN, NameMap
-from distprof.activity.steps import BoolArray, DeviceClock, Steps
+from distprof.activity.device_clock import DeviceClock
+from distprof.activity.phase_names import NameMap
+from distprof.activity.steps import Steps, is_own, judge_ranges
 from distprof.run import PHASE_CODE, PHASES, FloatArray, Phase
 from distprof.trace import UNKNOWN, IntArray, RangeStyle, Trace
 
-MAX_PHASE_RANGES = 200_000
+MAX_PHASE_RANGES = 100_000
 """Ranges that stand for phases; of what goes beyond, nothing is said but how many there were."""
 OTHER = PHASE_CODE[Phase.OTHER]
 
@@ -50,9 +51,10 @@ def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> Segments:
     Ranges on the thread that runs the steps count, and distprof's own marks on any thread.
     """
     ranges = trace.ranges
-    code = _find_codes(trace, names)
-    here = (ranges.thread == steps.thread) | ((ranges.style == RangeStyle.START_END) & _is_own(trace))
-    rows = np.flatnonzero((code >= 0) & here & (ranges.end_ns >= 0))
+    code = judge_ranges(trace, names.find_phase)
+    marks = (ranges.style == RangeStyle.START_END) & (judge_ranges(trace, is_own) == 1)
+    here = (ranges.thread == steps.thread) | marks
+    rows = np.flatnonzero((code >= 0) & here & (ranges.end_ns != UNKNOWN))
     left_out = max(0, len(rows) - MAX_PHASE_RANGES)
     rows = rows[:MAX_PHASE_RANGES]
     ends = [steps.begin_ns, steps.end_ns, ranges.begin_ns[rows], ranges.end_ns[rows]]
@@ -69,20 +71,6 @@ def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> Segments:
 def place_on_device(segments: Segments, clock: DeviceClock) -> IntArray:
     """The segments' borders on the device's timeline, ns, ``[num_segments + 1]``."""
     return clock.read(segments.border_ns)
-
-
-def _find_codes(trace: Trace, names: NameMap) -> IntArray:
-    ranges = trace.ranges
-    keys = (ranges.name << 32) | np.maximum(ranges.domain, 0)
-    distinct, place = np.unique(keys, return_inverse=True)
-    found = [names.find_phase(trace.names[key & 0xFFFFFFFF], trace.names[key >> 32]) for key in distinct.tolist()]
-    codes: IntArray = np.array(found, dtype=np.int64)[place.reshape(-1)]
-    return codes
-
-
-def _is_own(trace: Trace) -> BoolArray:
-    codes = [code for code in np.unique(trace.ranges.domain).tolist() if code >= 0 and trace.names[code] == OWN_DOMAIN]
-    return np.isin(trace.ranges.domain, np.array(codes, dtype=np.int64))
 
 
 def _paint(painted: IntArray, border_ns: IntArray, begin_ns: IntArray, end_ns: IntArray, code: IntArray) -> None:

@@ -26,6 +26,7 @@ _USUAL: Mapping[Phase, str] = {
 _PATTERNS = {phase: re.compile(pattern) for phase, pattern in _USUAL.items()}
 _STEP = re.compile(r"profilerstep (\d+)|((profiled|train(ing)?) )?(step|iter(ation)?)( (\d+))?")
 _WARMUP = re.compile(r"warm ?up( .*)?|.* warm ?up")
+NO_STEP = -2
 LONGEST_NAME = 200
 """Longer names are code or data, not labels."""
 
@@ -50,16 +51,16 @@ class NameMap:
         plain = _simplify(name)
         return next((PHASE_CODE[phase] for phase, pattern in _PATTERNS.items() if pattern.fullmatch(plain)), -1)
 
-    def find_step(self, domain: str, name: str) -> int | None:
-        """The number in the name of a range that is a step, -1 where it has none; None: it is no step."""
+    def find_step(self, domain: str, name: str) -> int:
+        """The number in the name of a range that is a step, -1 where it has none; `NO_STEP`: it is no step."""
         if self.step is not None:
             digits = re.findall(r"\d+", name)
-            return (int(digits[-1][:18]) if digits else -1) if fnmatchcase(name, self.step) else None
+            return (int(digits[-1][:18]) if digits else -1) if fnmatchcase(name, self.step) else NO_STEP
         if domain == OWN_DOMAIN:
-            return -1 if name == "step" else None
+            return -1 if name == "step" else NO_STEP
         found = _STEP.fullmatch(_simplify(name))
         if found is None:
-            return None
+            return NO_STEP
         number = found[1] or found[8]
         return int(number[:18]) if number else -1
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.activity.device import code_collectives, measure_kinds
+from distprof.activity.device_clock import DeviceClock, find_collectives, launch_times
 from distprof.activity.intervals import Intervals, join, measure_within, subtract, unite
 from distprof.activity.partition import Segments, place_on_device
-from distprof.activity.steps import DeviceClock, Steps, find_collectives, launch_times
+from distprof.activity.steps import Steps
 from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
 from distprof.trace import UNKNOWN, IntArray, Trace
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.activity.collectives import list_collectives
+from distprof.activity.device_clock import find_device_clock
 from distprof.activity.partition import MAX_PHASE_RANGES, Segments, partition_steps
 from distprof.activity.phase_names import NameMap
 from distprof.activity.reduce import reduce_trace
 from distprof.activity.rows import device_windows, fill_rows
-from distprof.activity.steps import Steps, find_device_clock, find_steps
+from distprof.activity.steps import Steps, find_steps
 from distprof.collective_lines import RankCollectives
 from distprof.rank_activity import RankActivity
 from distprof.run import ROW_WIDTH, FloatArray

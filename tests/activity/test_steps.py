@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.activity.phase_names import NameMap, is_warmup
-from distprof.activity.steps import find_device_clock, find_steps
+from distprof.activity.device_clock import find_device_clock
+from distprof.activity.phase_names import NO_STEP, NameMap, is_warmup
+from distprof.activity.steps import find_steps
 from distprof.run import PHASE_CODE, Phase
 from tests.activity.made_traces import MadeTrace
 
@@ -38,11 +39,11 @@ def test_what_the_user_says_goes_before_the_usual_names() -> None:
     names = NameMap(phases=((Phase.DATA, "forward*"),), step="chunk*")
     assert names.find_phase("", "forward_pass") == PHASE_CODE[Phase.DATA]
     assert names.find_step("", "chunk 12 of 99") == 99
-    assert names.find_step("", "ProfilerStep#3") is None
+    assert names.find_step("", "ProfilerStep#3") == NO_STEP
 
 
 def test_numbers_of_any_length_are_no_danger() -> None:
-    assert USUAL.find_step("", "ProfilerStep#" + "9" * 5_000) in (None, int("9" * 18))
+    assert USUAL.find_step("", "ProfilerStep#" + "9" * 5_000) in (NO_STEP, int("9" * 18))
 
 
 def test_the_profilers_steps_go_before_anybodys_and_distprofs_before_both() -> None:

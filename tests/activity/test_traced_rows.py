@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distprof.activity.device_clock import find_device_clock
 from distprof.activity.partition import partition_steps
 from distprof.activity.phase_names import NameMap
 from distprof.activity.rows import fill_rows
-from distprof.activity.steps import find_device_clock, find_steps
+from distprof.activity.steps import find_steps
 from distprof.run import COLUMN, PHASES, FloatArray, Phase
 from distprof.trace import RangeStyle, Trace
 from tests.activity.made_jobs import BACKWARD_NS, FORWARD_NS, LAUNCH_NS, MS, OPTIMIZER_NS, TRANSFER_NS, make_job
