@@ -17,6 +17,12 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 
 UNKNOWN = -1
+OWN_DOMAIN = "distprof"
+"""The NVTX domain of distprof's own ranges, which carry the phase's own name and the step as payload."""
+OWN_PREFIX = "distprof."
+"""What the names of distprof's own annotations in a kernel window begin with."""
+OWN_MEASURED = "measured"
+"""The own range over the measured steps, which a tool may be told to capture; no phase and no step."""
 
 
 class ActivityKind(enum.IntEnum):

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from distprof.run import PHASE_CODE, Phase
-
-OWN_DOMAIN = "distprof"
-"""The NVTX domain of distprof's own ranges, which carry the phase's own name and the step as payload."""
-OWN_PREFIX = "distprof."
-"""What the names of distprof's own annotations in a kernel window begin with."""
+from distprof.trace import OWN_DOMAIN, OWN_PREFIX
 
 _USUAL: Mapping[Phase, str] = {
     Phase.DATA: r"enumerate dataloader .* next|data ?load(ing|er)?|load ?(data|batch)|(get|next|fetch) ?batch|data",

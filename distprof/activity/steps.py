@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.activity.phase_names import NO_STEP, OWN_DOMAIN, NameMap, is_warmup
-from distprof.trace import UNKNOWN, IntArray, Trace
+from distprof.activity.phase_names import NO_STEP, NameMap, is_warmup
+from distprof.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, IntArray, Trace
 
 BoolArray = npt.NDArray[np.bool_]
 MAX_STEPS = 1_000_000
-MEASURED = "measured"
-"""What distprof calls the range over its measured steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def _find_warmup(trace: Trace, begin_ns: IntArray, end_ns: IntArray) -> BoolArra
     ranges = trace.ranges
     over = np.flatnonzero((judge_ranges(trace, lambda _, name: is_warmup(name)) == 1) & (ranges.end_ns != UNKNOWN))
     warm: BoolArray = _reach(ranges.begin_ns[over], ranges.end_ns[over], begin_ns) >= end_ns
-    rows = np.flatnonzero(judge_ranges(trace, lambda domain, name: domain == OWN_DOMAIN and name == MEASURED))
+    rows = np.flatnonzero(judge_ranges(trace, lambda domain, name: domain == OWN_DOMAIN and name == OWN_MEASURED))
     if not len(rows):
         return warm
     over_ns = np.where(ranges.end_ns[rows] != UNKNOWN, ranges.end_ns[rows], np.iinfo(np.int64).max)

@@ -11,9 +11,8 @@ from distprof.importers.limits import MAX_WORLD
 from distprof.importers.nsys_capture import Capture, Columns
 from distprof.importers.nsys_database import Database
 from distprof.importers.nsys_names import number_values
-from distprof.trace import IntArray, TraceHead
+from distprof.trace import OWN_DOMAIN, IntArray, TraceHead
 
-OWN_DOMAIN = "distprof"
 MARK = re.compile(r"rank=(\d{1,9}) world=(\d{1,9}) host=(.*) pid=\d{1,10}")
 BY_MARK = "the mark of distprof"
 BY_ORDER = "process order"

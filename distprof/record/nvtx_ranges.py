@@ -1,6 +1,6 @@
 """The phases and modules as NVTX ranges, for tools that listen from outside.
 
-Domain `DOMAIN`, one category per phase, the step number as payload and never in the message. Nothing here is built
+Domain `OWN_DOMAIN`, one category per phase, the step number as payload and never in the message. Nothing here is built
 when no tool listens, so that it is free then. The module-level functions of the ``nvtx`` package are used: its
 domain objects differ between the releases that matter.
 """
@@ -12,10 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distprof.run import PHASES
-
-DOMAIN = "distprof"
-MEASURED = "measured"
-"""The range over all measured steps, which a tool may be told to capture; no phase and no step."""
+from distprof.trace import OWN_DOMAIN, OWN_MEASURED
 
 
 def tool_listens(environment: Mapping[str, str] = os.environ) -> bool:
@@ -40,11 +37,11 @@ class NvtxRanges:
 
     def name_rank(self) -> None:
         """Marks who this process is: once at the start, and again inside a capture that began later."""
-        self._nvtx.mark(self._name, domain=DOMAIN, category="meta")
+        self._nvtx.mark(self._name, domain=OWN_DOMAIN, category="meta")
 
     def begin_measured(self) -> None:
         """Opens the range over the measured steps."""
-        self._measured = self._nvtx.start_range(MEASURED, domain=DOMAIN, category="meta")
+        self._measured = self._nvtx.start_range(OWN_MEASURED, domain=OWN_DOMAIN, category="meta")
 
     def end_measured(self) -> None:
         """Closes the range over the measured steps, if it is open."""
@@ -55,25 +52,25 @@ class NvtxRanges:
     def step(self, step: int) -> None:
         """Opens the range of a step."""
         self._step, self._depth = step, 0
-        self._nvtx.push_range("step", domain=DOMAIN, category="step", payload=step)
+        self._nvtx.push_range("step", domain=OWN_DOMAIN, category="step", payload=step)
 
     def enter(self, code: int) -> None:
         """Opens the range of a phase."""
         self._depth += 1
-        self._nvtx.push_range(PHASES[code].value, domain=DOMAIN, category=PHASES[code].value, payload=self._step)
+        self._nvtx.push_range(PHASES[code].value, domain=OWN_DOMAIN, category=PHASES[code].value, payload=self._step)
 
     def exit(self) -> None:
         """Closes the range of a phase, and a mark left open inside it."""
         self.end_mark()
         if self._depth > 0:
             self._depth -= 1
-            self._nvtx.pop_range(domain=DOMAIN)
+            self._nvtx.pop_range(domain=OWN_DOMAIN)
 
     def begin_mark(self, code: int) -> None:
         """Opens the range of exposed communication inside a phase."""
         self.end_mark()
         name = PHASES[code].value
-        self._open_mark = self._nvtx.start_range(name, domain=DOMAIN, category=name, payload=self._step)
+        self._open_mark = self._nvtx.start_range(name, domain=OWN_DOMAIN, category=name, payload=self._step)
 
     def end_mark(self) -> None:
         """Closes the range that `begin_mark` opened, if it is open."""
@@ -85,15 +82,15 @@ class NvtxRanges:
         """Closes whatever the step left open, and the step."""
         while self._depth > 0:
             self.exit()
-        self._nvtx.pop_range(domain=DOMAIN)
+        self._nvtx.pop_range(domain=OWN_DOMAIN)
 
     def module_hooks(self, name: str) -> tuple[Any, Any]:
         """A forward pre-hook and a forward hook that show a module as a range called ``name``."""
 
         def open_range(*_: Any) -> None:
-            self._nvtx.push_range(name, domain=DOMAIN, category="module", payload=self._step)
+            self._nvtx.push_range(name, domain=OWN_DOMAIN, category="module", payload=self._step)
 
         def close_range(*_: Any) -> None:
-            self._nvtx.pop_range(domain=DOMAIN)
+            self._nvtx.pop_range(domain=OWN_DOMAIN)
 
         return open_range, close_range

@@ -8,9 +8,7 @@ from torch.profiler import record_function
 
 from distprof.record.instruments import PhaseRanges
 from distprof.run import PHASES
-
-PREFIX = "distprof."
-"""What the names of phases begin with: ``distprof.forward``. Steps are ``ProfilerStep#N``, as everybody reads them."""
+from distprof.trace import OWN_PREFIX
 
 
 class TraceRanges:
@@ -38,7 +36,7 @@ class TraceRanges:
         """Opens the annotation of a phase."""
         if self._outer is not None:
             self._outer.enter(code)
-        self._push(PREFIX + PHASES[code])
+        self._push(OWN_PREFIX + PHASES[code])
 
     def exit(self) -> None:
         """Closes the annotation of a phase, and of a mark left open inside it."""
@@ -54,7 +52,7 @@ class TraceRanges:
             self._outer.begin_mark(code)
         self._close_mark()
         if threading.get_ident() == self._thread:
-            self._push(PREFIX + PHASES[code])
+            self._push(OWN_PREFIX + PHASES[code])
             self._marked = True
 
     def end_mark(self) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from distprof.record.nvtx_ranges import DOMAIN, NvtxRanges, tool_listens
+from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.recorder import Recorder
 from distprof.run import PHASE_CODE, Phase
+from distprof.trace import OWN_DOMAIN
 
 
 class FakeNvtx(SimpleNamespace):
@@ -20,16 +21,16 @@ class FakeNvtx(SimpleNamespace):
         super().__init__(log=[], open=[], marks={})
 
     def push_range(self, message: str, *, domain: str, category: str, payload: int) -> None:
-        assert domain == DOMAIN and not any(character.isdigit() for character in message)
+        assert domain == OWN_DOMAIN and not any(character.isdigit() for character in message)
         self.open.append(message)
         self.log.append(("/".join(self.open), category, payload))
 
     def pop_range(self, *, domain: str) -> None:
-        assert domain == DOMAIN
+        assert domain == OWN_DOMAIN
         self.open.pop()
 
     def start_range(self, message: str, *, domain: str, category: str, payload: int = -1) -> int:
-        assert domain == DOMAIN
+        assert domain == OWN_DOMAIN
         self.marks[len(self.log)] = message
         self.log.append((f"<{message}", category, payload))
         return len(self.log) - 1
