@@ -29,6 +29,8 @@ from distprof.render.units import clean_text
 OURS, RIVAL = "distprof", "nsys stats"
 ROWS = 4_000_000
 SHOWN, CELL_LETTERS = 10, 80
+PROJECTED = ("nvtx_gpu_proj_sum", "nvtx_kern_sum")
+"""nsys' tables of ranges and the device together."""
 DESCRIPTION = """\
 Makes the six tables of a capture with `distprof tables --csv` and with `nsys stats --format csv`, as fresh processes
 that take turns, and compares every cell of them. Without a file, a capture of two processes is made up. Memory is taken
@@ -36,7 +38,7 @@ in one more run of each, which is not timed: the proportional set size of all it
 """
 EPILOG = """\
 examples:
-  distprof bench tables node0.sqlite                 are the tables of this capture those of nsys?
+  distprof bench tables node0.sqlite --projections   are the tables of this capture those of nsys?
   distprof bench tables --rows 1000000 --repeats 5   how much faster are they made?
 The nsys is the one on PATH, or the one that the variable NSYS names.
 Exit codes: 0 every cell is the same, 1 a cell differs or a run failed, 2 usage.
@@ -65,6 +67,9 @@ def add_nsys_tables(subjects: argparse._SubParsersAction[Any]) -> None:
     )  # fmt: skip
     tables.add_argument("file", type=Path, nargs="?", metavar="FILE.sqlite", help="an export (one is made up)")
     tables.add_argument("--rows", type=int, default=ROWS, help=f"events of the one that is made up ({ROWS})")
+    tables.add_argument(
+        "--projections", action="store_true", help=f"also {' and '.join(PROJECTED)}: ranges and the device together"
+    )
     tables.add_argument("--repeats", type=int, default=3, help="timed runs of each program (3)")
     tables.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
 
@@ -78,13 +83,14 @@ def run_nsys_tables(options: argparse.Namespace) -> int:
     """
     nsys = _check(options)
     console = Console()
+    tables = (*TABLES, *PROJECTED) if options.projections else tuple(TABLES)
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as folder:
         file = options.file
         if file is None:
             file = Path(folder) / "made-up.sqlite"
             rows = make_capture(file, rows=options.rows)
             console.print(f"{rows:,} rows made up, {file.stat().st_size / 1e6:,.0f} MB", highlight=False)
-        commands = write_commands(nsys, file, Path(folder))
+        commands = write_commands(nsys, file, Path(folder), tables)
         timings = _measure(commands, options.repeats, console)
         differences, total = compare_tables(*(read_tables(Path(folder) / name) for name in ("ours", "theirs")))
     for item in timings:
@@ -116,13 +122,14 @@ def _check(options: argparse.Namespace) -> Nsys:
     return nsys
 
 
-def write_commands(nsys: Nsys, file: Path, folder: Path) -> dict[str, list[str]]:
+def write_commands(nsys: Nsys, file: Path, folder: Path, tables: Sequence[str]) -> dict[str, list[str]]:
     """The command line of each program; the CSV files go to the folders ``ours`` and ``theirs``."""
     for name in ("ours", "theirs"):
         (folder / name).mkdir()
-    stats = [nsys.path, "stats", "--report", ",".join(TABLES), "--format", "csv", "--force-export=false"]
+    chosen = [word for name in tables for word in ("--table", name)]
+    stats = [nsys.path, "stats", "--report", ",".join(tables), "--format", "csv", "--force-export=false"]
     return {
-        OURS: [sys.executable, "-m", "distprof", "tables", str(file), "--csv", str(folder / "ours")],
+        OURS: [sys.executable, "-m", "distprof", "tables", str(file), *chosen, "--csv", str(folder / "ours")],
         RIVAL: [*stats, "--force-overwrite=true", "--output", str(folder / "theirs" / "of"), str(file)],
     }  # fmt: skip
 
@@ -155,7 +162,7 @@ def read_tables(folder: Path) -> Cells:
     """The CSV files in a folder, by the table that their names end with."""
     csv.field_size_limit(1 << 27)
     found: Cells = {}
-    for name in TABLES:
+    for name in (*TABLES, *PROJECTED):
         for path in folder.glob(f"*{name}.csv"):
             if path.stem in (name, f"of_{name}"):
                 with path.open(encoding="utf-8", errors="backslashreplace", newline="") as file:
@@ -169,7 +176,7 @@ def compare_tables(ours: Cells, theirs: Cells) -> tuple[list[str], int]:
     The ``'`` that our CSV puts in front of what a spreadsheet would run is no difference.
     """
     differences, total = [], 0
-    for name in TABLES:
+    for name in (*TABLES, *PROJECTED):
         one, other = ours.get(name, []), theirs.get(name, [])
         if len(one) <= 1 and not other:
             continue

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.errors import UsageError
+from distprof.trace import OWN_DOMAIN, OWN_MEASURED
 
 USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [nsys options] -- [KEY=VALUE ...]"
 DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -17,7 +18,7 @@ DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--sample", "-s"), "none"),
     (("--cpuctxsw",), "none"),
     (("--capture-range", "-c"), "nvtx"),
-    (("--nvtx-capture", "-p"), "measured@distprof"),
+    (("--nvtx-capture", "-p"), f"{OWN_MEASURED}@{OWN_DOMAIN}"),
     (("--capture-range-end",), "stop"),  # nsys's own default ends the job with the capture
     (("--wait", "-w"), "primary"),
 )
