@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def find_imports(nodes: Iterator[ast.AST]) -> Iterator[str]:
             yield from (f"distprof.{alias.name}" for alias in node.names) if module == "distprof" else (module,)
 
 
+@functools.cache
 def read_imports(path: Path) -> set[str]:
     return set(find_imports(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
 

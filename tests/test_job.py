@@ -65,12 +65,11 @@ def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "extra_phases"),
     [
-        ((), set()),
         (("strategy=fsdp", "train.grad_accum=3", "train.precision=bf16"), {"all_gather"}),
         (("data=text", "train.grad_accum=4", "train.precision=bf16"), set()),
         (("strategy=accelerate", "train.grad_accum=2", "train.activation_checkpointing=true"), set()),
     ],
-    ids=lambda value: "+".join(value) or "ddp" if isinstance(value, tuple) else "",
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
 def test_every_way_to_train_is_reported(tmp_path: Path, overrides: tuple[str, ...], extra_phases: set[str]) -> None:
     done = run_ranks(2, [*QUICK, *overrides], tmp_path)
@@ -116,6 +115,9 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     done = run_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
     report = read_report(tmp_path)
+    assert report["steps"][0]["identity_error_ratio"] < 1e-3
+    assert {row["phase"] for row in report["phases"]} == DDP_PHASES | set(waiting)
+    assert report["coverage"]["complete"] and 0 < report["headline"]["mfu_ratio"] <= 1
     data = means_ms(report, "data")
     assert 190 <= data[2] - statistics.median(data) <= 210
     waits = means_ms(report, *waiting)
@@ -124,24 +126,24 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     rest = means_ms(report, *(DDP_PHASES - {"data", *waiting}))
     assert max(rest) - min(rest) < 60  # nothing else is larger
     assert report["headline"]["busiest"]["rank"] == 2 and report["headline"]["busiest"]["phase"] == "data"
-    require_verdict(report, "data", 200)
+    require_verdict(report, 2, "data", 200)
     assert " ".join(done.stdout.split()).count("critical: rank 2 is ") == 1
 
 
-def require_verdict(report: Any, phase: str, delay_ms: float) -> None:
-    """Rank 2 is to blame, in this phase, and the steps are longer by what the others cannot hide of its delay."""
+def require_verdict(report: Any, rank: int, phase: str, delay_ms: float) -> None:
+    """The rank is to blame, in this phase, and the steps are longer by what the others cannot hide of its delay."""
     verdict = report["verdict"]
-    assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 2, phase)
+    assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", rank, phase)
     assert verdict["critical"] and verdict["pattern"] == "persistent"
     assert 0.6 * delay_ms <= verdict["lost_ns"]["value"] / 1e6 <= 1.4 * delay_ms
     assert {wait["kind"] for wait in report["waits"]} >= {"all_reduce"}
 
 
 def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path) -> None:
-    drill = ["inject.rank=2", "inject.phase=optimizer", "inject.delay_ms=200"]
-    done = run_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
+    drill = ["inject.rank=1", "inject.phase=optimizer", "inject.delay_ms=200"]
+    done = run_ranks(2, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
-    require_verdict(read_report(tmp_path), "optimizer", 200)
+    require_verdict(read_report(tmp_path), 1, "optimizer", 200)
 
 
 def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:
@@ -252,9 +254,8 @@ def test_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
 def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_path: Path) -> None:
     from tests.wandb_file import read_wandb_file
 
-    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1", "+logger.password=canary-pw"]
-    assert run_alone(overrides, tmp_path).returncode == 2
-    done = run_ranks(2, overrides[:3], tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf")
+    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1"]
+    done = run_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("wandb: offline") == 1
     (path,) = find_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
