@@ -21,6 +21,8 @@ from distprof.folder import write_whole
 from distprof.record.step_record import StepRecord
 from distprof.run import KINDS, CollectiveKind
 
+OWN_GROUP = "distprof"
+"""What the process groups are called that distprof makes for itself; their collectives are nobody's business."""
 MAX_FILE_BYTES = 4_000_000
 MIN_STEPS = 3
 """Fewer steps inside the ring say nothing."""
@@ -70,7 +72,10 @@ def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -
     """
     if ring is None:
         return None
-    entries = [entry for entry in ring["entries"] if not entry.get("is_p2p")]
+    entries = [
+        entry for entry in ring["entries"]
+        if not entry.get("is_p2p") and OWN_GROUP not in (entry.get("process_group") or ())
+    ]  # fmt: skip
     if not all("thread_id" in entry for entry in entries):
         return None  # then those of distprof's own thread cannot be told from training's
     entries = [entry for entry in entries if entry["thread_id"] != str(threading.get_ident())]

@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from distprof.config import ProfileConfig
 from distprof.folder import kernel_path
+from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.instruments import PhaseRanges
 from distprof.record.recorder import Recorder
 from distprof.record.scribe import Scribe
@@ -195,7 +196,9 @@ def plan_window(
     """
     if profile_config.window_steps == 0:
         return None
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if world.size > 1 else None
+    group = None
+    if world.size > 1:
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s), group_desc=OWN_GROUP)
     if apart:
         listed = ", ".join(map(str, apart))
         scribe.note(f"kernel traces of ranks {listed} lie on their hosts, in kernels/ of the same folder: copy them")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distprof.record import flight_recorder
-from distprof.record.flight_recorder import MAX_FILE_BYTES, find_unseen, keep_ring, read_ring
+from distprof.record.flight_recorder import MAX_FILE_BYTES, OWN_GROUP, find_unseen, keep_ring, read_ring
 from distprof.record.step_record import SeenCollective, StepRecord
 from distprof.run import Segments
 
@@ -58,7 +58,10 @@ def test_what_the_ring_has_and_distprof_has_not_is_a_note() -> None:
     assert find_unseen(ring, warm) is None and find_unseen(None, records) is None
 
 
-@pytest.mark.parametrize("changes", [{"is_p2p": True}, {"thread_id": str(threading.get_ident())}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"is_p2p": True}, {"thread_id": str(threading.get_ident())}, {"process_group": ["2", OWN_GROUP]}],
+)
 def test_messages_between_two_and_distprofs_own_do_not_count(changes: dict[str, Any]) -> None:
     begin_ns = time.monotonic_ns()
     records = [make_record(begin_ns + step * STEP_NS, []) for step in range(4)]
