@@ -212,7 +212,7 @@ def _make_head(
     pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common() if isinstance(pid, int)]
     return TraceHead(
         path=str(path), tool="kineto", pid=pids[0] if pids else UNKNOWN, rank=outside.rank,
-        rank_source=outside.rank_source, world_size=outside.world_size, host=None, backend=outside.backend,
+        rank_source=outside.rank_source, world_size=outside.world_size, host=outside.host, backend=outside.backend,
         device_name=device.name, device_memory_bytes=device.memory_bytes,
         compute_capability=device.compute_capability,
         memory_peak_bytes=columns.memory_peak_bytes if columns.memory_peak_bytes >= 0 else None,

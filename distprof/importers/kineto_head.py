@@ -29,6 +29,7 @@ class _Outside(msgspec.Struct, gc=False):
     distributedInfo: msgspec.Raw = _ABSENT  # noqa: N815 - the file's own words
     deviceProperties: msgspec.Raw = _ABSENT  # noqa: N815
     baseTimeNanoseconds: msgspec.Raw = _ABSENT  # noqa: N815
+    distprof: msgspec.Raw = _ABSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Outside:
     rank: int | None = None
     rank_source: str = "not in the file"
     world_size: int | None = None
+    host: str | None = None
     backend: str | None = None
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     base_ns: int = 0
@@ -66,10 +68,12 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
     notes: list[str] = []
     parts = [_decode_outside(text) for text in (head, tail)]
     info = _pick(parts, "distributedInfo", notes)
-    info = info if isinstance(info, dict) else {}
+    own = _pick(parts, "distprof", notes)
+    own = own if isinstance(own, dict) else {}
+    told_by, info = ("distributedInfo", info) if isinstance(info, dict) else ("the metadata of distprof", own)
     world_size = _read_int(info, "world_size", 1, MAX_WORLD, notes)
     rank = _read_int(info, "rank", 0, (world_size or MAX_WORLD) - 1, notes)
-    source = "distributedInfo" if rank is not None else "not in the file"
+    source = told_by if rank is not None else "not in the file"
     if "rank" not in info and (rank := _find_rank(path.name, (world_size or MAX_WORLD) - 1)) is not None:
         source = "the file's name"
     backend = info.get("backend")
@@ -77,7 +81,7 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
     base_ns = _read_int({"baseTimeNanoseconds": base}, "baseTimeNanoseconds", 0, MAX_BASE_NS, notes)
     devices = _pick(parts, "deviceProperties", notes)
     return Outside(
-        rank=rank, rank_source=source, world_size=world_size, backend=_cut(backend),
+        rank=rank, rank_source=source, world_size=world_size, backend=_cut(backend), host=_cut(own.get("host")),
         group_ranks=_read_groups(info.get("pg_config"), world_size), base_ns=base_ns or 0,
         devices=tuple(device for device in devices if isinstance(device, dict)) if isinstance(devices, list) else (),
         notes=tuple(notes),

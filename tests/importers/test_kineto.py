@@ -310,3 +310,15 @@ def test_what_looks_like_a_trace(tmp_path: Path) -> None:
     )
     (tmp_path / "cut.gz").write_bytes(gzip.compress(sound.encode())[:-20])
     assert looks_like_kineto(tmp_path / "cut.gz"), "so that reading says what is wrong with it"
+
+
+def test_a_kernel_window_of_distprof_tells_its_host_and_without_a_group_its_rank(tmp_path: Path) -> None:
+    own = {"rank": 3, "world_size": 4, "host": "node-a", "pid": 1, "steps": [5]}
+    alone = read_kineto(write_kineto(tmp_path / "t.json", make_sound(), {"distprof": own}))
+    assert (alone.head.rank, alone.head.world_size, alone.head.host) == (3, 4, "node-a")
+    assert alone.head.rank_source == "the metadata of distprof"
+    info = {"rank": 0, "world_size": 4}
+    both = read_kineto(write_kineto(tmp_path / "u.json", make_sound(), {"distprof": own}, distributedInfo=info))
+    assert (both.head.rank, both.head.host, both.head.rank_source) == (0, "node-a", "distributedInfo")
+    broken = read_kineto(write_kineto(tmp_path / "v.json", make_sound(), {"distprof": {"host": 7, "rank": "x"}}))
+    assert (broken.head.rank, broken.head.host) == (None, None)
