@@ -20,7 +20,7 @@ from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
 from distprof.analyze.slow_host import find_slow_host
 from distprof.analyze.stalls import list_stalls
-from distprof.analyze.verdict import find_verdict
+from distprof.analyze.verdict import find_shortage, find_verdict
 from distprof.analyze.waits import report_waits
 from distprof.analyze.what_if import list_what_ifs
 from distprof.report import SCHEMA, Report
@@ -46,6 +46,7 @@ def analyze(run: Run) -> Report:
     if verdict.rank is None:
         culprit = None
     summary = report_headline(basis, headline, reached)
+    told = None if find_shortage(basis, cycles) else cycles
     meta = run.meta
     return Report(
         schema=SCHEMA,
@@ -65,14 +66,14 @@ def analyze(run: Run) -> Report:
         communication=tuple(report_communication(basis)),
         activity=report_activity(run),
         waits=tuple(report_waits(basis)),
-        what_if=tuple(list_what_ifs(cycles, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
+        what_if=tuple(list_what_ifs(told, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
         stalls=tuple(list_stalls(basis, cycles)),
         clocks=tuple(report_clocks(basis)),
         flops=report_flops(basis),
         ranks=tuple(report_ranks(basis, reached)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
-        coverage=report_coverage(basis, timings, headline, cycles),
+        coverage=report_coverage(basis, timings, headline, told),
         config=meta.config,
     )
 

@@ -41,7 +41,7 @@ def find_verdict(
         host: The host whose ranks' excess costs most, if any.
         link: A link that moves data no faster than the steps need, if any.
     """
-    short = _find_shortage(basis, cycles)
+    short = find_shortage(basis, cycles)
     if cycles is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
     costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (culprit, host, link)]
@@ -54,7 +54,8 @@ def find_verdict(
     return _blame_nobody(basis, cycles)
 
 
-def _find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
+def find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
+    """Why nothing can be said of who holds whom up, nor of what a change would buy; None: there is enough."""
     present, world = int(basis.present.sum()), basis.run.meta.world_size
     if world == 1:
         return "one rank: nobody to wait for"
