@@ -1,4 +1,4 @@
-"""Columns of an SQLite table, taken from the pages of the file: about three times faster than through SQL.
+"""Columns of an SQLite table, taken from the pages of the file: about twice as fast as through SQL.
 
 A table is a tree of pages. Its leaves hold cells; a cell is a row: its size, its number, a header that names the type
 of every value, and the values, one behind the other (https://www.sqlite.org/fileformat2.html). NumPy goes through all
