@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 UNKNOWN = -1
 OWN_DOMAIN = "distprof"

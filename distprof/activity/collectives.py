@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from distprof.activity.device import code_collectives
-from distprof.activity.device_clock import find_collectives, launch_times
+from distprof.activity.device_clock import launch_times
 from distprof.activity.intervals import measure_within, subtract, unite
 from distprof.activity.partition import Segments
 from distprof.activity.steps import Steps
@@ -27,7 +27,8 @@ def list_collectives(trace: Trace, steps: Steps, segments: Segments, *, origin_n
     """
     if not len(steps.number):
         return ()
-    rows = np.flatnonzero(find_collectives(trace))
+    kinds = code_collectives(trace)
+    rows = np.flatnonzero(kinds >= 0)
     launch_ns = launch_times(trace)[rows]
     step = np.searchsorted(steps.begin_ns, launch_ns, side="right") - 1
     inside = (step >= 0) & (launch_ns < steps.end_ns[np.maximum(step, 0)])
@@ -35,9 +36,9 @@ def list_collectives(trace: Trace, steps: Steps, segments: Segments, *, origin_n
     if not len(rows):
         return ()
     codes, groups = _name_groups(trace, rows)
-    issues = _list_issues(trace, segments, rows, launch_ns, codes)
+    issues = _list_issues(segments, kinds[rows], launch_ns, codes, trace.gpu.size_bytes[rows])
     gpu = trace.gpu
-    seen = (gpu.begin_ns[rows] - origin_ns, gpu.end_ns[rows] - origin_ns, _measure_exposed(trace, rows))
+    seen = (gpu.begin_ns[rows] - origin_ns, gpu.end_ns[rows] - origin_ns, _measure_exposed(trace, kinds, rows))
     return _tabulate(steps, step, issues, groups, np.stack(seen, axis=1))
 
 
@@ -58,23 +59,23 @@ def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, G
 
 
 def _list_issues(
-    trace: Trace, segments: Segments, rows: IntArray, launch_ns: IntArray, groups: IntArray
+    segments: Segments, kinds: IntArray, launch_ns: IntArray, groups: IntArray, sizes_bytes: IntArray
 ) -> list[Issue]:
     place = segments.locate(launch_ns)
     phases = segments.code[np.maximum(place, 0)]
-    sizes_bytes = np.maximum(trace.gpu.size_bytes[rows], 0)
+    known_bytes = np.maximum(sizes_bytes, 0)
     return [
         Issue(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size)
         for kind, group, phase, size in zip(
-            code_collectives(trace)[rows].tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
+            kinds.tolist(), groups.tolist(), phases.tolist(), known_bytes.tolist(), strict=True
         )
     ]
 
 
-def _measure_exposed(trace: Trace, rows: IntArray) -> IntArray:
+def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
     """The part of each collective in which nothing but collectives ran, ns."""
     gpu = trace.gpu
-    other = ~find_collectives(trace)
+    other = kinds < 0
     alone = subtract(unite(gpu.begin_ns[rows], gpu.end_ns[rows]), unite(gpu.begin_ns[other], gpu.end_ns[other]))
     return measure_within(alone, (gpu.begin_ns[rows], gpu.end_ns[rows]))
 

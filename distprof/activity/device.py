@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from distprof.activity.intervals import (
     Intervals,
@@ -27,9 +26,8 @@ from distprof.activity.intervals import (
 from distprof.activity.kernel_names import classify_collective, find_kind
 from distprof.rank_activity import DeviceTime
 from distprof.run import KINDS, CollectiveKind
-from distprof.trace import UNKNOWN, ActivityKind, IntArray, Trace
+from distprof.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
 
-BoolArray = npt.NDArray[np.bool_]
 _LAST_NS = np.iinfo(np.int64).max
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from distprof.activity.device import code_collectives, find_device
 from distprof.trace import UNKNOWN, IntArray, Trace
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +34,7 @@ class DeviceClock:
 def find_device_clock(trace: Trace) -> DeviceClock | None:
     """The clock of the stream that computes longest; None: no launch on it is known, so nobody can tell."""
     gpu = trace.gpu
-    compute = find_device(trace) & ~find_collectives(trace)
+    compute = find_device(trace) & (code_collectives(trace) < 0)
     streams, place = np.unique(gpu.stream[compute], return_inverse=True)
     if not len(streams):
         return None
@@ -56,9 +53,3 @@ def launch_times(trace: Trace) -> IntArray:
     if not len(trace.calls.begin_ns):
         return gpu.begin_ns
     return np.where(gpu.call >= 0, trace.calls.begin_ns[np.maximum(gpu.call, 0)], gpu.begin_ns)
-
-
-def find_collectives(trace: Trace) -> BoolArray:
-    """Which activities are collectives, ``[num_activities]``."""
-    found: BoolArray = code_collectives(trace) >= 0
-    return found

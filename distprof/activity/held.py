@@ -6,13 +6,12 @@ them. Host times in ns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.activity.nesting import (
-    BoolArray,
     Nest,
     Spots,
     count_before,
@@ -22,7 +21,7 @@ from distprof.activity.nesting import (
     sort_spots,
 )
 from distprof.errors import DataError
-from distprof.trace import UNKNOWN, Calls, IntArray, Ranges, Trace
+from distprof.trace import UNKNOWN, BoolArray, Calls, IntArray, Ranges, Trace
 
 PAIRS_AT_ONCE = 4_000_000
 """Pairs of a range and a thing it holds that are in memory at one time, more or less."""
@@ -38,6 +37,11 @@ class Names:
     """Domain and name; an unknown one is empty."""
     code: IntArray
     """Which of ``labels`` each range has, ``[num_ranges]``."""
+
+    def judge(self, judge: Callable[[str, str], int]) -> IntArray:
+        """What a judge says of each range's domain and name, ``[num_ranges]``; asked once for all that are alike."""
+        judged: IntArray = np.array([judge(*label) for label in self.labels], dtype=np.int64)[self.code]
+        return judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

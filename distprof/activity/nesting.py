@@ -11,11 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from distprof.trace import UNKNOWN, IntArray, Ranges, RangeStyle
-
-BoolArray = npt.NDArray[np.bool_]
+from distprof.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.activity.held import Slices, expand_in_parts
-from distprof.activity.nesting import BoolArray, count_before, sort_spots
+from distprof.activity.nesting import count_before, sort_spots
 from distprof.activity.ranges import Window, find_measured
 from distprof.activity.tables import STYLES
-from distprof.trace import UNKNOWN, IntArray, Trace
+from distprof.trace import UNKNOWN, BoolArray, IntArray, Trace
 
 MAX_LOOKS = 64
 """How far down a stack with crossing ranges a parent is looked for."""

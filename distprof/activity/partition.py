@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.activity.device_clock import DeviceClock
+from distprof.activity.held import name_ranges
 from distprof.activity.phase_names import NameMap
-from distprof.activity.steps import Steps, is_own, judge_ranges
+from distprof.activity.steps import Steps, is_own
 from distprof.run import PHASE_CODE, PHASES, FloatArray, Phase
 from distprof.trace import UNKNOWN, IntArray, RangeStyle, Trace
 
@@ -51,8 +51,9 @@ def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> Segments:
     Ranges on the thread that runs the steps count, and distprof's own marks on any thread.
     """
     ranges = trace.ranges
-    code = judge_ranges(trace, names.find_phase)
-    marks = (ranges.style == RangeStyle.START_END) & (judge_ranges(trace, is_own) == 1)
+    labels = name_ranges(trace)
+    code = labels.judge(names.find_phase)
+    marks = (ranges.style == RangeStyle.START_END) & (labels.judge(is_own) == 1)
     here = (ranges.thread == steps.thread) | marks
     rows = np.flatnonzero((code >= 0) & here & (ranges.end_ns != UNKNOWN))
     left_out = max(0, len(rows) - MAX_PHASE_RANGES)
@@ -66,11 +67,6 @@ def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> Segments:
     step = np.where(border_ns[:-1] < steps.end_ns[step], step, UNKNOWN)
     painted[step == UNKNOWN] = UNKNOWN
     return _merge(border_ns, painted, step, named=bool(len(rows)), left_out=left_out)
-
-
-def place_on_device(segments: Segments, clock: DeviceClock) -> IntArray:
-    """The segments' borders on the device's timeline, ns, ``[num_segments + 1]``."""
-    return clock.read(segments.border_ns)
 
 
 def _paint(painted: IntArray, border_ns: IntArray, begin_ns: IntArray, end_ns: IntArray, code: IntArray) -> None:

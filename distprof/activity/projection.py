@@ -28,12 +28,12 @@ from distprof.activity.held import (
     spot_calls,
     spot_launches,
 )
-from distprof.activity.nesting import BoolArray, Nest, Spots, find_closed, nest_ranges
+from distprof.activity.nesting import Nest, Spots, find_closed, nest_ranges
 from distprof.activity.projection_tables import sum_gpu_projection, sum_range_kernels
 from distprof.activity.ranges import Window, find_exclusive, find_measured
 from distprof.activity.table_groups import round_quotient, summarize_groups
 from distprof.activity.tables import Cells, Table
-from distprof.trace import UNKNOWN, IntArray, RangeStyle, Trace
+from distprof.trace import UNKNOWN, BoolArray, IntArray, RangeStyle, Trace
 
 HEADS = (
     "Domain", "Range", "Type", "Time (%)", "Total Time (ns)", "Calls", "Avg (ns)", "Min (ns)", "Max (ns)", "Name",

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from distprof.activity.held import drop_repeats, number_keys
-from distprof.activity.nesting import BoolArray
 from distprof.activity.nsys_ranges import (
     NO_LEVEL,
     Instances,
@@ -26,7 +25,7 @@ from distprof.activity.nsys_ranges import (
 from distprof.activity.ranges import Window, find_measured
 from distprof.activity.table_groups import round_quotient, round_tenth, summarize_groups
 from distprof.activity.tables import Cells, Table
-from distprof.trace import UNKNOWN, ActivityKind, IntArray, Trace
+from distprof.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
 
 GPU_PROJECTION_HEADS = (
     "Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances", "Proj Avg (ns)",

@@ -26,9 +26,9 @@ from distprof.activity.held import (
     spot_launches,
 )
 from distprof.activity.intervals import find_inside, measure, unite
-from distprof.activity.nesting import BoolArray, Nest, Spots, find_closed, find_holders, nest_ranges
+from distprof.activity.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
 from distprof.rank_activity import RangeTotal
-from distprof.trace import UNKNOWN, IntArray, Ranges, RangeStyle, Trace
+from distprof.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
 
 MAX_RANGES = 200
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.activity.device import code_collectives, measure_kinds
-from distprof.activity.device_clock import DeviceClock, find_collectives, launch_times
+from distprof.activity.device_clock import DeviceClock, launch_times
 from distprof.activity.intervals import Intervals, join, measure_within, subtract, unite
-from distprof.activity.partition import Segments, place_on_device
+from distprof.activity.partition import Segments
 from distprof.activity.steps import Steps
 from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
 from distprof.trace import UNKNOWN, IntArray, Trace
@@ -55,7 +55,7 @@ def _put_phases(rows: FloatArray, clock: str, phase_ns: FloatArray) -> None:
 
 
 def _fill_device(rows: FloatArray, trace: Trace, steps: Steps, segments: Segments, clock: DeviceClock) -> None:
-    border_ns = place_on_device(segments, clock)
+    border_ns = clock.read(segments.border_ns)
     windows = device_windows(steps, clock)
     rows[:, COLUMN["step_device_ns"]] = windows[:, 1] - windows[:, 0]
     kinds = measure_kinds(trace, windows)
@@ -85,12 +85,11 @@ def _fill_device(rows: FloatArray, trace: Trace, steps: Steps, segments: Segment
 def _list_exposed(trace: Trace, segments: Segments) -> list[tuple[Phase | None, Intervals]]:
     """Times in which only collectives ran, disjoint: those of gradients, of parameters, and the rest (None)."""
     gpu = trace.gpu
-    collective = find_collectives(trace)
-    busy = unite(gpu.begin_ns[~collective], gpu.end_ns[~collective])
     purpose = _find_purpose(trace, segments)
-    left, found = busy, []
+    work = purpose == UNKNOWN
+    left, found = unite(gpu.begin_ns[work], gpu.end_ns[work]), []
     for number, target in enumerate((Phase.ALL_REDUCE, Phase.ALL_GATHER, None)):
-        chosen = collective & (purpose == number)
+        chosen = purpose == number
         alone = subtract(unite(gpu.begin_ns[chosen], gpu.end_ns[chosen]), left)
         found.append((target, alone))
         left = join(left, alone)
@@ -98,11 +97,14 @@ def _list_exposed(trace: Trace, segments: Segments) -> list[tuple[Phase | None, 
 
 
 def _find_purpose(trace: Trace, segments: Segments) -> IntArray:
-    """0: gradients; 1: parameters; 2: anything else, ``[num_activities]``: by kind and by the launching phase."""
+    """What a collective is for, by kind and launching phase, ``[num_activities]``.
+
+    0: gradients; 1: parameters; 2: anything else; -1: it is no collective.
+    """
     place = segments.locate(launch_times(trace))
     phase = np.where(place >= 0, segments.code[np.maximum(place, 0)], PHASE_CODE[Phase.OTHER])
-    purpose = np.full(len(place), 2)
     kinds = code_collectives(trace)
+    purpose = np.where(kinds >= 0, 2, UNKNOWN)
     reduces = np.isin(kinds, [KINDS.index(kind) for kind in _GRADIENT])
     purpose[reduces & ~np.isin(phase, [PHASE_CODE[item] for item in _OUTSIDE_GRADIENT])] = 0
     gathers = kinds == KINDS.index(CollectiveKind.ALL_GATHER)

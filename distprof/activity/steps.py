@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.activity.held import Names, name_ranges
 from distprof.activity.phase_names import NO_STEP, NameMap, is_warmup
-from distprof.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, IntArray, Trace
+from distprof.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, BoolArray, IntArray, Ranges, Trace
 
-BoolArray = npt.NDArray[np.bool_]
 MAX_STEPS = 1_000_000
 
 
@@ -40,10 +38,10 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
     Steps come from the one thread with most of them. A step inside another is left out. Without numbers, or with one
     number twice, they are counted from 0.
     """
-    ranges = trace.ranges
-    picked = judge_ranges(trace, names.find_step)
+    ranges, labels = trace.ranges, name_ranges(trace)
+    picked = labels.judge(names.find_step)
     rows = np.flatnonzero((picked != NO_STEP) & (ranges.end_ns != UNKNOWN))[:MAX_STEPS]
-    rows = _prefer(trace, rows)
+    rows = _prefer(labels, rows)
     if not len(rows):
         return Steps(number=rows, begin_ns=rows, end_ns=rows, warmup=np.zeros(0, dtype=bool), thread=-1)
     threads, counts = np.unique(ranges.thread[rows], return_counts=True)
@@ -52,23 +50,13 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
     reached = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], ranges.end_ns[rows][:-1]]))
     rows = rows[ranges.begin_ns[rows] >= reached]
     number = picked[rows]
-    if names.step is None and (judge_ranges(trace, is_own)[rows] == 1).all():
+    if names.step is None and (labels.judge(is_own)[rows] == 1).all():
         number = ranges.payload[rows]
     if (number < 0).any() or len(np.unique(number)) < len(number):
         number = np.arange(len(rows))
     begin_ns, end_ns = ranges.begin_ns[rows], ranges.end_ns[rows]
-    return Steps(
-        number=number, begin_ns=begin_ns, end_ns=end_ns, warmup=_find_warmup(trace, begin_ns, end_ns), thread=thread
-    )
-
-
-def judge_ranges(trace: Trace, judge: Callable[[str, str], int]) -> IntArray:
-    """What a judge says of each range by its domain and name, ``[num_ranges]``; asked once for all that are alike."""
-    ranges = trace.ranges
-    keys, place = np.unique((ranges.name << 32) | ranges.domain, return_inverse=True)
-    said = [judge(trace.names[key & 0xFFFFFFFF], trace.names[key >> 32]) for key in keys.tolist()]
-    judged: IntArray = np.array(said, dtype=np.int64)[place.reshape(-1)]
-    return judged
+    warmup = _find_warmup(ranges, labels, begin_ns, end_ns)
+    return Steps(number=number, begin_ns=begin_ns, end_ns=end_ns, warmup=warmup, thread=thread)
 
 
 def is_own(domain: str, name: str) -> bool:
@@ -76,22 +64,21 @@ def is_own(domain: str, name: str) -> bool:
     return domain == OWN_DOMAIN
 
 
-def _prefer(trace: Trace, rows: IntArray) -> IntArray:
+def _prefer(labels: Names, rows: IntArray) -> IntArray:
     """Of steps of several makes those of the first that is there: distprof's, the profiler's, anybody's."""
     for make in (is_own, lambda _, name: name.startswith("ProfilerStep#")):
-        chosen = judge_ranges(trace, make)[rows] == 1
+        chosen = labels.judge(make)[rows] == 1
         if chosen.any():
             preferred: IntArray = rows[chosen]
             return preferred
     return rows
 
 
-def _find_warmup(trace: Trace, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
+def _find_warmup(ranges: Ranges, labels: Names, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
     """Steps inside a range called warm-up; with distprof's range over the measured steps, those outside of it."""
-    ranges = trace.ranges
-    over = np.flatnonzero((judge_ranges(trace, lambda _, name: is_warmup(name)) == 1) & (ranges.end_ns != UNKNOWN))
+    over = np.flatnonzero((labels.judge(lambda _, name: is_warmup(name)) == 1) & (ranges.end_ns != UNKNOWN))
     warm: BoolArray = _reach(ranges.begin_ns[over], ranges.end_ns[over], begin_ns) >= end_ns
-    rows = np.flatnonzero(judge_ranges(trace, lambda domain, name: domain == OWN_DOMAIN and name == OWN_MEASURED))
+    rows = np.flatnonzero(labels.judge(lambda domain, name: domain == OWN_DOMAIN and name == OWN_MEASURED))
     if not len(rows):
         return warm
     over_ns = np.where(ranges.end_ns[rows] != UNKNOWN, ranges.end_ns[rows], np.iinfo(np.int64).max)
