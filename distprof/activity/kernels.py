@@ -10,8 +10,8 @@ from itertools import groupby
 
 import numpy as np
 
-from distprof.activity.intervals import find_inside, unite
 from distprof.activity.kernel_names import classify_kernel, find_precision
+from distprof.activity.ranges import find_measured
 from distprof.rank_activity import Category, CopyTotal, KernelTotal
 from distprof.trace import ActivityKind, CopyKind, IntArray, Trace
 
@@ -86,10 +86,7 @@ def total_copies(trace: Trace, windows: IntArray | None) -> tuple[CopyTotal, ...
 
 def find_begun(begin_ns: IntArray, windows: IntArray | None) -> IntArray:
     """Places of what begins in a window, at its begin or after and before its end; None: all of them."""
-    if windows is None:
-        return np.arange(len(begin_ns))
-    bounds = windows.reshape(-1, 2)
-    return np.flatnonzero(find_inside(begin_ns, unite(bounds[:, 0], bounds[:, 1])) >= 0)
+    return np.flatnonzero(find_measured(begin_ns, windows))
 
 
 def _group(keys: IntArray) -> tuple[IntArray, IntArray, IntArray]:

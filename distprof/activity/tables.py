@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from distprof.activity.held import number_keys
 from distprof.activity.ranges import Window, find_measured
 from distprof.activity.table_groups import Groups, round_quotient, round_tenth, summarize_groups
 from distprof.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
@@ -24,7 +25,6 @@ STYLES: Mapping[int, str] = {RangeStyle.PUSH_POP: "PushPop", RangeStyle.START_EN
 MEGABYTE = 1_000_000
 VERSION_LENGTH = len("_v7000")
 """Of the suffix that nsys leaves out; it leaves longer ones in."""
-_FEW_CODES = 1 << 22
 
 Cells = tuple[object, ...]
 """Texts and numbers. None: there is no value, as the name of what has none."""
@@ -107,7 +107,7 @@ def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
     places: dict[Hashable, int] = {}
     groups = [nothing]
     for part in parts:
-        used, dense = _compress(part.code)
+        used, dense = number_keys(part.code)
         lookup = np.empty(len(used), dtype=np.int64)
         for position, code in enumerate(used.tolist()):
             label = part.label(code)
@@ -118,15 +118,6 @@ def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
                 labels[place] = label
         groups.append(lookup[dense])
     return labels, np.concatenate(groups), np.concatenate([nothing, *(part.value for part in parts)])
-
-
-def _compress(codes: IntArray) -> tuple[IntArray, IntArray]:
-    """The codes that are there, ascending, and for each row which of them: by counting where codes are small."""
-    if not len(codes) or int(codes.max()) >= _FEW_CODES:
-        used, dense = np.unique(codes, return_inverse=True)
-        return used, dense.reshape(-1)
-    there = np.bincount(codes) > 0
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
 def _find_name(trace: Trace, code: int) -> str | None:
@@ -142,8 +133,8 @@ def _collect_ranges(trace: Trace) -> _Part:
     """Ranges by domain, name and style. What was never closed ends where nsys lets it, or is left out."""
     ranges = _close(trace.ranges, trace.head.last_event_ns)
     styles = len(STYLES)
-    domains, domain = _compress(ranges.domain + 1)
-    names, name = _compress(ranges.name + 1)
+    domains, domain = number_keys(ranges.domain + 1)
+    names, name = number_keys(ranges.name + 1)
 
     def label(code: int) -> _Label:
         rest, style = divmod(code, styles)

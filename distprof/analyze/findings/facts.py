@@ -35,6 +35,11 @@ def sum_kernels(kernels: Iterable[KernelTotal], *categories: Category) -> int:
     return sum(kernel.total_ns for kernel in kernels if not categories or kernel.category in categories)
 
 
+def find_idle_ratio(item: RankActivity) -> float:
+    """What the device waited for the host, of the span. 1: it is not known, and cannot be more."""
+    return 1.0 if item.device is None else divide(item.device.idle_host_ns, item.device.span_ns)
+
+
 def per_step(value: float, item: RankActivity) -> float:
     """A sum over the window per measured step, or the sum where no steps are known; see `say_window`."""
     return value / max(item.num_steps, 1)
@@ -91,3 +96,9 @@ def list_figures(
 def find_worst(values: Mapping[int, float]) -> int:
     """The rank with the largest value, of equals the first."""
     return min(values, key=lambda rank: (-values[rank], rank))
+
+
+def find_worst_item(items: Iterable[RankActivity], fired: Mapping[int, float]) -> RankActivity:
+    """The trace of the rank that `find_worst` finds."""
+    worst = find_worst(fired)
+    return next(item for item in items if item.rank == worst)

@@ -8,7 +8,8 @@ from distprof.analyze.findings.facts import (
     NO_STEPS,
     Result,
     divide,
-    find_worst,
+    find_idle_ratio,
+    find_worst_item,
     list_figures,
     list_on_device,
     per_step,
@@ -47,7 +48,7 @@ def check_copies_in_step(run: Run) -> Result:
     fired = {rank: share for rank, share in shares.items() if share >= COPY_RATIO}
     if not fired:
         return None
-    item = next(item for item in items if item.rank == find_worst(fired))
+    item = find_worst_item(items, fired)
     assert item.device is not None
     pageable = sum(copy.total_ns for copy in _list_copies(item) if copy.pageable)
     return Finding(
@@ -114,12 +115,12 @@ def check_sync_in_step(run: Run) -> Result:
     fired = {rank: share for rank, share in shares.items() if share >= SYNC_RATIO and rank in often}
     if not fired:
         return None
-    item = next(item for item in items if item.rank == find_worst(fired))
+    item = find_worst_item(items, fired)
     return Finding(
         rule=rule,
         title=f"The host waits for the device in {say_count(per_step(_count_syncs(item), item))} calls per step, "
         f"{say_share(fired[item.rank])} of its time{say_ranks(fired, shares)}",
-        share_ratio=min(1.0, fired[item.rank], _find_idle_ratio(item)),
+        share_ratio=min(1.0, fired[item.rank], find_idle_ratio(item)),
         evidence=(
             *list_figures("waiting in synchronising calls, of the step on the host", fired, say_share),
             *_show_calls(item),
@@ -135,13 +136,8 @@ def _say_cost(item: RankActivity) -> str:
     text = "Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile."
     if item.device is None:
         return f"{text} What that costs cannot be told: {NO_DEVICE}."
-    idle = say_share(_find_idle_ratio(item))
+    idle = say_share(find_idle_ratio(item))
     return f"{text} The device waited for the host {idle} of the step, for this or another reason."
-
-
-def _find_idle_ratio(item: RankActivity) -> float:
-    """What the device waited for the host, of the span: more than that the calls cannot cost. 1: not known."""
-    return 1.0 if item.device is None else divide(item.device.idle_host_ns, item.device.span_ns)
 
 
 def _sum_syncs(item: RankActivity) -> int:

@@ -7,7 +7,8 @@ from distprof.analyze.findings.facts import (
     NO_DEVICE,
     Result,
     divide,
-    find_worst,
+    find_idle_ratio,
+    find_worst_item,
     list_figures,
     list_on_device,
     name_some,
@@ -47,11 +48,11 @@ def check_host_bound(run: Run) -> Result:
         return NotChecked(rule=rule, why=NO_DEVICE)
     if (doubt := _find_doubt(rule, items)) is not None:
         return doubt
-    shares = {item.rank: divide(_read(item, "idle_host_ns"), _read(item, "span_ns")) for item in items}
+    shares = {item.rank: find_idle_ratio(item) for item in items}
     fired = {rank: share for rank, share in shares.items() if share >= IDLE_RATIO}
     if not fired:
         return None
-    item = next(item for item in items if item.rank == find_worst(fired))
+    item = find_worst_item(items, fired)
     lost = say_time(per_step(_read(item, "idle_host_ns"), item))
     empty = [] if item.queue is None else [_show_queue(item.rank, item.queue)]
     return Finding(
@@ -85,7 +86,7 @@ def check_launch_gaps(run: Run) -> Result:
     fired = {rank: share for rank, share in shares.items() if share >= IDLE_RATIO}
     if not fired:
         return None
-    item = next(item for item in items if item.rank == find_worst(fired))
+    item = find_worst_item(items, fired)
     launches = sum(kernel.count for kernel in item.kernels)
     mean_ns = divide(_read(item, "idle_launch_ns"), launches)
     cause, remedy = GAPS[mean_ns < LATENCY_NS]

@@ -11,6 +11,7 @@ from distprof.analyze.findings.facts import (
     Result,
     divide,
     find_worst,
+    find_worst_item,
     list_figures,
     list_on_device,
     name_some,
@@ -134,7 +135,7 @@ def check_fp32_matmul(run: Run) -> Result:
     }  # fmt: skip
     if not fired:
         return None
-    item = next(item for item in items if item.rank == find_worst(fired))
+    item = find_worst_item(items, fired)
     found = cores[item.rank]
     assert item.device is not None and found is not None
     return Finding(

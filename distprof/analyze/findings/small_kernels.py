@@ -8,6 +8,7 @@ from distprof.analyze.findings.facts import (
     NO_DEVICE,
     Result,
     divide,
+    find_idle_ratio,
     find_worst,
     list_figures,
     list_on_device,
@@ -58,7 +59,7 @@ def check_small_elementwise(run: Run) -> Result:
             Figure(what="most often", value=_name_most_frequent(item), where=f"rank {item.rank}"),
             Figure(
                 what="device idle, waiting for the host",
-                value=say_share(_find_idle_ratio(item)),
+                value=say_share(find_idle_ratio(item)),
                 where=f"rank {item.rank}",
             ),
         ),
@@ -75,7 +76,7 @@ def _say_number(count: float) -> str:
 
 def _is_many(item: RankActivity) -> bool:
     many = per_step(_count_small(item), item) >= MANY_PER_STEP
-    costly = _find_time_ratio(item) >= TIME_RATIO or _find_idle_ratio(item) >= IDLE_RATIO
+    costly = _find_time_ratio(item) >= TIME_RATIO or find_idle_ratio(item) >= IDLE_RATIO
     return many and costly and divide(_count_small(item), _count_launches(item)) >= LAUNCH_RATIO
 
 
@@ -97,11 +98,6 @@ def _find_time_ratio(item: RankActivity) -> float:
 def _bound_small(kernel: KernelTotal) -> int:
     """What a kernel's small launches took at most, ns: its others took `SMALL_NS` or longer."""
     return min(kernel.small_count * SMALL_NS, kernel.total_ns - (kernel.count - kernel.small_count) * SMALL_NS)
-
-
-def _find_idle_ratio(item: RankActivity) -> float:
-    assert item.device is not None
-    return divide(item.device.idle_host_ns, item.device.span_ns)
 
 
 def _name_most_frequent(item: RankActivity) -> str:
