@@ -26,7 +26,6 @@ from distprof.trace import UNKNOWN, BoolArray, Calls, IntArray, Ranges, Trace
 PAIRS_AT_ONCE = 4_000_000
 """Pairs of a range and a thing it holds that are in memory at one time, more or less."""
 MAX_PAIRS = 50_000_000
-FEW_KEYS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,15 +165,6 @@ def drop_repeats(values: IntArray) -> IntArray:
     new = np.ones(len(values), dtype=bool)
     new[1:] = values[1:] != values[:-1]
     return values[new]
-
-
-def number_keys(keys: IntArray) -> tuple[IntArray, IntArray]:
-    """The different keys, ascending, none below 0, and for each row which of them: by counting where keys are small."""
-    if not len(keys) or int(keys.max()) >= FEW_KEYS:
-        distinct, place = np.unique(keys, return_inverse=True)
-        return distinct, place.reshape(-1)
-    there = np.bincount(keys) > 0
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
 
 
 def find_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:

@@ -23,12 +23,12 @@ from distprof.activity.held import (
     expand_in_parts,
     find_owners,
     name_ranges,
-    number_keys,
     slice_ranges,
     spot_calls,
     spot_launches,
 )
 from distprof.activity.nesting import Nest, Spots, find_closed, nest_ranges
+from distprof.activity.numbering import number_values
 from distprof.activity.projection_tables import sum_gpu_projection, sum_range_kernels
 from distprof.activity.ranges import Window, find_exclusive, find_measured
 from distprof.activity.table_groups import round_quotient, summarize_groups
@@ -195,7 +195,7 @@ def _add(
 ) -> None:
     """Sums up values by owner and name, and adds them to the owners' blocks."""
     wide = len(texts) + 1
-    keys, group = number_keys(owner * wide + name + 1)
+    keys, group = number_values(owner * wide + name + 1)
     sums = summarize_groups(group, values, len(keys))
     for place, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)

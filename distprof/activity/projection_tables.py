@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.activity.held import drop_repeats, number_keys
+from distprof.activity.held import drop_repeats
 from distprof.activity.nsys_ranges import (
     NO_LEVEL,
     Instances,
@@ -22,6 +22,7 @@ from distprof.activity.nsys_ranges import (
     hold_calls,
     list_instances,
 )
+from distprof.activity.numbering import number_values
 from distprof.activity.ranges import Window, find_measured
 from distprof.activity.table_groups import round_quotient, round_tenth, summarize_groups
 from distprof.activity.tables import Cells, Table
@@ -175,7 +176,7 @@ def _code_pairs(
     threads, thread = np.unique(np.append(trace.calls.thread, UNKNOWN)[call], return_inverse=True)
     wide = len(trace.names) + 1
     packed = (label_codes[instance] * len(threads) + thread.reshape(-1)) * wide + trace.gpu.name[kernel] + 1
-    distinct, place = number_keys(packed)
+    distinct, place = number_values(packed)
     shown = list(labels)
     codes = []
     for key in distinct.tolist():

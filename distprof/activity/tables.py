@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distprof.activity.held import number_keys
+from distprof.activity.numbering import number_values
 from distprof.activity.ranges import Window, find_measured
 from distprof.activity.table_groups import Groups, round_quotient, round_tenth, summarize_groups
 from distprof.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
@@ -107,7 +107,7 @@ def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
     places: dict[Hashable, int] = {}
     groups = [nothing]
     for part in parts:
-        used, dense = number_keys(part.code)
+        used, dense = number_values(part.code)
         lookup = np.empty(len(used), dtype=np.int64)
         for position, code in enumerate(used.tolist()):
             label = part.label(code)
@@ -133,8 +133,8 @@ def _collect_ranges(trace: Trace) -> _Part:
     """Ranges by domain, name and style. What was never closed ends where nsys lets it, or is left out."""
     ranges = _close(trace.ranges, trace.head.last_event_ns)
     styles = len(STYLES)
-    domains, domain = number_keys(ranges.domain + 1)
-    names, name = number_keys(ranges.name + 1)
+    domains, domain = number_values(ranges.domain + 1)
+    names, name = number_values(ranges.name + 1)
 
     def label(code: int) -> _Label:
         rest, style = divmod(code, styles)

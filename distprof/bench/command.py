@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import platform
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.table import Table
 from distprof import __version__
 from distprof.bench.comparison import Comparison
 from distprof.bench.conditions import BARE, RIVALS, Workload, list_conditions
+from distprof.bench.figures import require_folder, write_figures
 from distprof.bench.made_up import add_made_up, run_report, run_verdicts
 from distprof.bench.nsys_tables import add_nsys_tables, run_nsys_tables
 from distprof.bench.overhead import measure_workload
@@ -109,8 +109,7 @@ def _read_workloads(options: argparse.Namespace) -> list[Workload]:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value}: must be 1 or more")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {options.json}: no such folder")
+    require_folder(options.json)
     if slips := [text for text in options.overrides if "=" not in text]:
         raise UsageError(f"{slips[0]}: expected KEY=VALUE, as for a training job")
     strategy = options.strategy or ("single" if options.ranks == 1 else "ddp")
@@ -182,7 +181,4 @@ def _write(path: Path, options: argparse.Namespace, results: dict[str, list[Comp
         "phase_cost": dataclasses.asdict(cost),
         "overhead": {train: [dataclasses.asdict(item) for item in found] for train, found in results.items()},
     }  # fmt: skip
-    try:
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json {path}: cannot be written ({error.strerror})") from None
+    write_figures(path, document)

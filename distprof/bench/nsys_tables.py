@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import platform
 import statistics
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from distprof import __version__
 from distprof.activity.tables import TABLES
+from distprof.bench.figures import require_folder, write_figures
 from distprof.bench.process_tree import Outcome, run_fresh
 from distprof.bench.table_capture import make_capture
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
@@ -112,8 +112,7 @@ def _check(options: argparse.Namespace) -> Nsys:
     for name in ("rows", "repeats"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name} {getattr(options, name)}: must be 1 or more")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {options.json}: no such folder")
+    require_folder(options.json)
     if options.file is not None and not looks_like_sqlite(options.file):
         raise UsageError(f"{options.file}: no SQLite file: make one with nsys export --type sqlite")
     nsys = find_nsys()
@@ -206,7 +205,4 @@ def _write(
         "cells_that_differ": differences,
         "programs": [{"program": one.program, "walls_s": one.walls_s, "peak_bytes": one.peak_bytes} for one in timings],
     }  # fmt: skip
-    try:
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json {options.json}: cannot be written ({error.strerror})") from None
+    write_figures(options.json, document)

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from distprof import __version__
+from distprof.bench.figures import require_folder, write_figures
 from distprof.bench.made_up_traces import Generation
 from distprof.bench.process_tree import Outcome, run_fresh
 from distprof.bench.trace_job import make_job
@@ -115,8 +116,7 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("ranks", "events", "repeats"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name} {getattr(options, name)}: must be 1 or more")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json {options.json}: no such folder")
+    require_folder(options.json)
     if options.hta_python is not None and not os.access(options.hta_python, os.X_OK):
         raise UsageError(f"--hta-python {options.hta_python}: no interpreter that can be run")
 
@@ -224,7 +224,4 @@ def _write(options: argparse.Namespace, found: Sequence[Timing]) -> None:
         "ranks": options.ranks, "events": options.events, "names": options.names,
         "programs": [asdict(item) for item in found],
     }  # fmt: skip
-    try:
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--json {options.json}: cannot be written ({error.strerror})") from None
+    write_figures(options.json, document)

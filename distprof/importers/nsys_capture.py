@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from distprof.activity.numbering import number_values
 from distprof.errors import DataError
 from distprof.importers.nsys_columns import Rows, Texts, Wanted, is_repeated, pick, read_columns, repeat
 from distprof.importers.nsys_database import Database
-from distprof.importers.nsys_names import Names, number_values
+from distprof.importers.nsys_names import Names
 from distprof.trace import UNKNOWN, ActivityKind, CopyKind, IntArray, RangeStyle
 
 Columns = dict[str, IntArray]

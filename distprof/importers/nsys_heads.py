@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.activity.numbering import number_values
 from distprof.importers.limits import MAX_WORLD
 from distprof.importers.nsys_capture import Capture, Columns
 from distprof.importers.nsys_database import Database
-from distprof.importers.nsys_names import number_values
 from distprof.trace import OWN_DOMAIN, IntArray, TraceHead
 
 MARK = re.compile(r"rank=(\d{1,9}) world=(\d{1,9}) host=(.*) pid=\d{1,10}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.activity.numbering import number_values
 from distprof.importers.nsys_columns import Texts
 from distprof.importers.nsys_database import Database, decode
 from distprof.trace import UNKNOWN, IntArray
@@ -11,22 +12,6 @@ from distprof.trace import UNKNOWN, IntArray
 LOST = b"(name not in the file)"
 CROWDED = "(one of too many names)"
 ASKED_AT_ONCE = 5_000
-DENSE = 1 << 22
-"""Whole numbers that lie closer together than this are told apart without sorting them."""
-
-
-def number_values(values: IntArray) -> tuple[IntArray, IntArray]:
-    """The different values, ascending, and for each value which of them it is."""
-    if not len(values):
-        return values, values
-    low = int(values.min())
-    if int(values.max()) - low >= DENSE:
-        different, which = np.unique(values, return_inverse=True)
-        return different, which
-    there = np.zeros(int(values.max()) - low + 1, bool)
-    at = values - low
-    there[at] = True
-    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[at]
 
 
 class Names:

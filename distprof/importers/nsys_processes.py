@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.activity.numbering import DENSE, number_values
 from distprof.errors import DataError
 from distprof.importers.nsys_capture import Capture, Columns
 from distprof.importers.nsys_columns import pick
 from distprof.importers.nsys_database import Database
 from distprof.importers.nsys_heads import Heads
-from distprof.importers.nsys_names import DENSE, number_values
 from distprof.trace import UNKNOWN, Activities, Calls, IntArray, Ranges, Trace
 
 MAX_PROCESSES = 4096
