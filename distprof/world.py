@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -150,7 +151,22 @@ def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> 
 def leave() -> None:
     """Leaves the process group, if there is one."""
     if dist.is_initialized():
+        held = _hold_backends()
         dist.destroy_process_group()
+        del held
+
+
+def _hold_backends() -> list[object]:
+    """What gloo's groups run on, to be let go after the groups themselves.
+
+    Up to torch 2.6 a group that goes waits for its threads while it holds Python's lock, and a thread that still has to
+    let go of its last tensor waits for that lock. A backend that goes by itself gives the lock away first.
+    """
+    backends: list[object] = []
+    for group in list(dist.distributed_c10d._world.pg_map):
+        with contextlib.suppress(RuntimeError):  # a group without a part for the CPU
+            backends.append(group._get_backend(torch.device("cpu")))
+    return backends
 
 
 def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None = None) -> str:

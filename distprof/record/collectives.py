@@ -49,6 +49,7 @@ _FORMS: dict[str, _Form] = {
     "broadcast": _Form(_OTHER, 0, "tensor", 2),
     "reduce": _Form(_OTHER, 0, "tensor", 3),
     "gather": _Form(_OTHER, 0, "tensor", 3, shard=True),
+    "gather_single": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "scatter": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "all_to_all": _Form(_OTHER, 1, "input_tensor_list", 2),
     "all_to_all_single": _Form(_OTHER, 1, "input", 4),
