@@ -13,6 +13,9 @@ from distprof.rank_names import name_ranks
 from distprof.report import Coverage
 from distprof.run import KINDS, TRACED, Clock
 
+MAX_GROUPS = 4
+"""Groups with missing members that a note names."""
+
 
 def report_coverage(
     basis: Basis, timings: Sequence[Timing], headline: Timing | None, cycles: Cycles | None
@@ -104,6 +107,7 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
         for timing in timings
         if (lacking := int(basis.counted.sum() - timing.used.sum()))
     )
+    notes.extend(_note_missing(basis))
     if headline is not None and headline.clock is Clock.HOST and len(timings) > 1:
         notes.append("not every rank and step has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
@@ -113,6 +117,24 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
             "no collective was seen: if the ranks synchronised at all, their waiting stands in the other phases "
             "(profiler.watch(model) tells it apart)"
         )
+    return notes
+
+
+def _note_missing(basis: Basis) -> list[str]:
+    """What nobody can know with ranks of the job, or members of a group, missing."""
+    notes = []
+    short = {
+        f"{table.group} ({table.size - len(table.ranks)} of {table.size})": None
+        for table in basis.run.collectives if 1 < len(table.ranks) < table.size
+    }  # fmt: skip
+    if short:
+        names = ", ".join(list(short)[:MAX_GROUPS]) + (", ..." if len(short) > MAX_GROUPS else "")
+        notes.append(
+            f"members are missing of {names}: waits for them are at least what is shown, and neither who arrived last "
+            "nor the transfer is known"
+        )
+    if basis.num_missing and basis.counted.any():
+        notes.append("ranks are missing, which may hold up those that are there: what a change would buy is not known")
     return notes
 
 
