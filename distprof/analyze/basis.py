@@ -31,7 +31,7 @@ class Basis:
 
     @property
     def num_missing(self) -> int:
-        """Ranks of the job of which there is no row: what they did, and whether the others waited for them, is unknown."""
+        """Ranks of the job without a row: what they did, and whether the others waited for them, nobody knows."""
         return max(self.run.meta.world_size - int(self.present.sum()), 0)
 
     def mean(self, name: str) -> FloatArray:

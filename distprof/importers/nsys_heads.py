@@ -11,11 +11,11 @@ from distprof.activity.numbering import number_values
 from distprof.importers.limits import MAX_WORLD
 from distprof.importers.nsys_capture import Capture, Columns
 from distprof.importers.nsys_database import Database
+from distprof.importers.one_job import BY_ORDER
 from distprof.trace import OWN_DOMAIN, IntArray, TraceHead
 
 MARK = re.compile(r"rank=(\d{1,9}) world=(\d{1,9}) host=(.*) pid=\d{1,10}")
 BY_MARK = "the mark of distprof"
-BY_ORDER = "process order"
 SHOWN = 8
 
 

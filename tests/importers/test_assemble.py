@@ -69,7 +69,7 @@ def test_two_traces_of_one_rank_and_two_worlds_are_refused_by_name() -> None:
     first, second = trace_all(make_job(num_ranks=2, num_steps=2))
     with pytest.raises(DataError, match=r"rank0\.json and other\.json: both are of rank 0"):
         assemble_run([first, rename(second, rank=0, path="other.json")])
-    with pytest.raises(DataError, match=r"world of 2 ranks, rank1\.json of 4"):
+    with pytest.raises(DataError, match=r"rank0\.json is of a world of 2 ranks, rank1\.json of a world of 4 ranks"):
         assemble_run([first, rename(second, world_size=4)])
 
 
