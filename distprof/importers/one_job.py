@@ -48,6 +48,22 @@ def _find_contradictions(claims: Sequence[Claim], *, at_several_times: bool) -> 
     yield from _compare_groups(claims)
 
 
+def require_after(started_utc: str, claims: Sequence[Claim]) -> None:
+    """Refuses traces that were over before a run began.
+
+    Raises:
+        DataError: One was.
+    """
+    try:
+        started_ns = datetime.fromisoformat(started_utc).timestamp() * 1e9
+    except (ValueError, OverflowError):
+        return  # it does not say
+    for claim in claims:
+        if claim.extent_ns is not None and claim.extent_ns[1] < started_ns - MAX_APART_NS:
+            when = f"ends {_say_time(claim.extent_ns[1])}, and the run started {_say_time(int(started_ns))}"
+            raise DataError(f"{claim.head.path} {when}: different jobs: name traces of it")
+
+
 def says_world(claim: Claim) -> bool:
     """Whether the file itself says how many ranks there were, rather than that its ranks were counted."""
     return claim.head.world_size is not None and claim.head.rank_source != BY_ORDER

@@ -20,6 +20,7 @@ from distprof.importers.assemble import assemble_run, attach_traces
 from distprof.importers.kineto import read_kineto
 from distprof.importers.nsys import read_nsys
 from distprof.importers.nsys_export import export_report
+from distprof.importers.one_job import require_after
 from distprof.importers.sources import Source, find_sources, require_some, say_unread
 from distprof.run import Run
 from distprof.trace import Trace
@@ -85,6 +86,7 @@ def read_folder(
     if not beside:
         return run
     traced, failed = reduce_all(beside, names, tell)
+    require_after(run.meta.started_utc, [item.claim for item in traced])
     run = attach_traces(run, [*own, *traced]) if own or traced else run
     return dataclasses.replace(run, unread=(*run.unread, *failed))
 

@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from distprof.activity.claims import Claim
+from distprof.activity.claims import Claim, read_claim
 from distprof.activity.phase_names import NameMap
 from distprof.activity.traced_rank import TracedRank, trace_rank
 from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.importers.assemble import assemble_run, attach_traces
+from distprof.importers.kineto import read_kineto
 from distprof.importers.kineto_head import BY_NAME
 from distprof.importers.one_job import BY_ORDER, require_one_job
 from distprof.trace import TraceHead
 from tests.activity.made_jobs import make_job
+from tests.activity.real_traces import find_shared
 from tests.factories import make_run
 from tests.importers.test_assemble import rename
 
@@ -148,3 +150,19 @@ def test_every_pair_of_contradicting_claims_is_refused_in_any_company() -> None:
     for pair in combinations(odd, 2):
         with pytest.raises(DataError):
             require_one_job([silent, *pair])
+
+
+def test_real_traces_of_different_jobs_are_refused_and_of_one_are_not() -> None:
+    folder = find_shared("data", "kineto", "mi250_toy.json.gz").parent
+    paths = [*folder.glob("*.gz"), *folder.glob("v100_dlrm_8ranks/*.json")]
+    claims = {path: read_claim(read_kineto(path)) for path in sorted(paths)}
+    jobs = {path: path.parent if path.suffix == ".json" else path.name.removesuffix("_rank1.json.gz")
+            .removesuffix("_rank0.json.gz") for path in paths}  # fmt: skip
+    assert len(claims) >= 19 and len(set(jobs.values())) >= 11
+    for one, other in combinations(claims, 2):
+        pair = [claims[one], claims[other]]
+        if jobs[one] == jobs[other]:
+            require_one_job(pair)
+            continue
+        with pytest.raises(DataError, match="different jobs"):
+            require_one_job(pair)

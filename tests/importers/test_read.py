@@ -34,7 +34,7 @@ def make_traces(folder: Path, num_ranks: int = 3) -> Path:
 def make_run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     (folder / "ranks").mkdir(parents=True)
-    write_meta(folder, make_meta(run_id="id-1", world_size=2))
+    write_meta(folder, make_meta(run_id="id-1", world_size=2, started_utc="2025-07-01T23:00:00+00:00"))
     for rank in range(2):
         write_rank(folder, rank, [0, 1, 2])
     return folder
@@ -96,6 +96,14 @@ def test_one_damaged_kernel_window_of_two_costs_that_rank_only(tmp_path: Path) -
     assert [item.rank for item in run.activity] == [1]
     (warning,) = run.warnings
     assert warning.startswith("kernel windows are left out: ") and "rank-00000.json.gz" in warning
+
+
+def test_traces_that_were_over_before_the_run_began_are_refused(tmp_path: Path) -> None:
+    run_folder = make_run_folder(tmp_path)
+    traces = make_traces(tmp_path / "traces", 2)
+    write_meta(run_folder, make_meta(run_id="id-1", world_size=2, started_utc="2026-07-01T23:00:00+00:00"))
+    with pytest.raises(DataError, match=r"rank-00000\.json\.gz ends 2025-.*, and the run started 2026-07-01 23:00:00"):
+        read_paths([run_folder, traces], NAMES)
 
 
 def test_two_run_folders_are_refused(tmp_path: Path) -> None:
