@@ -38,8 +38,9 @@ def _find_extent(trace: Trace) -> tuple[int, int] | None:
     tables = [table for table in (trace.gpu, trace.calls, trace.ops, trace.ranges) if len(table.begin_ns)]
     if not tables:
         return None
-    begin_ns = min(int(table.begin_ns.min()) for table in tables)
-    end_ns = max(int(max(table.begin_ns.max(), table.end_ns.max())) for table in tables)
+    start_ns = trace.head.session_start_ns or 0
+    begin_ns = start_ns + min(int(table.begin_ns.min()) for table in tables)
+    end_ns = start_ns + max(int(max(table.begin_ns.max(), table.end_ns.max())) for table in tables)
     return (begin_ns, end_ns) if begin_ns > UNIX_NS else None
 
 

@@ -237,7 +237,7 @@ def _list_coverage(report: Report) -> list[tuple[str, RenderableType]]:
     if is_traced(report):
         rows = [row for row in rows if row[0] not in ("lost", "recording")]
     if clocks := describe_clocks(report):
-        rows.append(("hosts' clocks", Text(f"against rank 0: {clocks}")))
+        rows.append(("hosts' clocks", Text(clocks)))
     rows += [("source", Text(source)) for source in facts.sources]
     rows += [("stall", Text(describe_stall(stall))) for stall in report.stalls]
     notes = [Text(clean_text(note, TEXT_LIMIT)) for note in facts.notes[:MAX_NOTES]]

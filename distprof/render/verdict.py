@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.render.activity import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report import Report
 from distprof.waiting import Estimate, Stall, Verdict, WaitReport
@@ -132,4 +133,5 @@ def describe_clocks(report: Report) -> str:
         for clock in apart[:8]
     ]
     more = f" and {len(apart) - 8:,} more" if len(apart) > 8 else ""
-    return ", ".join(shown) + more
+    first = report.ranks[0].rank if is_traced(report) else 0
+    return f"against rank {first}: {', '.join(shown)}{more}" if shown else ""

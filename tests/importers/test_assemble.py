@@ -12,6 +12,7 @@ from distprof.activity.traced_rank import TracedRank, trace_rank
 from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.importers.assemble import assemble_run, attach_traces
+from distprof.render.verdict import describe_clocks
 from distprof.run import COLUMN, Clock
 from distprof.trace import Trace
 from tests.activity.made_jobs import MS, TRANSFER_NS, make_job
@@ -54,6 +55,12 @@ def test_clocks_are_read_from_the_ends_of_collectives_and_durations_stay() -> No
     offsets = {reading.rank: reading.offset_ns for reading in run.meta.clock_readings}
     assert offsets == {0: 0, **apart}
     assert np.ptp(run.step_ns(Clock.HOST)[:, 1:], axis=0).max() == 0
+
+
+def test_clocks_are_said_against_the_first_rank_that_is_there() -> None:
+    traced = trace_all(make_job(num_ranks=3, num_steps=10, clock_ns={2: 70 * MS}))
+    assert describe_clocks(analyze(assemble_run(traced))).startswith("against rank 0: host of rank 2 +70")
+    assert describe_clocks(analyze(assemble_run(traced[1:]))).startswith("against rank 1: host of rank 2 +70")
 
 
 def test_missing_ranks_are_named_and_the_result_is_partial() -> None:
