@@ -50,8 +50,8 @@ class Verdict:
     """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
     steps, or over those that the rank held if it holds only some."""
     lost_ns: Estimate | None
-    """By how much shorter a step would be, mean over steps. None: no rank is named, or ranks are missing, of which one
-    may hold the others up all the same."""
+    """By how much shorter a step would be, mean over steps. None: no verdict, or ranks are missing, of which one may
+    hold the others up all the same."""
     lost_ratio: Estimate | None
     """The same over the mean step."""
     waited_ns: float | None

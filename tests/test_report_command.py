@@ -71,8 +71,9 @@ def test_captures_of_different_days_are_different_jobs(tmp_path: Path, capsys: p
         export = make_training_export(num_ranks=1, marks=False)
         export.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=monday + day * 86_400_000 * MS)
         export.write(tmp_path / f"{name}.sqlite")
-    assert run_verb(["report", str(tmp_path), "--no-write"]) == EXIT_FAILED
-    assert "b.sqlite begins 3 days later" in capsys.readouterr().err
+    for verb in (["report", "--no-write"], ["tables"]):
+        assert run_verb([*verb, str(tmp_path)]) == EXIT_FAILED
+        assert "b.sqlite begins 3 days later" in capsys.readouterr().err
     assert run_verb(["report", str(tmp_path / "a.sqlite"), "--no-write"]) == EXIT_OK
 
 

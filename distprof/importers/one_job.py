@@ -81,7 +81,8 @@ def _compare(said: Iterable[tuple[Claim, str]]) -> Iterator[str]:
 
 
 def _has_repeated(claims: Sequence[Claim]) -> bool:
-    ranks = [claim.head.rank for claim in claims if claim.head.rank is not None]
+    said = [claim.head for claim in claims if claim.head.rank_source != BY_ORDER]
+    ranks = [head.rank for head in said if head.rank is not None]
     return len(set(ranks)) < len(ranks)
 
 
