@@ -54,7 +54,7 @@ def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> R
         return dataclasses.replace(run, unread=(*unread, *run.unread))
     traced, failed = reduce_all(traces, names, tell)
     if not traced:
-        require_some(failed)
+        require_some([*unread, *failed])
     return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,13 +121,27 @@ def _find_text_damage(path: Path) -> str | None:
         text = Text(path, USUAL_LIMITS)
         try:
             begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
+            more = text.read(1)  # of a gzip that is cut, what stands before the cut came first
         finally:
             text.close()
     except DataError as error:
         return str(error).removeprefix(f"{path}: ")
     if not begin:
         return "empty"
-    return None if begin[:1] in (b"{", b"[") else "not JSON"
+    if begin[:1] not in (b"{", b"["):
+        return "not JSON"
+    return None if more or not _is_cut(begin.decode("utf-8", "replace")) else "ends in the middle"
+
+
+def _is_cut(text: str) -> bool:
+    """Whether the first document in the text is JSON as far as it goes, and does not go to its end."""
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text) or error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _sniff(path: Path) -> Source | None:

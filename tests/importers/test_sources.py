@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 from pathlib import Path
 
@@ -75,11 +76,16 @@ def test_what_cannot_be_read_is_named_beside_what_can(tmp_path: Path) -> None:
     (tmp_path / "rank2.json.gz").write_bytes(b"\x1f\x8b\x08 damaged")
     (tmp_path / "rank3.sqlite").write_bytes(b"SQLite form")
     (tmp_path / "rank4.json").write_text("hello")
+    (tmp_path / "rank5.json").write_text('{"schemaVersion": 1, "deviceProp')
+    (tmp_path / "rank6.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1, "record_shapes": 0, ')[:-10])
+    (tmp_path / "lines.json").write_text('{"loss": 1}\n{"loss": NaN}\n{')
+    (tmp_path / "comments.json").write_text('{"epochs": 3, // enough\n}')
     sources, unread = find_sources([tmp_path, tmp_path / "absent.json", tmp_path / "notes.txt"])
     assert [source.path.name for source in sources] == ["rank0.json"]
     assert [reason.removeprefix(f"{tmp_path}/").split(": ")[:2] for reason in unread] == [
         ["rank1.json", "empty"], ["rank2.json.gz", "byte 11 or before"], ["rank3.sqlite", "not a database"],
-        ["rank4.json", "not JSON"], ["absent.json", "no such file or folder"],
+        ["rank4.json", "not JSON"], ["rank5.json", "ends in the middle"], ["rank6.json.gz", "byte 50"],
+        ["absent.json", "no such file or folder"],
         ["notes.txt", "not a file that distprof reads"],
     ]  # fmt: skip
     with pytest.raises(DataError, match=r"absent\.json.* \(and 1 more that cannot be read\)"):
