@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,7 @@ def read_run(folder: Path) -> Run:
     """
     meta = read_meta(folder)
     warnings: list[str] = []
+    unread: list[str] = []
     streams: dict[int, RankStream] = {}
     for path in sorted((folder / "ranks").glob("*")) if (folder / "ranks").is_dir() else []:
         if _RING_FILE.fullmatch(path.name):
@@ -136,6 +137,7 @@ def read_run(folder: Path) -> Run:
             stream = read_stream(path)
         except (DataError, OSError) as error:
             warnings.append(f"{path.name}: {error}".replace(f"{path.name}: {path}", path.name))
+            unread.append(warnings[-1])
             continue
         if stream.run_id != meta.run_id:
             warnings.append(f"{path.name}: belongs to another run, ignored")
@@ -143,7 +145,8 @@ def read_run(folder: Path) -> Run:
         _check(path, int(named[1]), stream, meta)
         streams[stream.info.rank] = stream
         warnings.extend(stream.warnings)
-    return _assemble(meta, [streams[rank] for rank in sorted(streams)], warnings)
+    run = _assemble(meta, [streams[rank] for rank in sorted(streams)], warnings)
+    return replace(run, unread=tuple(unread))
 
 
 def _check(path: Path, rank: int, stream: RankStream, meta: RunMeta) -> None:

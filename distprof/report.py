@@ -64,10 +64,10 @@ class BusiestRank:
     """Its mean step time less exposed communication."""
     excess_ns: float
     """``own_ns`` less the median of the other ranks'."""
-    phase: str
-    """Where most of the excess is."""
-    phase_excess_ns: float
-    """That phase against the median of the other ranks."""
+    phase: str | None
+    """Where most of the excess is. None: in no phase is its own time above the others' median."""
+    phase_excess_ns: float | None
+    """Own time in that phase, waits inside it apart, against the median of the other ranks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +143,8 @@ class RankReport:
     mfu_note: str | None
     peak_flops_per_s: float | None
     peak_source: str
+    own_ns: float | None
+    """Mean step less exposed communication on the headline clock. None: not measured."""
     steps_recorded: int
     last_step: int | None
     ended: str | None

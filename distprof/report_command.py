@@ -16,6 +16,7 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.importers.read import read_paths
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
+from distprof.render.unread import list_unread
 from distprof.run import Phase, Run
 
 DESCRIPTION = """\
@@ -36,7 +37,8 @@ names others. Patterns are globs of a range's whole name, and go before the usua
 
 The report's files are written into the run folder, or without one into --out.
 
-Exit codes: 0 complete, 1 not readable, 2 usage, 3 a rank or step is missing (the report says which).
+Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 a rank, a step or a file is missing (the
+report says which).
 """
 DEFAULT_OUT = Path("distprof-report")
 
@@ -93,6 +95,8 @@ def run_report(options: argparse.Namespace) -> int:
     if options.width is not None and options.width < 20:
         raise UsageError(f"--width {options.width}: must be 20 or more")
     run = read_shown(options.paths, names)
+    for line in list_unread(run.unread):
+        print(line, file=sys.stderr)
     report = analyze(run)
     if not options.no_write:
         _write(_choose_folder(options), run, report)

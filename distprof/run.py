@@ -250,6 +250,8 @@ class Run:
     """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is NaN throughout."""
     warnings: tuple[str, ...] = ()
     """What went wrong in reading: damaged records, foreign files."""
+    unread: tuple[str, ...] = ()
+    """Files that were named and could not be read, each with the reason: the run is not whole."""
     segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,17 +12,20 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from distprof.activity.claims import read_claim
 from distprof.activity.phase_names import NameMap
 from distprof.activity.projection import PROJECTIONS, project
 from distprof.activity.steps import find_steps
 from distprof.activity.tables import TABLES, Table, make_table
-from distprof.errors import EXIT_OK, DataError, UsageError
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
 from distprof.folder import write_whole
+from distprof.importers.one_job import require_one_job
 from distprof.importers.read import read_traces
-from distprof.importers.sources import Source, find_sources
+from distprof.importers.sources import Source, find_sources, require_some, say_unread
 from distprof.rank_names import name_ranks
 from distprof.render.tables import render_table, write_csv
 from distprof.render.units import clean_text
+from distprof.render.unread import list_unread
 from distprof.trace import IntArray, Trace
 
 ROWS = 20
@@ -58,7 +62,7 @@ digits; a text that a spreadsheet would take for a formula gets a ' in front.
 --drop-warmup keeps what began within a measured step: distprof's own steps know which were warm-up, others' are told by
 a range called warm-up around them; --step says which ranges are steps.
 
-Exit codes: 0 shown, 1 not readable, 2 usage.
+Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown without the files that are not readable.
 """
 
 
@@ -107,10 +111,14 @@ def run_tables(options: argparse.Namespace) -> int:
     """
     _check(options)
     names = options.table or list(TABLES)
-    traces = _read(options.paths, only_times=set(names) <= set(TABLES) and not options.drop_warmup)
+    traces, unread = _read(options.paths, only_times=set(names) <= set(TABLES) and not options.drop_warmup)
+    for line in list_unread(unread):
+        print(line, file=sys.stderr)
+    code = EXIT_PARTIAL if unread else EXIT_OK
     shares = [_drop_warmup(share, options) for share in _choose(traces, options)]
     if options.csv is not None:
-        return _write(shares, names, options.csv)
+        _write(shares, names, options.csv)
+        return code
     console = Console(width=options.width)
     for share in shares:
         for name in names:
@@ -118,7 +126,7 @@ def run_tables(options: argparse.Namespace) -> int:
             render_table(table, _describe(table, share), console, max_rows=options.rows or None)
     for note in _list_notes(traces, names):
         console.print(Text(clean_text(note, TEXT_LIMIT), style="dim"))
-    return EXIT_OK
+    return code
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -132,18 +140,40 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--exclusive: is a way to make the projection; give --table projection with it")
 
 
-def _read(paths: Sequence[Path], *, only_times: bool) -> list[Trace]:
-    return [trace for source in find_sources(paths) for trace in _read_source(source, only_times=only_times)]
+def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list[str]]:
+    """The traces, and the files that cannot be read with the reason.
+
+    Raises:
+        DataError: Nothing is readable, or it is of different jobs.
+    """
+    named, unread = find_sources(paths)
+    traces: list[Trace] = []
+    for source in [inner for outer in named for inner in _open_run(outer, unread)]:
+        own = source not in named  # of a run folder, which holds ranks only
+        try:
+            traces += read_traces(source, all_processes=not own, only_times=only_times and not own)
+        except (DataError, OSError) as error:
+            unread.append(say_unread(source.path, error))
+    if not traces:
+        require_some(unread)
+    require_one_job([read_claim(trace) for trace in traces], at_several_times=True)
+    return traces, unread
 
 
-def _read_source(source: Source, *, only_times: bool) -> list[Trace]:
-    """The traces of one source; of a run folder those of its kernel windows."""
+def _open_run(source: Source, unread: list[str]) -> list[Source]:
+    """Of a run folder its kernel windows; anything else is its own source. What cannot be read goes to ``unread``."""
     if source.kind != "run":
-        return read_traces(source, all_processes=True, only_times=only_times)
+        return [source]
     windows = source.path / "kernels"
     if not windows.is_dir():
-        raise DataError(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
-    return [trace for inner in find_sources([windows]) for trace in read_traces(inner)]
+        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
+        return []
+    try:
+        inner, damaged = find_sources([windows])
+    except DataError as error:
+        inner, damaged = [], [str(error)]
+    unread += damaged
+    return inner
 
 
 def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:
@@ -226,7 +256,7 @@ def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
     return [*notes[:MAX_NOTES], *([f"and {len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else [])]
 
 
-def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> int:
+def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> None:
     """Writes each table whole or not at all, and says where."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -237,4 +267,3 @@ def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> int:
         raise UsageError(f"--csv {folder}: cannot be written ({error.strerror})") from None
     count = len(shares) * len(names)
     print(f"{count} table{'s' * (count != 1)} in {folder}")
-    return EXIT_OK

@@ -140,6 +140,8 @@ class TraceHead:
     last_event_ns: int | None = None
     """Latest NVTX event of the whole file, marks and other processes included: where the tool's own tables let the
     ranges end that were never closed. None: not known."""
+    session_start_ns: int | None = None
+    """What the Unix clock showed when the trace's own clock showed 0. None: not known, or they are the same clock."""
     names_default_domain: bool = False
     """The file has a record of the default domain, with the empty name: the tool's own tables write ``:range`` for
     its ranges, else ``range``."""

@@ -50,7 +50,8 @@ class Verdict:
     """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
     steps, or over those that the rank held if it holds only some."""
     lost_ns: Estimate | None
-    """By how much shorter a step would be, mean over steps."""
+    """By how much shorter a step would be, mean over steps. None: no verdict, or ranks are missing, of which one may
+    hold the others up all the same."""
     lost_ratio: Estimate | None
     """The same over the mean step."""
     waited_ns: float | None
@@ -102,9 +103,11 @@ class WaitReport:
     count_per_step: int
     bytes_per_step: int
     wait_ns: tuple[float | None, ...]
-    """Last arrival less own, mean over the collectives: spans that overlap are not added."""
+    """Last arrival less own, mean over the collectives: spans that overlap are not added. With members missing it is
+    the last arrival of those that are there, and the wait at least this."""
     transfer_ns: float | None
-    """End less last arrival, shortest of the members, mean over the collectives. None: no end was seen."""
+    """End less last arrival, shortest of the members, mean over the collectives. None: no end was seen, or members are
+    missing, of which one may have arrived last."""
     busy_ns: tuple[float | None, ...]
     """Union of their intervals from arrival to end in a step, mean over steps. None: an end was not seen."""
     exposed_ns: tuple[float | None, ...]
@@ -112,10 +115,13 @@ class WaitReport:
     overlapped_ns: tuple[float | None, ...]
     """``busy_ns`` less ``exposed_ns``."""
     last_ratio: tuple[float | None, ...]
-    """Share of the collectives in which the rank arrived last, by more than the clocks' bound."""
+    """Share of the collectives in which the rank arrived last, by more than the clocks' bound; null for every rank
+    where members are missing."""
     bound_ns: float
     """Largest error of a comparison between two members' clocks."""
     steps_used: int
+    members_missing: int
+    """Ranks of the group whose collectives nobody recorded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

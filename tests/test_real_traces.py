@@ -9,10 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from distprof.activity.phase_names import NameMap
+from distprof.analyze import analyze
 from distprof.cli import run_verb
 from distprof.errors import EXIT_OK, EXIT_PARTIAL
+from distprof.importers.read import read_paths
 from tests.activity.real_traces import find_shared, read_events
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -114,3 +118,33 @@ def test_a_trace_without_steps_is_told_as_a_whole_and_keeps_no_environment(tmp_p
     for path in tmp_path.iterdir():  # the file holds an environment with a token in it
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         assert b"hf_" not in data and b"HF_TOKEN" not in data
+
+
+def test_with_one_of_eight_ranks_missing_nobody_is_last_and_no_transfer_is_known() -> None:
+    folder = find_shared("data", "kineto", "mi250_toy.json.gz").parent / "v100_dlrm_8ranks"
+    paths = sorted(folder.glob("worker*.json"))
+    assert len(paths) == 8
+    whole = analyze(read_paths(paths, NameMap()))
+    assert all(item.members_missing == 0 and item.transfer_ns is not None for item in whole.waits)
+    part = analyze(read_paths([path for path in paths if "worker5" not in path.name], NameMap()))
+    assert len(part.waits) == len(whole.waits) > 0
+    for item, complete in zip(part.waits, whole.waits, strict=True):
+        assert (item.members_missing, item.transfer_ns, set(item.last_ratio)) == (1, None, {None})
+        waits_ns = [wait for rank, wait in enumerate(complete.wait_ns) if rank != 5]
+        assert all(seen <= true for seen, true in zip(item.wait_ns, waits_ns, strict=True))  # type: ignore[operator]
+
+
+def test_the_busiest_rank_is_named_with_a_phase_in_which_it_is_busier() -> None:
+    """Rank 5's forward is long because it waits in it; without the waits it is shorter than the others'."""
+    folder = find_shared("data", "kineto", "mi250_toy.json.gz").parent / "v100_dlrm_8ranks"
+    run = read_paths([folder], NameMap())
+    busiest = analyze(run).headline.busiest
+    assert busiest is not None and (busiest.rank, busiest.phase) == (5, "backward")
+    counted = run.column("warmup")[0] == 0
+    own_ns = {
+        phase: (run.column(f"{phase}_device_ns") - run.column(f"{phase}_wait_device_ns"))[:, counted].mean(axis=1)
+        for phase in ("forward", "backward")
+    }
+    assert own_ns["forward"][5] < np.median(np.delete(own_ns["forward"], 5))
+    excess_ns = own_ns["backward"][5] - np.median(np.delete(own_ns["backward"], 5))
+    assert busiest.phase_excess_ns == pytest.approx(excess_ns) and excess_ns > 0

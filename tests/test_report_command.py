@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distprof.cli import run_verb
-from distprof.errors import EXIT_OK, EXIT_PARTIAL, EXIT_USAGE
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE
 from tests.kineto_file import make_event, make_kernel, make_launch, make_step, write_kineto
 from tests.nsys_file import MS, make_training_export
 
@@ -62,6 +62,19 @@ def test_traces_of_different_tools_are_one_job(tmp_path: Path) -> None:
     sources = [device["source"] for device in report["activity"]["devices"]]
     assert sources == ["kineto: trace.json", "nsys: capture.sqlite"]
     assert any("kineto and nsys" in note for note in report["coverage"]["notes"])
+
+
+def test_captures_of_different_days_are_different_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their own clocks count from where each session began, and agree by chance."""
+    monday = 1_700_000_000 * 1000 * MS
+    for name, day in (("a", 0), ("b", 3)):
+        export = make_training_export(num_ranks=1, marks=False)
+        export.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=monday + day * 86_400_000 * MS)
+        export.write(tmp_path / f"{name}.sqlite")
+    for verb in (["report", "--no-write"], ["tables"]):
+        assert run_verb([*verb, str(tmp_path)]) == EXIT_FAILED
+        assert "b.sqlite begins 3 days later" in capsys.readouterr().err
+    assert run_verb(["report", str(tmp_path / "a.sqlite"), "--no-write"]) == EXIT_OK
 
 
 def test_names_of_steps_and_phases_can_be_given(tmp_path: Path) -> None:

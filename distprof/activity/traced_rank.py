@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.activity.claims import Claim, read_claim
 from distprof.activity.collectives import list_collectives
 from distprof.activity.device_clock import find_device_clock
 from distprof.activity.partition import MAX_PHASE_RANGES, Segments, partition_steps
@@ -30,6 +31,9 @@ class TracedRank:
     ``origin_ns``, so that float64 holds them exactly."""
 
     head: TraceHead
+    extent_ns: tuple[int, int] | None
+    """As in `Claim`; so is the next."""
+    vendor: str | None
     origin_ns: int
     """On the file's clock: the first step's begin."""
     rows: FloatArray
@@ -41,17 +45,22 @@ class TracedRank:
     """Its rank is -1 until the job's ranks are known."""
     notes: tuple[str, ...]
 
+    @property
+    def claim(self) -> Claim:
+        """What the trace says of its job."""
+        return Claim(head=self.head, extent_ns=self.extent_ns, vendor=self.vendor)
+
 
 def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
     """Reduces a trace. The window of the activity is the measured steps, or the whole trace without steps."""
     steps = find_steps(trace, names)
-    notes = list(trace.head.notes)
+    notes, claim = list(trace.head.notes), read_claim(trace)
     if not len(steps.number):
         notes.append("no range is a step: device time and kernels are of the whole trace (--step PATTERN names steps)")
         activity = reduce_trace(trace, rank=-1, num_steps=0, host_windows=None, device_windows=None)
         return TracedRank(
-            head=trace.head, origin_ns=0, rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity,
-            notes=tuple(notes),
+            head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=0,
+            rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity, notes=tuple(notes),
         )  # fmt: skip
     segments, clock = partition_steps(trace, steps, names), find_device_clock(trace)
     origin_ns = int(steps.begin_ns[0])
@@ -65,7 +74,8 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
         trace, rank=-1, num_steps=int(measured.sum()), host_windows=steps.windows(), device_windows=on_device
     )
     return TracedRank(
-        head=trace.head, origin_ns=origin_ns, rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
+        head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=origin_ns,
+        rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
         segments=_keep_timelines(steps, segments, origin_ns) if segments.named else {},
         collectives=list_collectives(trace, steps, segments, origin_ns=origin_ns), activity=activity,
         notes=tuple(notes),

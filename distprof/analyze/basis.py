@@ -29,6 +29,11 @@ class Basis:
         """The global rank at each position."""
         return tuple(info.rank for info in self.run.ranks)
 
+    @property
+    def num_missing(self) -> int:
+        """Ranks of the job without a row: what they did, and whether the others waited for them, nobody knows."""
+        return max(self.run.meta.world_size - int(self.present.sum()), 0)
+
     def mean(self, name: str) -> FloatArray:
         """Mean of a column over the counted steps, ``[num_ranks]``; NaN: not measured on each of them."""
         return mean_over_steps(self.run.column(name)[:, self.counted])

@@ -7,10 +7,10 @@ import numpy as np
 from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.spread import median_of_others
 from distprof.report import BusiestRank
-from distprof.run import COMMUNICATION_PHASES, PHASE_CODE, PHASES, FloatArray
+from distprof.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, FloatArray
 
 COMMUNICATION_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
-OWN_CODES = [code for code in range(len(PHASES)) if code not in COMMUNICATION_CODES]
+OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 
 
 def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
@@ -23,30 +23,43 @@ def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
     return exposed
 
 
+def find_own_ns(basis: Basis, timing: Timing) -> FloatArray:
+    """What a rank did itself in a step: mean step less exposed communication, ns, ``[num_ranks]``; NaN: unknown."""
+    own_ns: FloatArray = timing.mean_step_ns - sum_exposed(basis, timing)
+    return own_ns
+
+
+def _find_own_phases(basis: Basis, timing: Timing) -> FloatArray:
+    """The same by phase: mean phase less the waits inside it, ``[num_ranks, len(OWN_PHASES)]``."""
+    waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[:, timing.used]).mean(axis=1)
+    own_ns: FloatArray = timing.mean_phase_ns[:, OWN_CODES] - waits_ns
+    return own_ns
+
+
 def find_busiest(basis: Basis, timing: Timing) -> BusiestRank | None:
     """The rank with the most own time: mean step less exposed communication; of equals the lowest.
 
     Every rank's step is about as long, because ranks wait for each other; what tells them apart is how much of it they
-    did not spend waiting.
+    did not spend waiting. Its phase is the one in which its own time, waits inside the phase apart, is most above the
+    median of the others; no phase where it is above in none.
 
     Returns:
         None with fewer than two ranks whose phases were measured.
     """
-    own_ns = timing.mean_step_ns - sum_exposed(basis, timing)
+    own_ns = find_own_ns(basis, timing)
     if np.isfinite(own_ns).sum() < 2:
         return None
     busiest = int(np.nanargmax(own_ns))
-    excess_ns = [
-        timing.mean_phase_ns[busiest, code] - median_of_others(timing.mean_phase_ns[:, code], busiest)
-        for code in OWN_CODES
-    ]
+    by_phase_ns = _find_own_phases(basis, timing)
+    excess_ns = [values[busiest] - median_of_others(values, busiest) for values in by_phase_ns.T]
     if not np.isfinite(excess_ns).any():
         return None
     most = int(np.nanargmax(excess_ns))
+    above = excess_ns[most] > 0
     return BusiestRank(
         rank=basis.numbers[busiest],
         own_ns=float(own_ns[busiest]),
         excess_ns=float(own_ns[busiest] - median_of_others(own_ns, busiest)),
-        phase=PHASES[OWN_CODES[most]].value,
-        phase_excess_ns=float(excess_ns[most]),
+        phase=OWN_PHASES[most].value if above else None,
+        phase_excess_ns=float(excess_ns[most]) if above else None,
     )

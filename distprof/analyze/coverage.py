@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,10 @@ from distprof.analyze.cycles import Cycles
 from distprof.analyze.sources import list_sources
 from distprof.rank_names import name_ranks
 from distprof.report import Coverage
-from distprof.run import KINDS, TRACED, Clock
+from distprof.run import KINDS, TRACED, Clock, Run
+
+MAX_GROUPS = 4
+"""Groups with missing members that a note names."""
 
 
 def report_coverage(
@@ -37,7 +40,7 @@ def report_coverage(
         complete=_is_complete(basis, planned),
         world_size=run.meta.world_size,
         ranks_present=tuple(present),
-        ranks_missing=tuple(rank for rank in range(run.meta.world_size) if rank not in whole),
+        ranks_missing=tuple(rank for rank in sorted(_expect_ranks(run)) if rank not in whole),
         steps_measured=int(basis.counted.sum()),
         steps_warmup=int(warmup.sum()),
         steps_planned=planned,
@@ -49,9 +52,17 @@ def report_coverage(
     )
 
 
+def _expect_ranks(run: Run) -> Iterable[int]:
+    """The ranks that the job had, as far as is known; numbers that only files' names tell are those and no others."""
+    there = {info.rank for info in run.ranks}
+    return there if there and max(there) >= run.meta.world_size else range(run.meta.world_size)
+
+
 def _is_complete(basis: Basis, planned: int | None) -> bool:
     run = basis.run
-    everyone = {info.rank for info in run.ranks} == set(range(run.meta.world_size))
+    if run.unread:
+        return False
+    everyone = {info.rank for info in run.ranks} == set(_expect_ranks(run))
     ended_well = all(info.ended in ("completed", TRACED) and info.rows_lost == 0 for info in run.ranks)
     if run.activity and not basis.recorded.size:
         return everyone  # traces without steps
@@ -85,7 +96,8 @@ def _collect_notes(basis: Basis) -> list[str]:
 
 
 def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
-    run, notes = basis.run, []
+    run = basis.run
+    notes = [f"not readable and left out: {reason}" for reason in run.unread]
     if not basis.counted.any():
         notes.append("no measured step was reported by every rank present: every statistic is n/a")
     if failed := int((run.column("failed") == 1).any(axis=0).sum()):
@@ -104,6 +116,7 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
         for timing in timings
         if (lacking := int(basis.counted.sum() - timing.used.sum()))
     )
+    notes.extend(_note_missing(basis))
     if headline is not None and headline.clock is Clock.HOST and len(timings) > 1:
         notes.append("not every rank and step has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
@@ -113,6 +126,24 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
             "no collective was seen: if the ranks synchronised at all, their waiting stands in the other phases "
             "(profiler.watch(model) tells it apart)"
         )
+    return notes
+
+
+def _note_missing(basis: Basis) -> list[str]:
+    """What nobody can know with ranks of the job, or members of a group, missing."""
+    notes = []
+    short = {
+        f"{table.group} ({table.size - len(table.ranks)} of {table.size})": None
+        for table in basis.run.collectives if 1 < len(table.ranks) < table.size
+    }  # fmt: skip
+    if short:
+        names = ", ".join(list(short)[:MAX_GROUPS]) + (", ..." if len(short) > MAX_GROUPS else "")
+        notes.append(
+            f"members are missing of {names}: waits for them are at least what is shown, and neither who arrived last "
+            "nor the transfer is known"
+        )
+    if basis.num_missing and basis.counted.any():
+        notes.append("ranks are missing, which may hold up those that are there: what a change would buy is not known")
     return notes
 
 

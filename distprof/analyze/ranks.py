@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.basis import Basis
+from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.busiest import find_own_ns
 from distprof.analyze.efficiency import Efficiency
 from distprof.analyze.spread import as_number
 from distprof.report import RankReport
 from distprof.run import FloatArray
 
 
-def report_ranks(basis: Basis, reached: Sequence[Efficiency]) -> list[RankReport]:
-    """Every rank there are facts of, by position in ``run.ranks``."""
-    return [_report_rank(basis, position, item) for position, item in enumerate(reached)]
+def report_ranks(basis: Basis, reached: Sequence[Efficiency], timing: Timing | None) -> list[RankReport]:
+    """Every rank there are facts of, by position in ``run.ranks``; ``timing``: of the headline clock."""
+    own_ns = np.full(len(reached), np.nan) if timing is None else find_own_ns(basis, timing)
+    return [_report_rank(basis, position, item, own_ns[position]) for position, item in enumerate(reached)]
 
 
-def _report_rank(basis: Basis, position: int, reached: Efficiency) -> RankReport:
+def _report_rank(basis: Basis, position: int, reached: Efficiency, own_ns: float) -> RankReport:
     run, info = basis.run, basis.run.ranks[position]
     look, recorded = info.snapshot, basis.recorded[position]
     usual = recorded & (run.column("window")[position] != 1)  # a kernel window takes memory of its own
@@ -45,6 +47,7 @@ def _report_rank(basis: Basis, position: int, reached: Efficiency) -> RankReport
         mfu_note=reached.note,
         peak_flops_per_s=info.peak.flops_per_s,
         peak_source=info.peak.source,
+        own_ns=as_number(float(own_ns)),
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
         ended=info.ended,

@@ -47,6 +47,7 @@ def analyze(run: Run) -> Report:
         culprit = None
     summary = report_headline(basis, headline, reached)
     told = None if find_shortage(basis, cycles) else cycles
+    replayed = None if basis.num_missing else told
     meta = run.meta
     return Report(
         schema=SCHEMA,
@@ -66,11 +67,11 @@ def analyze(run: Run) -> Report:
         communication=tuple(report_communication(basis)),
         activity=report_activity(run),
         waits=tuple(report_waits(basis)),
-        what_if=tuple(list_what_ifs(told, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
+        what_if=tuple(list_what_ifs(replayed, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
         stalls=tuple(list_stalls(basis, cycles)),
         clocks=tuple(report_clocks(basis)),
         flops=report_flops(basis),
-        ranks=tuple(report_ranks(basis, reached)),
+        ranks=tuple(report_ranks(basis, reached, headline)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
         coverage=report_coverage(basis, timings, headline, told),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from distprof.analyze.basis import Basis
@@ -44,6 +46,13 @@ def find_verdict(
     short = find_shortage(basis, cycles)
     if cycles is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
+    found = _weigh(basis, cycles, culprit, host, link)
+    return _doubt(basis, cycles, found) if basis.num_missing else found
+
+
+def _weigh(
+    basis: Basis, cycles: Cycles, culprit: Culprit | None, host: SlowHost | None, link: SlowLink | None
+) -> Verdict:
     costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (culprit, host, link)]
     if link is not None and costs[2] == max(costs):
         return _blame_link(cycles, link)
@@ -52,6 +61,19 @@ def find_verdict(
     if culprit is not None:
         return _blame_rank(basis, cycles, culprit)
     return _blame_nobody(basis, cycles)
+
+
+def _doubt(basis: Basis, cycles: Cycles, found: Verdict) -> Verdict:
+    """What is left of a verdict with ranks missing: that a rank is behind those that are there, which it measured
+    itself. What the others wait for, and what a step would be without it, a missing rank may decide."""
+    if found.kind in ("slow_rank", "slow_host"):
+        reason = "ranks are missing: the slowest may be one of them"
+        return dataclasses.replace(
+            found, critical=False, lost_ns=None, lost_ratio=None, waited_ns=None, reason=reason
+        )  # fmt: skip
+    missing = basis.num_missing
+    who = f"{missing} of {basis.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
+    return _say_none(cycles, f"{who}: whoever the others wait for may be one of them")
 
 
 def find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
@@ -96,21 +118,18 @@ def _blame_rank(basis: Basis, cycles: Cycles, culprit: Culprit) -> Verdict:
     evidence = _gather_evidence(cycles, culprit)
     waits = evidence[1]
     seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * culprit.late_ns and waits.agree_ratio >= 0.5
-    whole_job = int(basis.present.sum()) == basis.run.meta.world_size
     return Verdict(
-        kind="slow_rank", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others and whole_job,
+        kind="slow_rank", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others,
         pattern="persistent" if culprit.persistent else "intermittent",
         rank=basis.numbers[int(cycles.positions[culprit.place])], phase=culprit.phase.value,
         cause=_name_cause(basis, cycles, culprit), hosts=(), late_ns=culprit.late_ns, lost_ns=lost_ns,
         lost_ratio=lost_ratio, waited_ns=lost_ns.value * (len(cycles.positions) - 1),
         held_ratio=float(culprit.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
-        reason=_explain(seen_by_others, whole_job), evidence=evidence,
+        reason=_explain(seen_by_others), evidence=evidence,
     )  # fmt: skip
 
 
-def _explain(seen_by_others: bool, whole_job: bool) -> str:
-    if not whole_job:
-        return "ranks are missing: the slowest may be one of them"
+def _explain(seen_by_others: bool) -> str:
     if not seen_by_others:
         return "its own time is larger, and the others' waits do not confirm it"
     return "its own time is larger, and the others wait for it while it waits least"
@@ -161,13 +180,11 @@ def _blame_host(basis: Basis, cycles: Cycles, host: SlowHost) -> Verdict:
     )
     waits = evidence[1]
     seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * host.late_ns
-    whole_job = int(basis.present.sum()) == basis.run.meta.world_size
     return Verdict(
-        kind="slow_host", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others and whole_job,
+        kind="slow_host", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others,
         pattern="persistent", rank=None, phase=host.phase.value, cause=CAUSES[host.phase], hosts=(host.host,),
         late_ns=host.late_ns, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=lost_ns.value * others, held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_explain(seen_by_others, whole_job),
-        evidence=evidence,
+        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_explain(seen_by_others), evidence=evidence,
     )  # fmt: skip
 
 

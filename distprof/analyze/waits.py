@@ -29,7 +29,11 @@ class Waits:
 
 
 def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Waits:
-    """Waits and transfers of a table in some of its steps, given as positions in ``table.steps``."""
+    """Waits and transfers of a table in some of its steps, given as positions in ``table.steps``.
+
+    With members missing, "last" is the last of those that are there: true waits are as long or longer, and true
+    transfers as long or shorter.
+    """
     arrival_ns, end_ns = table.arrival_ns[:, steps], table.end_ns[:, steps].copy()
     left_ns = arrival_ns + table.exposed_ns[:, steps]
     np.copyto(end_ns, left_ns, where=~np.isfinite(end_ns) & (table.exposed_ns[:, steps] > 0))
@@ -91,6 +95,7 @@ def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) ->
 def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
     kinds = list(zip(table.kinds, table.phases, strict=True))
     reports = []
+    missing = max(table.size - len(table.ranks), 0)
     known = np.isfinite(waits.transfer_ns) | np.isfinite(table.exposed_ns[:, steps])
     for kind, phase in dict.fromkeys(kinds):
         own = [index for index, item in enumerate(kinds) if item == (kind, phase)]
@@ -104,14 +109,19 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
                 bytes_per_step=sum(table.sizes_bytes[index] for index in own),
                 wait_ns=_place(basis, table, waits.wait_ns[:, :, own].mean(axis=(1, 2))),
-                transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() else None,
+                transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() and not missing else None,
                 busy_ns=_place(basis, table, busy_ns), exposed_ns=_place(basis, table, exposed_ns),
                 overlapped_ns=_place(basis, table, np.maximum(busy_ns - exposed_ns, 0)),
-                last_ratio=_place(basis, table, waits.last[:, :, own].mean(axis=(1, 2))),
-                bound_ns=waits.bound_ns, steps_used=len(steps),
+                last_ratio=_place(basis, table, _find_last(waits.last[:, :, own], missing)),
+                bound_ns=waits.bound_ns, steps_used=len(steps), members_missing=missing,
             )
         )  # fmt: skip
     return reports
+
+
+def _find_last(last: BoolArray, missing: int) -> FloatArray:
+    """Share of the collectives in which each member arrived last; NaN with members missing: one of them may have."""
+    return np.full(len(last), np.nan) if missing else last.mean(axis=(1, 2))
 
 
 def _place(basis: Basis, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:

@@ -48,6 +48,7 @@ _OLD: dict[str, dict[str, str]] = {
         chipName cuDevice ctxswDevicePath ctrlDevicePath numConcurrentCopies computeMajor computeMinor smMajor smMinor
         """, id="INTEGER NOT NULL"),
     "ANALYSIS_DETAILS": _columns("globalVid duration startTime stopTime"),
+    "TARGET_INFO_SESSION_START_TIME": _columns("utcEpochNs utcTime localTime", utcTime="TEXT", localTime="TEXT"),
     "PROCESSES": _columns("globalPid pid name"),
     "ENUM_CUDA_MEMCPY_OPER": _columns("id name label"),
     "ENUM_CUDA_MEM_KIND": _columns("id name label"),

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from distprof.activity.claims import UNIX_NS
 from distprof.activity.traced_rank import TracedRank
 from distprof.errors import DataError
 from distprof.importers.align import align_clocks
+from distprof.importers.kineto_head import BY_NAME
+from distprof.importers.one_job import BY_ORDER, require_one_job, says_world
 from distprof.matching import match_collectives
 from distprof.rank_names import name_ranks
 from distprof.run import (
@@ -29,11 +32,7 @@ from distprof.run import (
 )
 from distprof.trace import TraceHead
 
-BY_ORDER = "process order"
-"""What an importer says of ranks that it counted itself."""
 UNSAID = "n/a"
-UNIX_NS = 10**18
-"""Times beyond this are of the Unix clock: since 2001."""
 MAX_SPAN_NS = 2**51
 """About 26 days. Traces further apart are of different clocks, and each counts from its own first step."""
 
@@ -42,9 +41,10 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     """One run out of traces of one job.
 
     Raises:
-        DataError: Two traces are of one rank, or name worlds of different sizes.
+        DataError: Two traces are of one rank, or contradict each other about the job.
     """
-    placed = place_ranks(traced)
+    require_one_job([item.claim for item in traced])
+    placed = place_ranks(_distrust_names(traced))
     ranks, own = list(placed), _shift(list(placed.values()))
     world_size = _find_world(own, ranks)
     axis, rows = _align_rows(own)
@@ -55,7 +55,8 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     if strangers := sorted(set(ranks[1:]) - {reading.rank for reading in readings}):
         parted = (*parted, _say_incomparable(strangers, ranks[0]))
     return Run(
-        meta=_describe_job(own, world_size, readings), rows=rows, warnings=parted, collectives=collectives,
+        meta=_describe_job(own, world_size, readings), rows=rows, collectives=collectives,
+        warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *parted),
         ranks=tuple(_describe_rank(rank, item) for rank, item in zip(ranks, own, strict=True)),
         segments={
             (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
@@ -68,8 +69,10 @@ def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
     """A run with what traces say of its ranks. Its own rows stay as they are; the traces' stand beside them.
 
     Raises:
-        DataError: A trace is of no rank of the run, or two are of one rank.
+        DataError: A trace is of no rank of the run, two are of one rank, or they are of another job.
     """
+    require_one_job([item.claim for item in traced])
+    _require_world(run, traced)
     placed = place_ranks(traced)
     known = {info.rank: position for position, info in enumerate(run.ranks)}
     if strangers := [rank for rank in placed if rank >= run.meta.world_size]:
@@ -112,16 +115,54 @@ def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
     return dict(sorted(placed.items()))
 
 
+def _distrust_names(traced: Sequence[TracedRank]) -> list[TracedRank]:
+    """A number in a file's name that is no rank of the world that another file tells of is no rank."""
+    world_size = max((item.head.world_size or 0 for item in traced if says_world(item.claim)), default=None)
+    if world_size is None:
+        return list(traced)
+    return [
+        dataclasses.replace(item, head=dataclasses.replace(item.head, rank=None))
+        if item.head.rank_source == BY_NAME and item.head.rank is not None and item.head.rank >= world_size
+        else item
+        for item in traced
+    ]
+
+
+def _require_world(run: Run, traced: Sequence[TracedRank]) -> None:
+    for item in traced:
+        if says_world(item.claim) and item.head.world_size != run.meta.world_size:
+            raise DataError(
+                f"{item.head.path}: of a world of {item.head.world_size} ranks, and the run has {run.meta.world_size}: "
+                "different jobs: name traces of it"
+            )
+
+
 def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
-    """What the files say, unless they counted it themselves; at least the ranks that are there."""
-    said: dict[int, TraceHead] = {}
-    for item in own:
-        if item.head.world_size is not None and item.head.rank_source != BY_ORDER:
-            said.setdefault(item.head.world_size, item.head)
-    if len(said) > 1:
-        (first, one), (second, other) = list(said.items())[:2]
-        raise DataError(f"{one.path} is of a world of {first} ranks, {other.path} of {second}: name traces of one job")
-    return max([*said, ranks[-1] + 1])
+    """What the files say, unless they counted it themselves; else the ranks that are there. A number in the name of a
+    file tells of no ranks below it."""
+    said = [item.head.world_size or 0 for item in own if says_world(item.claim)]
+    told = [rank + 1 for rank, item in zip(ranks, own, strict=True) if item.head.rank_source != BY_NAME]
+    return max([*said, *told, len(ranks)])
+
+
+def _doubt_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
+    """What to know where no file says how many ranks the job had, and it matters."""
+    if any(says_world(item.claim) for item in own) or not (len(ranks) > 1 or ranks[0] or own[0].collectives):
+        return []
+    there = "the rank that is here is" if len(ranks) == 1 else f"the {len(ranks):,} ranks that are here are"
+    return [f"no file says how many ranks the job had: {there} taken for all of it"]
+
+
+def _compare_devices(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
+    """Jobs of mixed nodes exist, and so do folders in which traces of two jobs lie."""
+    named: dict[str, list[int]] = {}
+    for rank, item in zip(ranks, own, strict=True):
+        if item.head.device_name is not None:
+            named.setdefault(item.head.device_name, []).append(rank)
+    if len(named) < 2:
+        return []
+    parts = [f"{name_ranks(having, most=4)} on {name}" for name, having in named.items()]
+    return [f"ranks ran on different devices: {'; '.join(parts[:4])}{'; ...' if len(parts) > 4 else ''}"]
 
 
 def _say_incomparable(strangers: Sequence[int], first: int) -> str:

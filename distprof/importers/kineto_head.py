@@ -12,6 +12,8 @@ import msgspec
 
 from distprof.importers.limits import MAX_WORLD
 
+BY_NAME = "the file's name"
+"""What is said of a rank that nothing in the file tells."""
 MAX_BASE_NS = 4_200_000_000_000_000_000
 """The year 2103."""
 MAX_MEMORY_BYTES = 1 << 50
@@ -75,7 +77,7 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
     rank = _read_int(info, "rank", 0, (world_size or MAX_WORLD) - 1, notes)
     source = told_by if rank is not None else "not in the file"
     if "rank" not in info and (rank := _find_rank(path.name, (world_size or MAX_WORLD) - 1)) is not None:
-        source = "the file's name"
+        source = BY_NAME
     backend = info.get("backend")
     base = _pick(parts, "baseTimeNanoseconds", notes)
     base_ns = _read_int({"baseTimeNanoseconds": base}, "baseTimeNanoseconds", 0, MAX_BASE_NS, notes)

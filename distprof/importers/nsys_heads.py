@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.activity.claims import UNIX_NS
 from distprof.activity.numbering import number_values
 from distprof.importers.limits import MAX_WORLD
 from distprof.importers.nsys_capture import Capture, Columns
 from distprof.importers.nsys_database import Database
+from distprof.importers.one_job import BY_ORDER
 from distprof.trace import OWN_DOMAIN, IntArray, TraceHead
 
 MARK = re.compile(r"rank=(\d{1,9}) world=(\d{1,9}) host=(.*) pid=\d{1,10}")
+LATEST_NS = 4_200_000_000_000_000_000
+"""The year 2103."""
 BY_MARK = "the mark of distprof"
-BY_ORDER = "process order"
 SHOWN = 8
 
 
@@ -37,6 +40,7 @@ class Heads:
         self._domains = _find_domains(capture)
         self._marks = self._read_marks(capture.marks)
         self._hosts = _read_hosts(database)
+        self._session_start_ns = _read_session_start(database)
         self._devices = {
             row[0]: row[1:] for row in database.read_few("TARGET_INFO_GPU", _GPU) if isinstance(row[0], int)
         }
@@ -89,7 +93,7 @@ class Heads:
             device_name=name if isinstance(name, str) and name else None,
             device_memory_bytes=memory_bytes if isinstance(memory_bytes, int) and memory_bytes > 0 else None,
             compute_capability=(major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
-            last_event_ns=self._last_event_ns,
+            last_event_ns=self._last_event_ns, session_start_ns=self._session_start_ns,
             names_default_domain=default is not None and not self._names[default], notes=tuple(notes),
         )  # fmt: skip
 
@@ -123,6 +127,13 @@ def _find_domains(capture: Capture) -> dict[tuple[int, int], int]:
     for process, domain, name in zip(*columns, strict=True):
         found.setdefault((process, domain), name)
     return found
+
+
+def _read_session_start(database: Database) -> int | None:
+    """What the Unix clock showed when the session began, from which all times count."""
+    found = [row[0] for row in database.read_few("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",), most=2)]
+    known = len(found) == 1 and isinstance(found[0], int) and UNIX_NS < found[0] < LATEST_NS
+    return found[0] if known else None
 
 
 def _read_hosts(database: Database) -> dict[int, str]:

@@ -20,7 +20,8 @@ from distprof.importers.assemble import assemble_run, attach_traces
 from distprof.importers.kineto import read_kineto
 from distprof.importers.nsys import read_nsys
 from distprof.importers.nsys_export import export_report
-from distprof.importers.sources import Source, find_sources
+from distprof.importers.one_job import require_after
+from distprof.importers.sources import Source, find_sources, require_some, say_unread
 from distprof.run import Run
 from distprof.trace import Trace
 
@@ -38,17 +39,23 @@ def _silent(done: int, total: int) -> None:
 def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> Run:
     """Everything at the paths as one run: a run folder, its kernel windows, and traces made elsewhere, in any mix.
 
+    Files that cannot be read are left out, and named with the reason in ``unread``.
+
     Raises:
-        DataError: Something is not readable, or does not belong to one job.
+        DataError: Nothing is readable, or it does not belong to one job.
     """
-    sources = find_sources(paths)
+    sources, unread = find_sources(paths)
     folders = [source.path for source in sources if source.kind == "run"]
     if len(folders) > 1:
         raise DataError(f"{folders[0]} and {folders[1]}: two runs: name one run folder, and traces of the same job")
     traces = [source for source in sources if source.kind != "run"]
-    if not folders:
-        return assemble_run(reduce_all(traces, names, tell))
-    return read_folder(folders[0], names, tell, beside=traces)
+    if folders:
+        run = read_folder(folders[0], names, tell, beside=traces)
+        return dataclasses.replace(run, unread=(*unread, *run.unread))
+    traced, failed = reduce_all(traces, names, tell)
+    if not traced:
+        require_some([*unread, *failed])
+    return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed))
 
 
 def read_folder(
@@ -56,19 +63,32 @@ def read_folder(
 ) -> Run:
     """A run folder with the kernel windows in it, and other traces of the same job.
 
-    Windows that cannot be read are a warning: the run's own records do not depend on them.
+    Windows that cannot be read are a warning: the run's own records do not depend on them. Traces beside it that
+    cannot be read are named in ``unread``.
 
     Raises:
-        DataError: The run, or a trace beside it, is not readable, or they are of two jobs.
+        DataError: The run is not readable, or it and the traces are of two jobs.
     """
     run = read_run(folder)
     windows = folder / "kernels"
+    own: list[TracedRank] = []
     try:
-        own = reduce_all(find_sources([windows]), names, tell) if windows.is_dir() and any(windows.iterdir()) else []
+        damaged: list[str] = []
+        if windows.is_dir() and any(windows.iterdir()):
+            sources, damaged = find_sources([windows])
+            own, failed = reduce_all(sources, names, tell)
+            damaged += failed
         run = attach_traces(run, own) if own and not beside else run
     except (DataError, OSError) as error:
-        own, run = [], dataclasses.replace(run, warnings=(*run.warnings, f"kernel windows are left out: {error}"))
-    return attach_traces(run, [*own, *reduce_all(beside, names, tell)]) if beside else run
+        own, damaged = [], [str(error)]
+    left_out = [f"kernel windows are left out: {reason}" for reason in damaged]
+    run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
+    if not beside:
+        return run
+    traced, failed = reduce_all(beside, names, tell)
+    require_after(run.meta.started_utc, [item.claim for item in traced])
+    run = attach_traces(run, [*own, *traced]) if own or traced else run
+    return dataclasses.replace(run, unread=(*run.unread, *failed))
 
 
 def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
@@ -82,20 +102,24 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
         return read_nsys(exported, all_processes=all_processes, only_times=only_times)
 
 
-def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> list[TracedRank]:
-    """Every source reduced, in their order, the largest read first."""
+def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[list[TracedRank], list[str]]:
+    """Every source reduced, in their order, the largest read first; and those that cannot be read, with the reason.
+
+    Raises:
+        DataError: A process that read was killed.
+    """
     workers = min(len(sources), len(os.sched_getaffinity(0)))
     if workers < 2 or sum(source.size_bytes for source in sources) < MIN_PARALLEL_BYTES:
         found = []
         for done, source in enumerate(sources, start=1):
             found.append(_reduce(source, names))
             tell(done, len(sources))
-        return [traced for several in found for traced in several]
-    results: dict[int, list[TracedRank]] = {}
+        return _part(found)
+    results: dict[int, list[TracedRank] | str] = {}
     by_size = sorted(range(len(sources)), key=lambda place: -sources[place].size_bytes)
     start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start)) as pool:
-        places: dict[Future[list[TracedRank]], int] = {
+        places: dict[Future[list[TracedRank] | str], int] = {
             pool.submit(_reduce, sources[place], names): place for place in by_size
         }
         try:
@@ -107,8 +131,17 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> list[Tr
             if isinstance(error, BrokenProcessPool):
                 raise DataError("a process that read traces was killed: not enough memory, perhaps") from None
             raise
-    return [traced for place in range(len(sources)) for traced in results[place]]
+    return _part([results[place] for place in range(len(sources))])
 
 
-def _reduce(source: Source, names: NameMap) -> list[TracedRank]:
-    return [trace_rank(trace, names) for trace in read_traces(source)]
+def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:
+    """What the source tells of; or why it cannot be read."""
+    try:
+        return [trace_rank(trace, names) for trace in read_traces(source)]
+    except (DataError, OSError) as error:
+        return say_unread(source.path, error)
+
+
+def _part(found: Sequence[list[TracedRank] | str]) -> tuple[list[TracedRank], list[str]]:
+    traced = [item for several in found if not isinstance(several, str) for item in several]
+    return traced, [reason for reason in found if isinstance(reason, str)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from distprof.errors import DataError
-from distprof.importers.kineto import looks_like_kineto
+from distprof.importers.json_stream import BOM
+from distprof.importers.json_text import SPACE, Text
+from distprof.importers.kineto import SNIFF_BYTES, looks_like_kineto
+from distprof.importers.limits import USUAL_LIMITS
 from distprof.importers.nsys import looks_like_sqlite
 
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
@@ -27,42 +31,117 @@ class Source:
     """Of the file; 0 for a run folder."""
 
 
-def find_sources(paths: Sequence[Path]) -> list[Source]:
-    """Everything to read, each once, in the order of the paths; inside a folder by name.
+def find_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
+    """Everything to read, each once, in the order of the paths, inside a folder by name; and what cannot be read, each
+    with the reason.
 
     Raises:
-        DataError: A path is not there or is nothing distprof reads, or a folder holds nothing of the kind.
+        DataError: There is nothing to read.
     """
     found: dict[Path, Source] = {}
+    unread: list[str] = []
     for path in paths:
-        for source in _look(path):
+        try:
+            sources, damaged = _look(path)
+        except (DataError, OSError) as error:
+            unread.append(say_unread(path, error))
+            continue
+        unread += damaged
+        for source in sources:
             found.setdefault(source.path.resolve(), source)
-    return list(found.values())
+    if not found:
+        require_some(unread)
+    return list(found.values()), list(dict.fromkeys(unread))
 
 
-def _look(path: Path) -> Iterable[Source]:
-    try:
-        if path.is_dir():
-            return [Source(kind="run", path=path, size_bytes=0)] if (path / "run.json").exists() else _scan(path)
-        if not path.exists():
-            raise DataError(f"{path}: no such file or folder: {WANTED}")
-        source = _sniff(path)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+def say_unread(path: Path, error: DataError | OSError) -> str:
+    """A file and why it cannot be read, in one line."""
+    return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
+def require_some(unread: Sequence[str]) -> NoReturn:
+    """Nothing was readable.
+
+    Raises:
+        DataError: Always: with the first reason, and how many more there are.
+    """
+    more = f" (and {len(unread) - 1:,} more that cannot be read)" if len(unread) > 1 else ""
+    raise DataError(f"{unread[0]}{more}")
+
+
+def _look(path: Path) -> tuple[list[Source], list[str]]:
+    if path.is_dir():
+        if (path / "run.json").exists():
+            return [Source(kind="run", path=path, size_bytes=0)], []
+        return _scan(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder: {WANTED}")
+    source = _sniff(path)
     if source is None:
         raise DataError(f"{path}: not a file that distprof reads: {WANTED}")
-    return [source]
+    return [source], []
 
 
-def _scan(folder: Path) -> list[Source]:
-    """The traces in a folder and one level below; a capture beside its own export is left to the export."""
+def _scan(folder: Path) -> tuple[list[Source], list[str]]:
+    """The traces in a folder and one level below, and files that are named like traces and hold nothing of the kind; a
+    capture beside its own export is left to the export."""
     files = sorted(item for pattern in ("*", "*/*") for item in folder.glob(pattern) if item.is_file())[:MAX_FILES]
-    found = [source for source in map(_sniff, files) if source is not None]
+    found: list[Source] = []
+    unread: list[str] = []
+    for path in files:
+        try:
+            source = _sniff(path)
+            damage = _find_damage(path) if source is None else None
+        except OSError as error:
+            source, damage = None, say_unread(path, error)
+        found += [] if source is None else [source]
+        unread += [] if damage is None else [damage]
     exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
     kept = [source for source in found if source.kind != "nsys-rep" or source.path.with_suffix("") not in exported]
-    if not kept:
+    if not kept and not unread:
         raise DataError(f"{folder}: holds nothing that distprof reads: {WANTED}")
-    return kept
+    return kept, unread
+
+
+def _find_damage(path: Path) -> str | None:
+    """Why a file that is named like a trace and is none cannot be one. None: it may well be something else.
+
+    Any JSON text may lie beside traces. Names that promise JSON or a database, and contents that are neither, are
+    traces that were cut, or never written.
+    """
+    if path.name.endswith((".json", ".json.gz")):
+        reason = _find_text_damage(path)
+    else:
+        reason = "not a database" if path.suffix == ".sqlite" else None
+    return None if reason is None else f"{path}: {reason}: damaged, or cut short"
+
+
+def _find_text_damage(path: Path) -> str | None:
+    try:
+        text = Text(path, USUAL_LIMITS)
+        try:
+            begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
+            more = text.read(1)  # of a gzip that is cut, what stands before the cut came first
+        finally:
+            text.close()
+    except DataError as error:
+        return str(error).removeprefix(f"{path}: ")
+    if not begin:
+        return "empty"
+    if begin[:1] not in (b"{", b"["):
+        return "not JSON"
+    return None if more or not _is_cut(begin.decode("utf-8", "replace")) else "ends in the middle"
+
+
+def _is_cut(text: str) -> bool:
+    """Whether the first document in the text is JSON as far as it goes, and does not go to its end."""
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text) or error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _sniff(path: Path) -> Source | None:

@@ -207,7 +207,7 @@ def _list_coverage(report: Report) -> str:
         *([] if is_traced(report) else [f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments lost"]),
         f"clocks: {', '.join(facts.clocks) or NOT_MEASURED}",
         *([] if is_traced(report) else [f"recording {describe_overhead(report.overhead)}"]),
-        *([f"hosts' clocks against rank 0: {clocks}"] if (clocks := describe_clocks(report)) else []),
+        *([f"hosts' clocks {clocks}"] if (clocks := describe_clocks(report)) else []),
         *facts.sources,
         *(describe_stall(stall) for stall in report.stalls),
         *facts.notes[:MAX_NOTES],

@@ -193,15 +193,19 @@ def describe_busiest(report: Report) -> str:
     busiest, step_ns = report.headline.busiest, report.headline.step_mean_ns
     if busiest is None or step_ns is None:
         return "one rank: nobody to compare it with" if report.world_size == 1 else NOT_MEASURED
+    there = {rank.rank for rank in report.ranks}
+    which = "of those that are there, " if set(report.coverage.ranks_missing) - there else ""
     if busiest.excess_ns < STANDS_OUT_RATIO * step_ns:
         return (
-            f"no rank stands out: rank {busiest.rank} has the most to do, "
+            f"{which}no rank stands out: rank {busiest.rank} has the most to do, "
             f"{format_time(busiest.excess_ns)} per step more than the median of the others"
         )
+    where = "in no phase more than they"
+    if busiest.phase is not None:
+        where = f"most of it in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
     return (
-        f"rank {busiest.rank} spends {format_time(busiest.own_ns)} of its own per step, "
-        f"{format_time(busiest.excess_ns)} more than the median of the others, "
-        f"most of it in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
+        f"{which}rank {busiest.rank} spends {format_time(busiest.own_ns)} of its own per step, "
+        f"{format_time(busiest.excess_ns)} more than the median of the others, {where}"
     )
 
 
@@ -233,7 +237,7 @@ def _list_coverage(report: Report) -> list[tuple[str, RenderableType]]:
     if is_traced(report):
         rows = [row for row in rows if row[0] not in ("lost", "recording")]
     if clocks := describe_clocks(report):
-        rows.append(("hosts' clocks", Text(f"against rank 0: {clocks}")))
+        rows.append(("hosts' clocks", Text(clocks)))
     rows += [("source", Text(source)) for source in facts.sources]
     rows += [("stall", Text(describe_stall(stall))) for stall in report.stalls]
     notes = [Text(clean_text(note, TEXT_LIMIT)) for note in facts.notes[:MAX_NOTES]]

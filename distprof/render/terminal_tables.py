@@ -25,7 +25,6 @@ from distprof.render.units import (
 )
 from distprof.render.verdict import list_evidence, list_waits, list_what_ifs
 from distprof.report import PhaseReport, RankReport, Report, Spread
-from distprof.run import COMMUNICATION_PHASES
 
 MAX_RANK_COLUMNS = 8
 MAX_RANK_ROWS = 16
@@ -201,17 +200,11 @@ def choose_rows(report: Report) -> list[int]:
 
 
 def find_own_times(report: Report) -> list[float | None]:
-    """Mean step less exposed communication by position, ns on the headline clock; None: not measured."""
-    clock = report.headline.clock
-    own_ns: list[float | None] = [None] * len(report.ranks)
-    for step in report.steps:
-        if step.clock == clock:
-            own_ns = list(step.mean_ns)
-    for phase in report.phases:
-        if phase.clock == clock and phase.phase in COMMUNICATION_PHASES:
-            pairs = zip(own_ns, phase.mean_ns, strict=True)
-            own_ns = [None if own is None or part is None else own - part for own, part in pairs]
-    return own_ns
+    """Own time by position, or without phases the mean step, ns on the headline clock; None: not measured."""
+    if report.phases:
+        return [rank.own_ns for rank in report.ranks]
+    steps = (list(step.mean_ns) for step in report.steps if step.clock == report.headline.clock)
+    return next(steps, [None] * len(report.ranks))
 
 
 def _list_rank_columns(

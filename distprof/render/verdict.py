@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.render.activity import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report import Report
 from distprof.waiting import Estimate, Stall, Verdict, WaitReport
@@ -33,7 +34,6 @@ def describe_verdict(report: Report) -> str:
 
 
 def _describe_late(report: Report, verdict: Verdict) -> str:
-    assert verdict.lost_ratio is not None
     late = format_time(verdict.late_ns)
     often = "every step" if verdict.pattern == "persistent" else f"{format_ratio(verdict.held_ratio)} of the steps"
     cause = CAUSES.get(verdict.cause or "", clean_text(verdict.cause or "", NAME_LIMIT))
@@ -45,9 +45,11 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
     together = "" if others == 1 else " together"
     doubt = "" if "while it waits least" in verdict.reason else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
+    told = f"{name} is {late} late in {often}: {cause} ({verdict.phase} {format_excess(excess)})"
+    if verdict.lost_ratio is None:
+        return f"{told}, against the ranks that are there; what fixing it would buy is not known{doubt}"
     return (
-        f"{name} is {late} late in {often}: {cause} ({verdict.phase} {format_excess(excess)}); "
-        f"{who} {format_time(verdict.waited_ns)} per step{together}; "
+        f"{told}; {who} {format_time(verdict.waited_ns)} per step{together}; "
         f"fixing it makes steps {_show_share(verdict.lost_ratio, 'shorter')}{doubt}"
     )
 
@@ -101,13 +103,18 @@ def list_waits(report: Report) -> list[list[str]]:
 
 
 def _show_waits(item: WaitReport) -> str:
+    """The shortest and the longest of the ranks; no more is known than "at least" where members are missing."""
     known = [value for value in item.wait_ns if value is not None]
     low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
-    return low if low == high else f"{low} to {high}"
+    shown = low if low == high else f"{low} to {high}"
+    return f"at least {shown}" if item.members_missing else shown
 
 
 def _show_last(report: Report, item: WaitReport) -> str:
-    """Who arrived last most often, and how often."""
+    """Who arrived last most often, and how often; or how many members are missing, of which each may have."""
+    if item.members_missing:
+        members = item.members_missing + sum(value is not None for value in item.wait_ns)
+        return f"n/a: {item.members_missing:,} of {members:,} missing"
     known = [(value, -place) for place, value in enumerate(item.last_ratio) if value is not None]
     share, place = max(known, default=(0.0, 0))
     return f"rank {report.ranks[-place].rank}: {format_ratio(share)}" if share > 0 else "n/a"
@@ -126,4 +133,5 @@ def describe_clocks(report: Report) -> str:
         for clock in apart[:8]
     ]
     more = f" and {len(apart) - 8:,} more" if len(apart) > 8 else ""
-    return ", ".join(shown) + more
+    first = report.ranks[0].rank if is_traced(report) else 0
+    return f"against rank {first}: {', '.join(shown)}{more}" if shown else ""

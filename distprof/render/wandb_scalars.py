@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.report import Report
-from distprof.run import COLUMN, COMMUNICATION_PHASES, KINDS, PHASES, Clock, FloatArray, RunMeta
+from distprof.run import COLUMN, COMMUNICATION_PHASES, KINDS, OWN_PHASES, PHASES, Clock, FloatArray, RunMeta
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""
@@ -57,7 +57,8 @@ def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
             point[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
             if np.isfinite(values).all():
                 point[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
-        exposed = sum(table[:, COLUMN[f"{phase}_{clock}_ns"]] for phase in COMMUNICATION_PHASES)
+        waits = np.nan_to_num([table[:, COLUMN[f"{phase}_wait_{clock}_ns"]] for phase in OWN_PHASES]).sum(axis=0)
+        exposed = sum((table[:, COLUMN[f"{phase}_{clock}_ns"]] for phase in COMMUNICATION_PHASES), start=waits)
         point[f"comm/exposed_{clock}_ratio"] = float((exposed / table[:, COLUMN[f"step_{clock}_ns"]]).mean())
     for kind in KINDS:
         for fact in ("count", "bytes"):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.render.terminal import describe_busiest
+from distprof.render.terminal_tables import find_own_times
 from distprof.report import BusiestRank
 from distprof.run import Phase
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
@@ -48,3 +50,27 @@ def test_it_is_measured_on_the_headline_clock() -> None:
     run = make_run(host_ns=make_straggler(0, "data", 2), device_ns=make_straggler(1, "forward", 2))
     busiest = analyze(run).headline.busiest
     assert busiest is not None and (busiest.rank, busiest.phase) == (1, "forward")
+
+
+def test_waits_inside_a_phase_are_no_work_of_it() -> None:
+    """Rank 0 waits 30 of its 50 ms of forward, and loses its time in backward: 20 ms against 10 and 12."""
+    run = make_run(
+        num_ranks=3,
+        host_ns={"forward": np.array([[50], [21], [25]]) * MS, "backward": np.array([[20], [10], [12]]) * MS},
+        columns={"forward_wait_host_ns": np.array([[30], [0], [4]]) * MS},
+    )
+    report = analyze(run)
+    assert report.headline.busiest == BusiestRank(
+        rank=0, own_ns=40 * MS, excess_ns=8 * MS, phase="backward", phase_excess_ns=9 * MS
+    )
+    assert [rank.own_ns for rank in report.ranks] == [40 * MS, 31 * MS, 33 * MS] == find_own_times(report)
+
+
+def test_a_rank_above_the_others_in_no_phase_has_no_phase() -> None:
+    """Rank 0 does as much as the median of the others in forward and in backward; only the two together are more."""
+    times = {"forward": np.array([[20], [20], [20], [0]]) * MS, "backward": np.array([[20], [20], [0], [20]]) * MS}
+    report = analyze(make_run(num_ranks=4, host_ns=times))
+    assert report.headline.busiest == BusiestRank(
+        rank=0, own_ns=40 * MS, excess_ns=20 * MS, phase=None, phase_excess_ns=None
+    )
+    assert describe_busiest(report).endswith("20.0 ms more than the median of the others, in no phase more than they")

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.render.terminal import describe_busiest
+from distprof.render.verdict import describe_verdict
+from distprof.render.wandb_scalars import make_summary
 from distprof.run import Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from distprof.waiting import Verdict
@@ -66,6 +69,51 @@ def test_with_a_rank_missing_nothing_is_critical() -> None:
     few = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=128))
     none = analyze(few).verdict
     assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are there: too few to compare")
+
+
+def lose_rank(run: Run, rank: int) -> Run:
+    """The run without all that one rank wrote."""
+    left = [place for place in range(len(run.ranks)) if place != rank]
+    tables = tuple(
+        dataclasses.replace(
+            table, ranks=np.arange(len(left)), arrival_ns=table.arrival_ns[left], end_ns=table.end_ns[left],
+            exposed_ns=table.exposed_ns[left],
+        )
+        for table in run.collectives
+    )  # fmt: skip
+    return dataclasses.replace(
+        run, ranks=tuple(run.ranks[place] for place in left), rows=run.rows[left], collectives=tables
+    )
+
+
+def test_with_a_rank_missing_a_late_rank_is_late_and_nothing_is_said_of_what_it_costs() -> None:
+    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
+    report = analyze(lose_rank(simulate(job, seed=3).run, 0))
+    verdict = report.verdict
+    assert (verdict.kind, verdict.rank, verdict.phase, verdict.critical) == ("slow_rank", 2, "data", False)
+    assert (verdict.lost_ns, verdict.lost_ratio, verdict.waited_ns, report.what_if) == (None, None, None, ())
+    assert describe_verdict(report).endswith(
+        "against the ranks that are there; what fixing it would buy is not known "
+        "(ranks are missing: the slowest may be one of them)"
+    )
+    assert all(item.members_missing == 1 and item.transfer_ns is None for item in report.waits) and report.waits
+    assert any("what a change would buy is not known" in note for note in report.coverage.notes)
+    summary = make_summary(report)
+    assert summary["summary/verdict_rank"] == 2 and "summary/verdict_lost_ms" not in summary
+
+
+def test_with_the_late_rank_missing_nobody_is_cleared() -> None:
+    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
+    report = analyze(lose_rank(simulate(job, seed=3).run, 2))
+    assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("none", None, None)
+    assert describe_verdict(report) == (
+        "no verdict: 1 of 4 ranks is missing: whoever the others wait for may be one of them"
+    )
+    assert describe_busiest(report).startswith("of those that are there, ")
+
+
+def test_with_a_rank_missing_no_link_is_blamed() -> None:
+    assert analyze(lose_rank(simulate(LINK, seed=3).run, 7)).verdict.kind == "none"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from distprof.analyze import analyze
 from distprof.analyze.basis import find_basis
 from distprof.analyze.waits import report_waits
+from distprof.render.verdict import list_waits
 from distprof.run import ClockReading, CollectiveKind, Collectives, Phase, Run
 from distprof.waiting import WaitReport
 from tests.factories import make_run
@@ -77,3 +79,26 @@ def test_on_a_device_the_host_knows_no_arrivals() -> None:
     unseen = np.full_like(table.end_ns, np.nan)
     issued = dataclasses.replace(table, end_ns=unseen, exposed_ns=unseen)
     assert report_waits(find_basis(dataclasses.replace(run, collectives=(issued,)))) == []
+
+
+def test_with_a_member_missing_waits_are_at_least_and_nobody_is_last() -> None:
+    """A third rank that nobody recorded may have arrived at 220: then rank 0 waited 120, and the transfer took 10."""
+    run = make_waits_run()
+    (table,) = run.collectives
+    run = dataclasses.replace(run, collectives=(dataclasses.replace(table, size=3),))
+    report = get_report(run)
+    assert report.members_missing == 1
+    assert report.wait_ns == (40, 0) and report.exposed_ns == (20, 30)  # what the members measured themselves stands
+    assert report.transfer_ns is None and report.last_ratio == (None, None)
+    (row,) = list_waits(analyze(run))
+    assert row[-3:] == ["at least 0 ms to 40 ns", "n/a", "n/a: 1 of 3 missing"]
+    whole = get_report(make_waits_run())
+    assert whole.members_missing == 0 and whole.transfer_ns == 35
+
+
+def test_missing_members_are_noted_by_group() -> None:
+    run = make_waits_run()
+    (table,) = run.collectives
+    notes = analyze(dataclasses.replace(run, collectives=(dataclasses.replace(table, size=3),))).coverage.notes
+    assert any("members are missing of default (1 of 3): waits for them are at least" in note for note in notes)
+    assert not any("members are missing" in note for note in analyze(run).coverage.notes)

@@ -12,6 +12,7 @@ from distprof.activity.traced_rank import TracedRank, trace_rank
 from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.importers.assemble import assemble_run, attach_traces
+from distprof.render.verdict import describe_clocks
 from distprof.run import COLUMN, Clock
 from distprof.trace import Trace
 from tests.activity.made_jobs import MS, TRANSFER_NS, make_job
@@ -56,6 +57,13 @@ def test_clocks_are_read_from_the_ends_of_collectives_and_durations_stay() -> No
     assert np.ptp(run.step_ns(Clock.HOST)[:, 1:], axis=0).max() == 0
 
 
+def test_clocks_are_said_against_the_first_rank_that_is_there() -> None:
+    traced = trace_all(make_job(num_ranks=3, num_steps=10, clock_ns={2: 70 * MS}))
+    for first in (0, 1):
+        told = describe_clocks(analyze(assemble_run(traced[first:])))
+        assert told.startswith(f"against rank {first}: ") and "host of rank 2 +70.0 ms" in told
+
+
 def test_missing_ranks_are_named_and_the_result_is_partial() -> None:
     report = analyze(assemble_run(trace_all(make_job(num_ranks=2, num_steps=16, world_size=128))))
     coverage = report.coverage
@@ -69,7 +77,7 @@ def test_two_traces_of_one_rank_and_two_worlds_are_refused_by_name() -> None:
     first, second = trace_all(make_job(num_ranks=2, num_steps=2))
     with pytest.raises(DataError, match=r"rank0\.json and other\.json: both are of rank 0"):
         assemble_run([first, rename(second, rank=0, path="other.json")])
-    with pytest.raises(DataError, match=r"world of 2 ranks, rank1\.json of 4"):
+    with pytest.raises(DataError, match=r"rank0\.json is of a world of 2 ranks, rank1\.json of a world of 4 ranks"):
         assemble_run([first, rename(second, world_size=4)])
 
 

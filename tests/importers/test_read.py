@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from distprof.activity.phase_names import NameMap
+from distprof.analyze import analyze
 from distprof.bench.made_up_traces import make_kineto
 from distprof.errors import DataError
 from distprof.folder import kernel_path, write_meta
 from distprof.importers import read
 from distprof.importers.read import read_folder, read_paths
 from tests.factories import make_meta
+from tests.kineto_file import make_sound, write_kineto
 from tests.test_folder import write_rank
 
 NAMES = NameMap()
@@ -32,7 +34,7 @@ def make_traces(folder: Path, num_ranks: int = 3) -> Path:
 def make_run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     (folder / "ranks").mkdir(parents=True)
-    write_meta(folder, make_meta(run_id="id-1", world_size=2))
+    write_meta(folder, make_meta(run_id="id-1", world_size=2, started_utc="2025-07-01T23:00:00+00:00"))
     for rank in range(2):
         write_rank(folder, rank, [0, 1, 2])
     return folder
@@ -52,14 +54,56 @@ def test_side_by_side_is_one_after_the_other_and_progress_is_told(
     assert len(alone.collectives) == len(together.collectives) > 0
 
 
-def test_what_a_process_refuses_is_said_as_if_there_were_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("least_bytes", [0, 1 << 40], ids=["side by side", "one after the other"])
+def test_a_damaged_file_costs_itself_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least_bytes: int
+) -> None:
     folder = make_traces(tmp_path)
     damaged = folder / "rank-00001.json.gz"
     damaged.write_bytes(damaged.read_bytes()[:-2_000])
-    monkeypatch.setattr(read, "MIN_PARALLEL_BYTES", 0)
-    with pytest.raises(DataError, match=r"rank-00001\.json\.gz") as refused:
-        read_paths([folder], NAMES)
+    monkeypatch.setattr(read, "MIN_PARALLEL_BYTES", least_bytes)
+    run = read_paths([folder], NAMES)
+    assert [info.rank for info in run.ranks] == [0, 2] and run.meta.world_size == 3
+    (reason,) = run.unread
+    assert reason.startswith(f"{damaged}: ") and "\n" not in reason
+    facts = analyze(run).coverage
+    assert not facts.complete and facts.ranks_missing == (1,)
+    assert facts.notes[0] == f"not readable and left out: {reason}"
+
+
+def test_a_file_that_nobody_missed_makes_the_result_partial_all_the_same(tmp_path: Path) -> None:
+    """No file says how many ranks there were: the others look whole."""
+    for rank in range(2):
+        write_kineto(tmp_path / f"{rank}.json", make_sound())
+    assert analyze(read_paths([tmp_path], NAMES)).coverage.complete
+    (tmp_path / "2.json").write_text('{"traceEvents": [{')
+    assert not analyze(read_paths([tmp_path], NAMES)).coverage.complete
+
+
+def test_where_nothing_is_readable_the_first_reason_is_said(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_text('{"traceEvents": [{')
+    with pytest.raises(DataError, match=r"rank0\.json: .*and 1 more that cannot be read") as refused:
+        read_paths([tmp_path], NAMES)
     assert "\n" not in str(refused.value)
+
+
+def test_one_damaged_kernel_window_of_two_costs_that_rank_only(tmp_path: Path) -> None:
+    run_folder = make_run_folder(tmp_path)
+    make_traces(run_folder / "kernels", 2)
+    kernel_path(run_folder, 0).write_bytes(b'{"traceEvents": [{')
+    run = read_folder(run_folder)
+    assert [item.rank for item in run.activity] == [1]
+    (warning,) = run.warnings
+    assert warning.startswith("kernel windows are left out: ") and "rank-00000.json.gz" in warning
+
+
+def test_traces_that_were_over_before_the_run_began_are_refused(tmp_path: Path) -> None:
+    run_folder = make_run_folder(tmp_path)
+    traces = make_traces(tmp_path / "traces", 2)
+    write_meta(run_folder, make_meta(run_id="id-1", world_size=2, started_utc="2026-07-01T23:00:00+00:00"))
+    with pytest.raises(DataError, match=r"rank-00000\.json\.gz ends 2025-.*, and the run started 2026-07-01 23:00:00"):
+        read_paths([run_folder, traces], NAMES)
 
 
 def test_two_run_folders_are_refused(tmp_path: Path) -> None:
