@@ -54,9 +54,17 @@ def _find_missing_browser() -> str | None:
     return None if any(map(shutil.which, BROWSERS)) else f"none of {', '.join(BROWSERS)} on PATH"
 
 
+@functools.cache
+def _find_missing_sharding() -> str | None:
+    import torch
+
+    return None if hasattr(torch.cpu.Stream, "record_event") else f"torch {torch.__version__} cannot"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "cuda": _find_missing_cuda,
     "nsys": _find_missing_nsys,
     "root": _find_missing_root,
     "browser": _find_missing_browser,
+    "sharding": _find_missing_sharding,
 }

@@ -65,7 +65,9 @@ def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "extra_phases"),
     [
-        (("strategy=fsdp", "train.grad_accum=3", "train.precision=bf16"), {"all_gather"}),
+        pytest.param(
+            ("strategy=fsdp", "train.grad_accum=3", "train.precision=bf16"), {"all_gather"}, marks=pytest.mark.sharding
+        ),
         (("data=text", "train.grad_accum=4", "train.precision=bf16"), set()),
         (("strategy=accelerate", "train.grad_accum=2", "train.activation_checkpointing=true"), set()),
     ],
@@ -84,6 +86,7 @@ def test_every_way_to_train_is_reported(tmp_path: Path, overrides: tuple[str, ..
     assert 0 < report["headline"]["mfu_ratio"] <= 1
 
 
+@pytest.mark.sharding
 def test_two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces(tmp_path: Path) -> None:
     """HSDP: four ranks, two copies, each sharded over two."""
     done = run_ranks(4, [*QUICK, "strategy=fsdp", "strategy.replicas=2"], tmp_path)
@@ -107,7 +110,10 @@ def test_shorter_modes_have_fewer_phases(tmp_path: Path, mode: str) -> None:
     assert {row["phase"] for row in read_report(tmp_path)["phases"]} == expected
 
 
-@pytest.mark.parametrize(("strategy", "waiting"), [("ddp", ["all_reduce"]), ("fsdp", ["all_gather", "all_reduce"])])
+@pytest.mark.parametrize(
+    ("strategy", "waiting"),
+    [("ddp", ["all_reduce"]), pytest.param("fsdp", ["all_gather", "all_reduce"], marks=pytest.mark.sharding)],
+)
 def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     tmp_path: Path, strategy: str, waiting: list[str]
 ) -> None:

@@ -27,7 +27,7 @@ from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
 from distprof.train.memory import require_memory
-from distprof.train.strategy import build_strategy, wait_for_everyone
+from distprof.train.strategy import build_strategy, require_sharding, wait_for_everyone
 from distprof.world import World
 
 
@@ -103,8 +103,10 @@ def run_job(
         console: Where rank 0 speaks.
 
     Raises:
-        UsageError: The run folder cannot be made, on every rank; or the model cannot fit, on rank 0.
+        UsageError: The run folder cannot be made, on every rank; this torch cannot shard on a CPU, on every rank;
+            or the model cannot fit, on rank 0.
     """
+    require_sharding(config, world.device)
     audience = Audience(config, console)
     batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
     work = count_work(config.train) if world.rank == 0 else None

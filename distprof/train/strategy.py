@@ -153,6 +153,18 @@ def build_strategy(config: Config, world: World) -> Strategy:
     return PlainStrategy(model, _make_optimizer(model, config), config, world.device)
 
 
+def require_sharding(config: Config, device: torch.device) -> None:
+    """Refuses FSDP2 where this torch cannot do it.
+
+    Raises:
+        UsageError: On a CPU with torch 2.6.
+    """
+    if config.strategy.name == "fsdp" and device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        raise UsageError(
+            f"strategy=fsdp does not work on a CPU with torch {torch.__version__}: use a newer torch, or strategy=ddp"
+        )
+
+
 def _shard(model: nn.Module, strategy: FsdpConfig, precision: str, world: World) -> None:
     sizes = (strategy.replicas, world.size // strategy.replicas) if strategy.replicas > 1 else (world.size,)
     names = ("replicate", "shard")[-len(sizes) :]

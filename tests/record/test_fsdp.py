@@ -95,6 +95,7 @@ def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
 
 
 @pytest.mark.parametrize(("stream_waits", "reshard"), [(False, True), (True, True), (False, False)])
+@pytest.mark.sharding
 def test_gathers_and_scatters_are_told_from_compute(tmp_path: Path, stream_waits: bool, reshard: bool) -> None:
     call_on_ranks(2, see_everything, stream_waits, reshard, tmp_path=tmp_path)
 
@@ -112,6 +113,7 @@ def accumulate(world: World) -> None:
     assert count(record, CollectiveKind.REDUCE_SCATTER)[0] == DEPTH
 
 
+@pytest.mark.sharding
 def test_accumulation_scatters_once(tmp_path: Path) -> None:
     call_on_ranks(2, accumulate, tmp_path=tmp_path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -83,5 +84,6 @@ def see_both_groups(world: World) -> None:
         assert record.wait_host_ns == [0] * len(OWN_PHASES)  # gradient synchronisation is no wait inside backward
 
 
+@pytest.mark.sharding
 def test_reductions_of_both_groups_are_gradient_synchronisation(tmp_path: Path) -> None:
     call_on_ranks(4, see_both_groups, tmp_path=tmp_path)

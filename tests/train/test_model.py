@@ -114,6 +114,7 @@ def test_rotation_keeps_lengths_and_depends_on_distance_only() -> None:
     assert not torch.allclose(scores[5, 2], scores[5, 3])
 
 
+@pytest.mark.sharding
 def test_sharding_in_bf16_leaves_the_angles_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: set[torch.dtype] = set()
 
