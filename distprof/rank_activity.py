@@ -1,7 +1,7 @@
 """What a trace says of one rank, reduced to what a report needs: facts, small enough to keep for thousands of ranks.
 
 All times are ns on the trace's one clock, summed over the *window*: the measured steps where steps are known (warm-up
-left out), else the whole trace.
+left out), else the whole trace. Kernels and copies are those that the measured steps launched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeviceTime:
     idle_communication_ns: int
     """Nothing but collectives ran: communication that is exposed."""
     idle_host_ns: int
-    """Nothing ran, and what ran next had not been launched: the host was late."""
+    """Nothing ran, and what ran next had not been launched, or the host was still in the call: the host was late."""
     idle_launch_ns: int
     """Nothing ran, though the next activity had been launched: launch latency and dependencies."""
     idle_unknown_ns: int

@@ -11,7 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from distprof.activity.kernels import find_begun
+from distprof.activity.ranges import find_measured
 from distprof.rank_activity import SyncTotal
 from distprof.trace import Calls, IntArray, Trace
 
@@ -37,7 +37,7 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     waits = sorted(code for code, name in plain.items() if _WAITS.fullmatch(name))
     rows = np.flatnonzero(np.isin(calls.name, np.array(waits, dtype=np.int64)))
     rows = rows[find_outermost(calls, rows)]
-    rows = rows[find_begun(calls.begin_ns[rows], windows)]
+    rows = rows[find_measured(calls.begin_ns[rows], windows)]
     names = sorted({plain[code] for code in waits})
     places = {name: place for place, name in enumerate(names)}
     which = np.zeros(len(trace.names), dtype=np.int64)
@@ -60,7 +60,7 @@ def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
         return None
     rows = np.arange(len(calls.begin_ns))
     rows = rows[find_outermost(calls, rows)]
-    rows = rows[find_begun(calls.begin_ns[rows], windows)]
+    rows = rows[find_measured(calls.begin_ns[rows], windows)]
     return int((calls.end_ns[rows] - calls.begin_ns[rows]).sum())
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from distprof.activity.collectives import list_collectives
 from distprof.activity.device_clock import find_device_clock
+from distprof.activity.launches import assign_windows, describe_left_out
 from distprof.activity.partition import MAX_PHASE_RANGES, Segments, partition_steps
 from distprof.activity.phase_names import NameMap
 from distprof.activity.reduce import reduce_trace
@@ -59,10 +60,14 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
         notes.append("no range stands for a phase: phases are n/a (--phase PHASE=PATTERN names them)")
     if segments.left_out:
         notes.append(f"{segments.left_out} ranges beyond the first {MAX_PHASE_RANGES} were not read as phases")
-    measured = ~steps.warmup
-    on_device = None if clock is None else device_windows(steps, clock)[measured]
+    on_device = None
+    if clock is not None:
+        windows = device_windows(steps, clock)
+        on_device = windows[~steps.warmup]
+        left_out = describe_left_out(trace, assign_windows(trace, steps.all_windows(), windows))
+        notes += [] if left_out is None else [left_out]
     activity = reduce_trace(
-        trace, rank=-1, num_steps=int(measured.sum()), host_windows=steps.windows(), device_windows=on_device
+        trace, rank=-1, num_steps=int((~steps.warmup).sum()), host_windows=steps.windows(), device_windows=on_device
     )
     return TracedRank(
         head=trace.head, origin_ns=origin_ns, rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
