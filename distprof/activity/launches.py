@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.activity.intervals import Intervals, find_inside
-from distprof.trace import UNKNOWN, IntArray, Trace
+from distprof.trace import UNKNOWN, ActivityKind, IntArray, Trace
 
 BEFORE_NS = np.iinfo(np.int64).min
 """Launched before the trace began: earlier than any time."""
@@ -77,6 +77,22 @@ def assign_windows(trace: Trace, host_windows: IntArray, device_windows: IntArra
     by_call = find_inside(launch_ns, _split(host_windows))
     by_begin = find_inside(trace.gpu.begin_ns, _split(device_windows))
     return np.where((trace.gpu.call != UNKNOWN) | (launch_ns == BEFORE_NS), by_call, by_begin)
+
+
+def find_cut_off(trace: Trace) -> int | None:
+    """When the host launched the first of the kernels that are missing at the end of the trace, ns; None: none is.
+
+    They are missing where calls follow the last one that launched anything, and are named as those that launch kernels;
+    calls that such a call is made of are no others.
+    """
+    gpu, calls = trace.gpu, trace.calls
+    launching = gpu.call[(gpu.call != UNKNOWN) & (gpu.kind == ActivityKind.KERNEL)]
+    if not len(launching):
+        return None
+    last = int(gpu.call.max())
+    lost = np.isin(calls.name, np.unique(calls.name[launching])) & (calls.begin_ns >= calls.end_ns[last])
+    lost[: last + 1] = False
+    return int(calls.begin_ns[lost.argmax()]) if lost.any() else None
 
 
 def describe_left_out(trace: Trace, assigned: IntArray) -> str | None:

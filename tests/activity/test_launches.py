@@ -14,6 +14,7 @@ from distprof.activity.launches import (
     NEVER_NS,
     assign_windows,
     describe_left_out,
+    find_cut_off,
     find_launched,
     launch_times,
 )
@@ -132,6 +133,39 @@ def test_what_a_warm_up_step_left_in_the_queue_is_not_the_measured_steps() -> No
     assert found.rows[:, COLUMN["warmup"]].tolist() == [1, 0]
     assert found.activity.device is not None and found.activity.device.span_ns == 200
     assert count_launches(found) == 3
+
+
+def test_steps_whose_kernels_are_cut_off_are_left_out() -> None:
+    made = make_late_device()
+    made.range("ProfilerStep#2", 250, 350)
+    made.launch("gemm", 260, 930, 940)
+    made.call("cudaLaunchKernel", 300, 310)  # the trace ends before it runs
+    made.range("ProfilerStep#3", 350, 450)
+    made.call("cudaLaunchKernel", 360, 370)
+    made.call("cudaDeviceSynchronize", 460, 1_000)
+    found = trace_rank(made.build(), NameMap())
+    assert found.rows[:, COLUMN["step"]].tolist() == [0, 1]
+    assert found.activity.num_steps == 2 and count_launches(found) == 6
+    assert "the trace ends before the device has come to all that was launched: the last 2 steps are left out" in (
+        found.notes
+    )
+
+
+def test_a_synchronisation_at_the_end_cuts_nothing_off_and_a_lone_step_stays() -> None:
+    made = MadeTrace()
+    made.range("ProfilerStep#0", 0, 100)
+    made.launch("gemm", 10, 20, 60)
+    made.call("cudaMemcpyAsync", 70, 75)  # of nothing
+    triton = made.call("cuLaunchKernel", 76, 77)
+    made.activity("triton", 78, 79, call=triton)
+    made.launch("gemm", 80, 85, 88, call_ns=5)
+    made.call("cuLaunchKernel", 81, 84)  # the runtime's call is made of it
+    made.call("cudaDeviceSynchronize", 86, 90)
+    assert find_cut_off(made.build()) is None
+    made.call("cudaLaunchKernel", 92, 95)
+    assert find_cut_off(made.build()) == 92
+    found = trace_rank(made.build(), NameMap())
+    assert len(found.rows) == 1 and any("of no step is the device's time whole" in note for note in found.notes)
 
 
 def test_work_without_a_known_launch_counts_where_it_runs() -> None:
