@@ -42,14 +42,17 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     rows = np.flatnonzero(named | held)
     rows = rows[find_outermost(calls, rows)]
     rows = rows[find_measured(calls.begin_ns[rows], windows)]
-    sums: dict[str, list[int]] = {}
     kinds, which = np.unique(2 * calls.name[rows] + held[rows], return_inverse=True)
-    for place, (code, by_copy) in enumerate(np.stack(np.divmod(kinds, 2), axis=1).tolist()):
-        own = rows[which == place]
-        total = sums.setdefault(plain[code] + HELD * by_copy, [0, 0])
-        total[0] += len(own)
-        total[1] += int((calls.end_ns[own] - calls.begin_ns[own]).sum())
-    totals = [SyncTotal(name=name, count=count, total_ns=ns) for name, (count, ns) in sums.items()]
+    names = [plain[kind // 2] + HELD * (kind % 2) for kind in kinds.tolist()]
+    places = {name: place for place, name in enumerate(sorted(set(names)))}
+    place = np.array([places[name] for name in names], dtype=np.int64)[which]
+    counts, totals_ns = np.zeros((2, len(places)), dtype=np.int64)
+    np.add.at(counts, place, 1)
+    np.add.at(totals_ns, place, calls.end_ns[rows] - calls.begin_ns[rows])
+    totals = [
+        SyncTotal(name=name, count=count, total_ns=ns)
+        for name, count, ns in zip(places, counts.tolist(), totals_ns.tolist(), strict=True)
+    ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 
 
