@@ -1,7 +1,7 @@
 """What a trace says of one rank, reduced to what a report needs: facts, small enough to keep for thousands of ranks.
 
 All times are ns on the trace's one clock, summed over the *window*: the measured steps where steps are known (warm-up
-left out), else the whole trace.
+left out), else the whole trace. Kernels and copies are those that the measured steps launched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeviceTime:
     idle_communication_ns: int
     """Nothing but collectives ran: communication that is exposed."""
     idle_host_ns: int
-    """Nothing ran, and what ran next had not been launched: the host was late."""
+    """Nothing ran, and what ran next had not been launched, or the host was still in the call: the host was late."""
     idle_launch_ns: int
     """Nothing ran, though the next activity had been launched: launch latency and dependencies."""
     idle_unknown_ns: int
@@ -102,7 +102,10 @@ class SyncTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeTotal:
-    """All instances of one named range. Host time is how long the range was open; GPU time is what it launched."""
+    """All instances of one named range; those of ``step#7``, ``step#8`` and so on are ``step#*``.
+
+    Host time is how long the range was open; GPU time is what it launched.
+    """
 
     domain: str
     name: str
@@ -114,8 +117,10 @@ class RangeTotal:
     gpu_ns: int | None
     """Union of the activities launched inside, ranges nested in it included. None: no launch is in the trace, or other
     threads than opened the ranges closed them."""
+    gpu_communication_ns: int | None
+    """The part of ``gpu_ns`` in which nothing of it ran but collectives."""
     gpu_exclusive_ns: int | None
-    """The same, of activities launched in it and in no range nested in it."""
+    """As ``gpu_ns``, of activities launched in it and in no range nested in it."""
     activities: int
     """Number of them, nested ranges included."""
     open_count: int

@@ -26,7 +26,7 @@ def make_range(name: str = "forward", host_ns: int = 50 * MS, **changes: Any) ->
     """A range of three instances."""
     usual: dict[str, Any] = {
         "domain": "", "count": 3, "host_exclusive_ns": host_ns // 2, "gpu_ns": 70, "gpu_exclusive_ns": 35,
-        "activities": 9, "open_count": 0, "warmup_count": 1, "warmup_host_ns": 5,
+        "gpu_communication_ns": 0, "activities": 9, "open_count": 0, "warmup_count": 1, "warmup_host_ns": 5,
     }  # fmt: skip
     return RangeTotal(name=name, host_ns=host_ns, **{**usual, **changes})
 

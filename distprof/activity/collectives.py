@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from distprof.activity.device import code_collectives
-from distprof.activity.device_clock import launch_times
 from distprof.activity.intervals import measure_within, subtract, unite
+from distprof.activity.launches import launch_times
 from distprof.activity.partition import Segments
 from distprof.activity.steps import Steps
 from distprof.collective_lines import MAX_ORDERS, GroupInfo, Issue, Order, RankCollectives

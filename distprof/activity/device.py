@@ -24,11 +24,10 @@ from distprof.activity.intervals import (
     unite,
 )
 from distprof.activity.kernel_names import classify_collective, find_kind
+from distprof.activity.launches import NEVER_NS, find_launched
 from distprof.rank_activity import DeviceTime
 from distprof.run import KINDS, CollectiveKind
-from distprof.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
-
-_LAST_NS = np.iinfo(np.int64).max
+from distprof.trace import ActivityKind, BoolArray, IntArray, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class KindTimes:
     """Collectives by window and kind, ``[num_windows, len(KINDS)]`` each; device time in ns."""
 
     count: IntArray
-    """Those that began in the window."""
+    """Those that count for the window."""
     size_bytes: IntArray
     """Their messages; -1: of some it is not known."""
     busy_ns: IntArray
@@ -48,9 +47,9 @@ class KindTimes:
 def measure_device(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
     """Splits the windows' time by what the device did. None: nothing ran on a device in them.
 
-    An idle gap is the host's up to the moment when the call began that launched what ran next, and the launch's from
-    then on; of several that begin together the first launched counts. Activities that take no time end no gap. Without
-    a known launch, or with nothing to follow, nobody can tell.
+    An idle gap is the host's up to the moment when what ran next was launched, as `find_launched` has it, and the
+    launch's from then on; of several that begin together the first launched counts. Activities that take no time end no
+    gap. Without a known launch, or with nothing to follow, nobody can tell.
 
     Args:
         trace: One process.
@@ -78,8 +77,14 @@ def measure_device(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
     )  # fmt: skip
 
 
-def measure_kinds(trace: Trace, windows: IntArray | None) -> KindTimes:
-    """Adds up the collectives of each window, which may touch but not overlap; ``windows`` as for `measure_device`."""
+def measure_kinds(trace: Trace, windows: IntArray | None, assigned: IntArray | None = None) -> KindTimes:
+    """Adds up the collectives of each window.
+
+    Args:
+        trace: One process.
+        windows: As for `measure_device`; they may touch but not overlap.
+        assigned: Which window each activity counts for, ``[num_activities]``; -1: none. None: that in which it begins.
+    """
     chosen, codes, gpu = find_device(trace), code_collectives(trace), trace.gpu
     bounds = np.stack(frame(trace, None, chosen), axis=1) if windows is None else windows.reshape(-1, 2)
     window = (bounds[:, 0], bounds[:, 1])
@@ -92,7 +97,10 @@ def measure_kinds(trace: Trace, windows: IntArray | None) -> KindTimes:
         busy_ns[:, code] = measure_within(busy, window)
         exposed_ns[:, code] = measure_within(subtract(busy, working), window)
     rows = np.flatnonzero(chosen & (codes >= 0))
-    place = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
+    if assigned is not None:
+        place = assigned[rows]
+    else:
+        place = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
     rows, place = rows[place >= 0], place[place >= 0]
     count, size_bytes = _add_up(place * len(KINDS) + codes[rows], gpu.size_bytes[rows], busy_ns.size)
     shape = busy_ns.shape
@@ -115,14 +123,6 @@ def code_collectives(trace: Trace) -> IntArray:
         for name in np.unique(gpu.collective[told]).tolist():
             found[told & (gpu.collective == name)] = KINDS.index(find_kind(trace.names[name]))
     return found
-
-
-def find_launches(trace: Trace) -> IntArray:
-    """When the call began that launched each activity, ns, ``[num_activities]``; the largest integer: not known."""
-    call = trace.gpu.call
-    if not len(trace.calls.begin_ns):
-        return np.full(len(call), _LAST_NS)
-    return np.where(call == UNKNOWN, _LAST_NS, trace.calls.begin_ns[call])
 
 
 def find_device(trace: Trace) -> BoolArray:
@@ -182,8 +182,8 @@ def _split_gaps(
     """What lies between activities, before and after them: the host's, the launch's, and what has no known cause."""
     begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
     end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))
-    launch_ns = np.append(_find_first_launches(trace, chosen, busy[0]), _LAST_NS)
-    known = launch_ns < _LAST_NS
+    launch_ns = np.append(_find_first_launches(trace, chosen, busy[0]), NEVER_NS)
+    known = launch_ns < NEVER_NS
     cut_ns = np.clip(launch_ns, begin_ns, end_ns)
     return (
         unite(begin_ns[known], cut_ns[known]),
@@ -197,8 +197,8 @@ def _find_first_launches(trace: Trace, chosen: BoolArray, starts_ns: IntArray) -
     rows = np.flatnonzero(chosen & (trace.gpu.end_ns > trace.gpu.begin_ns))
     place = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
     first = starts_ns[place] == trace.gpu.begin_ns[rows]
-    found = np.full(len(starts_ns), _LAST_NS)
-    np.minimum.at(found, place[first], find_launches(trace)[rows][first])
+    found = np.full(len(starts_ns), NEVER_NS)
+    np.minimum.at(found, place[first], find_launched(trace)[rows][first])
     return found
 
 

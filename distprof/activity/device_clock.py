@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.activity.device import code_collectives, find_device
+from distprof.activity.launches import launch_times
 from distprof.trace import UNKNOWN, IntArray, Trace
 
 
@@ -19,7 +20,7 @@ class DeviceClock:
     """
 
     launch_ns: IntArray
-    """When the host launched each of the stream's activities, ascending; its own begin where nobody knows."""
+    """When the host launched each of the stream's activities, ascending, as `launch_times` has it."""
     reached_ns: IntArray
     """The latest end of all launched so far."""
 
@@ -45,11 +46,3 @@ def find_device_clock(trace: Trace) -> DeviceClock | None:
     launch_ns = launch_times(trace)[compute]
     order = np.argsort(launch_ns, kind="stable")
     return DeviceClock(launch_ns=launch_ns[order], reached_ns=np.maximum.accumulate(gpu.end_ns[compute][order]))
-
-
-def launch_times(trace: Trace) -> IntArray:
-    """When the host called for each activity; its own begin where the call is not known, ``[num_activities]``."""
-    gpu = trace.gpu
-    if not len(trace.calls.begin_ns):
-        return gpu.begin_ns
-    return np.where(gpu.call >= 0, trace.calls.begin_ns[np.maximum(gpu.call, 0)], gpu.begin_ns)

@@ -11,10 +11,12 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from distprof.activity.kernels import find_begun
+from distprof.activity.ranges import find_measured
 from distprof.rank_activity import SyncTotal
-from distprof.trace import Calls, IntArray, Trace
+from distprof.trace import UNKNOWN, Calls, CopyKind, IntArray, Trace
 
+HELD = " (open while its copy ran)"
+"""What is added to the name of a call that waited though it need not have."""
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
 """Versions, and variants with a stream per thread."""
 _WAITS = re.compile(
@@ -25,8 +27,8 @@ _WAITS = re.compile(
 
 
 def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]:
-    """The calls that wait for the device, longest total first: synchronisations, copies that are not asynchronous, and
-    the freeing of device memory.
+    """The calls that wait for the device, longest total first: synchronisations, copies that are not asynchronous or
+    did not turn out to be, and the freeing of device memory.
 
     Args:
         trace: One process.
@@ -34,23 +36,41 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     """
     calls = trace.calls
     plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
-    waits = sorted(code for code, name in plain.items() if _WAITS.fullmatch(name))
-    rows = np.flatnonzero(np.isin(calls.name, np.array(waits, dtype=np.int64)))
+    waits = [code for code, name in plain.items() if _WAITS.fullmatch(name)]
+    named = np.isin(calls.name, np.array(waits, dtype=np.int64))
+    held = _find_held(trace) & ~named & (calls.name != UNKNOWN)
+    rows = np.flatnonzero(named | held)
     rows = rows[find_outermost(calls, rows)]
-    rows = rows[find_begun(calls.begin_ns[rows], windows)]
-    names = sorted({plain[code] for code in waits})
-    places = {name: place for place, name in enumerate(names)}
-    which = np.zeros(len(trace.names), dtype=np.int64)
-    which[waits] = [places[plain[code]] for code in waits]
-    counts, totals_ns = np.zeros((2, len(names)), dtype=np.int64)
-    np.add.at(counts, which[calls.name[rows]], 1)
-    np.add.at(totals_ns, which[calls.name[rows]], calls.end_ns[rows] - calls.begin_ns[rows])
+    rows = rows[find_measured(calls.begin_ns[rows], windows)]
+    kinds, which = np.unique(2 * calls.name[rows] + held[rows], return_inverse=True)
+    names = [plain[kind // 2] + HELD * (kind % 2) for kind in kinds.tolist()]
+    places = {name: place for place, name in enumerate(sorted(set(names)))}
+    place = np.array([places[name] for name in names], dtype=np.int64)[which]
+    counts, totals_ns = np.zeros((2, len(places)), dtype=np.int64)
+    np.add.at(counts, place, 1)
+    np.add.at(totals_ns, place, calls.end_ns[rows] - calls.begin_ns[rows])
     totals = [
         SyncTotal(name=name, count=count, total_ns=ns)
-        for name, count, ns in zip(names, counts.tolist(), totals_ns.tolist(), strict=True)
-        if count
+        for name, count, ns in zip(places, counts.tolist(), totals_ns.tolist(), strict=True)
     ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
+
+
+def _find_held(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls stayed open while a copy ran that they asked for, ``[num_calls]``.
+
+    Copies between the device and pageable memory keep the host, whatever their call is named: it is open for half of
+    the copy or more. With pinned memory that means nothing: a short copy may just be over before the call returns.
+    Where the trace does not tell the kind of memory, being open is what tells it.
+    """
+    gpu, calls = trace.gpu, trace.calls
+    crosses = np.isin(gpu.copy, (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST))
+    rows = np.flatnonzero(crosses & (gpu.call != UNKNOWN) & (gpu.pageable != 0))
+    begin_ns, end_ns, returned_ns = gpu.begin_ns[rows], gpu.end_ns[rows], calls.end_ns[gpu.call[rows]]
+    beside_ns = np.minimum(returned_ns, end_ns) - begin_ns
+    held = np.zeros(len(calls.begin_ns), dtype=bool)
+    held[gpu.call[rows][(beside_ns > 0) & (2 * beside_ns >= end_ns - begin_ns)]] = True
+    return held
 
 
 def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
@@ -60,7 +80,7 @@ def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
         return None
     rows = np.arange(len(calls.begin_ns))
     rows = rows[find_outermost(calls, rows)]
-    rows = rows[find_begun(calls.begin_ns[rows], windows)]
+    rows = rows[find_measured(calls.begin_ns[rows], windows)]
     return int((calls.end_ns[rows] - calls.begin_ns[rows]).sum())
 
 

@@ -1,6 +1,6 @@
 """Which kernels and copies took how long, by name and by direction? Device time, ns, all devices of the process.
 
-An activity counts with its whole length for the window it begins in.
+An activity counts with its whole length, or not at all.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from itertools import groupby
 import numpy as np
 
 from distprof.activity.kernel_names import classify_kernel, find_precision
-from distprof.activity.ranges import find_measured
 from distprof.rank_activity import Category, CopyTotal, KernelTotal
-from distprof.trace import ActivityKind, CopyKind, IntArray, Trace
+from distprof.trace import ActivityKind, BoolArray, CopyKind, IntArray, Trace
 
 SMALL_NS = 10_000
 """Shorter kernels cost more to launch than to run."""
@@ -29,15 +28,15 @@ _DIRECTIONS: Mapping[int, str] = {
 }
 
 
-def total_kernels(trace: Trace, windows: IntArray | None) -> tuple[KernelTotal, ...]:
+def total_kernels(trace: Trace, counted: BoolArray | None) -> tuple[KernelTotal, ...]:
     """Everything that ran, by name, longest total first; beyond `MAX_KERNELS` names summed up by category.
 
     Args:
         trace: One process.
-        windows: As for `distprof.activity.device.measure_device`; None: everything counts.
+        counted: Which activities count, ``[num_activities]``; None: all of them.
     """
     gpu = trace.gpu
-    rows = find_begun(gpu.begin_ns, windows)
+    rows = np.arange(len(gpu.begin_ns)) if counted is None else np.flatnonzero(counted)
     kinds = len(ActivityKind)
     order, starts, keys = _group((gpu.name[rows] + 1) * kinds + gpu.kind[rows])
     if not len(keys):
@@ -62,11 +61,14 @@ def total_kernels(trace: Trace, windows: IntArray | None) -> tuple[KernelTotal, 
     return tuple(sorted([*totals[:MAX_KERNELS], *_sum_up(totals[MAX_KERNELS:])], key=_rank))
 
 
-def total_copies(trace: Trace, windows: IntArray | None) -> tuple[CopyTotal, ...]:
-    """Copies by direction, and apart where an end is known to be pageable, longest total first; no memsets."""
+def total_copies(trace: Trace, counted: BoolArray | None) -> tuple[CopyTotal, ...]:
+    """Copies by direction, and apart where an end is known to be pageable, longest total first; no memsets.
+
+    ``counted``: as for `total_kernels`.
+    """
     gpu = trace.gpu
-    rows = np.flatnonzero(gpu.kind == ActivityKind.MEMCPY)
-    rows = rows[find_begun(gpu.begin_ns[rows], windows)]
+    copies = gpu.kind == ActivityKind.MEMCPY
+    rows = np.flatnonzero(copies if counted is None else copies & counted)
     direction, pageable = np.clip(gpu.copy[rows], 0, CopyKind.OTHER), np.clip(gpu.pageable[rows], -1, 1)
     order, starts, keys = _group(direction * 3 + pageable + 1)
     totals = []
@@ -82,11 +84,6 @@ def total_copies(trace: Trace, windows: IntArray | None) -> tuple[CopyTotal, ...
             )
         )
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.direction, str(total.pageable))))
-
-
-def find_begun(begin_ns: IntArray, windows: IntArray | None) -> IntArray:
-    """Places of what begins in a window, at its begin or after and before its end; None: all of them."""
-    return np.flatnonzero(find_measured(begin_ns, windows))
 
 
 def _group(keys: IntArray) -> tuple[IntArray, IntArray, IntArray]:

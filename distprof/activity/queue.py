@@ -6,6 +6,7 @@ import numpy as np
 
 from distprof.activity.device import find_device, frame
 from distprof.activity.intervals import measure, measure_before, measure_within, unite
+from distprof.activity.launches import find_launched
 from distprof.rank_activity import QueueLength
 from distprof.run import FloatArray
 from distprof.trace import UNKNOWN, IntArray, Trace
@@ -14,8 +15,8 @@ from distprof.trace import UNKNOWN, IntArray, Trace
 def measure_queue(trace: Trace, windows: IntArray | None) -> QueueLength | None:
     """How many activities were launched and not finished, over the windows' time. None: no launch is known.
 
-    An activity is launched when the call that launches it has returned, and at the latest when it begins; of an unknown
-    call it counts from its own begin. Only the device that `find_device` chooses is looked at.
+    An activity is launched when `find_launched` says so, and of an unknown call when it begins. Only the device that
+    `find_device` chooses is looked at.
 
     Args:
         trace: One process.
@@ -29,8 +30,8 @@ def measure_queue(trace: Trace, windows: IntArray | None) -> QueueLength | None:
     span_ns = measure(window)
     if not span_ns:
         return None
-    call, begin_ns, end_ns = gpu.call[chosen], gpu.begin_ns[chosen], gpu.end_ns[chosen]
-    launched_ns = np.where(call == UNKNOWN, begin_ns, np.minimum(trace.calls.end_ns[call], begin_ns))
+    begin_ns, end_ns = gpu.begin_ns[chosen], gpu.end_ns[chosen]
+    launched_ns = np.minimum(find_launched(trace)[chosen], begin_ns)
     whole = end_ns > launched_ns
     launched_ns, end_ns = launched_ns[whole], end_ns[whole]
     times_ns, depth = _count_open(launched_ns, end_ns)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.activity.device import code_collectives
 from distprof.activity.held import (
     Names,
     Slices,
@@ -26,6 +27,7 @@ from distprof.activity.held import (
     spot_launches,
 )
 from distprof.activity.intervals import find_inside, measure, unite
+from distprof.activity.name_folding import fold_names
 from distprof.activity.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
 from distprof.rank_activity import RangeTotal
 from distprof.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
@@ -39,7 +41,7 @@ Window = Sequence[tuple[int, int]] | IntArray | None
 def total_ranges(
     trace: Trace, *, window: Window, max_ranges: int = MAX_RANGES, other_threads: bool = True
 ) -> tuple[RangeTotal, ...]:
-    """Sums up the instances of each name, those with the longest host time first.
+    """Sums up the instances of each name, as `fold_names` has it, those with the longest host time first.
 
     Args:
         trace: One process.
@@ -47,7 +49,7 @@ def total_ranges(
         max_ranges: How many names, at most.
         other_threads: False: ranges of the main thread hold what it launched itself, and nothing else.
     """
-    ranges, names, nest = trace.ranges, name_ranges(trace), nest_ranges(trace.ranges)
+    ranges, names, nest = trace.ranges, fold_names(name_ranges(trace)), nest_ranges(trace.ranges)
     closed = find_closed(ranges)
     measured = closed & find_measured(ranges.begin_ns, window)
     host_ns, own_ns = ranges.end_ns - ranges.begin_ns, find_exclusive(ranges, nest)
@@ -71,11 +73,12 @@ def total_ranges(
     )
 
 
-def _total(label: tuple[str, str], device: tuple[int, int, int] | None, **host: int) -> RangeTotal:
-    gpu_ns, exclusive_ns, activities = device or (None, None, 0)
+def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, **host: int) -> RangeTotal:
+    gpu_ns, communication_ns, exclusive_ns, activities = device or (None, None, None, 0)
     return RangeTotal(
-        domain=label[0], name=label[1], gpu_ns=gpu_ns, gpu_exclusive_ns=exclusive_ns, activities=activities, **host
-    )
+        domain=label[0], name=label[1], gpu_ns=gpu_ns, gpu_communication_ns=communication_ns,
+        gpu_exclusive_ns=exclusive_ns, activities=activities, **host,
+    )  # fmt: skip
 
 
 def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
@@ -117,18 +120,23 @@ class _Device:
     """Stretches of ``rows``."""
     rows: IntArray
     """Activities by the code of their innermost range."""
+    works: BoolArray
+    """Which activities are no collectives."""
     unable: frozenset[int]
     """Names whose ranges were all closed by other threads."""
 
-    def measure(self, code: int) -> tuple[int, int, int] | None:
-        """GPU time, its exclusive part, and the number of activities. None: it cannot be told."""
+    def measure(self, code: int) -> tuple[int, int, int, int] | None:
+        """GPU time, what only collectives fill of it, the exclusive GPU time, and the number of activities. None: it
+        cannot be told."""
         if code in self.unable or not len(self.spots.row):
             return None
         held, loose = self.spots.row[_places(self.slices, code)], self.spots.row[_places(self.loose, code)]
         if self.spots.doubled:
             held = drop_repeats(held)
         own = np.concatenate([loose, self.rows[_places(self.innermost, code)]])
-        return self._unite(held), self._unite(own), len(held)
+        gpu_ns, working = self._unite(held), self.works[held]
+        alone_ns = 0 if working.all() else gpu_ns - self._unite(held[working])
+        return gpu_ns, alone_ns, self._unite(own), len(held)
 
     def _unite(self, rows: IntArray) -> int:
         return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))
@@ -152,7 +160,7 @@ def _find_device(trace: Trace, names: Names, nest: Nest, measured: BoolArray, *,
         trace=trace, spots=spots, slices=slice_ranges(ranges, spots, measured, names.code),
         loose=slice_ranges(ranges, spots, measured & (ranges.style == RangeStyle.START_END), names.code),
         innermost=Slices(owner=np.arange(len(names.labels)), low=marks[:-1], high=marks[1:]),
-        rows=rows[owned][order], unable=frozenset(unable),
+        rows=rows[owned][order], works=code_collectives(trace) < 0, unable=frozenset(unable),
     )  # fmt: skip
 
 

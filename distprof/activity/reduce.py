@@ -7,6 +7,7 @@ from dataclasses import replace
 from distprof.activity.device import describe_other_devices, measure_device
 from distprof.activity.host_calls import total_calls, total_syncs
 from distprof.activity.kernels import total_copies, total_kernels
+from distprof.activity.launches import assign_windows
 from distprof.activity.queue import measure_queue
 from distprof.activity.ranges import total_ranges
 from distprof.rank_activity import RankActivity
@@ -24,8 +25,9 @@ def reduce_trace(
         num_steps: Measured steps that the windows hold; 0: none are known.
         host_windows: Begin and end of each measured step on the host, ns, ``[num, 2]``, in order, disjoint: for calls
             and ranges. None: the whole trace.
-        device_windows: The same on the device's timeline, where a step's work runs later: for the rest. None with
-            ``host_windows``: not known, so the host's are taken, and a note says so.
+        device_windows: The same on the device's timeline, where a step's work runs later: for the device's time and
+            queue. None with ``host_windows``: not known, so the host's are taken, and a note says so. Kernels and
+            copies count for the step that launched them.
     """
     notes = []
     if device_windows is None and host_windows is not None:
@@ -34,14 +36,17 @@ def reduce_trace(
             notes.append("no launch is known: a step's device time is what ran while the step was open on the host")
     if (others := describe_other_devices(trace)) is not None:
         notes.append(others)
+    counted = None
+    if host_windows is not None and device_windows is not None:
+        counted = assign_windows(trace, host_windows, device_windows) >= 0
     return RankActivity(
         head=replace(trace.head, notes=(*trace.head.notes, *notes)),
         rank=rank,
         num_steps=num_steps,
         device=measure_device(trace, device_windows),
         queue=measure_queue(trace, device_windows),
-        kernels=total_kernels(trace, device_windows),
-        copies=total_copies(trace, device_windows),
+        kernels=total_kernels(trace, counted),
+        copies=total_copies(trace, counted),
         syncs=total_syncs(trace, host_windows),
         ranges=total_ranges(trace, window=host_windows),
         calls_ns=total_calls(trace, host_windows),

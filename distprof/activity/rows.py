@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.activity.device import code_collectives, measure_kinds
-from distprof.activity.device_clock import DeviceClock, launch_times
+from distprof.activity.device_clock import DeviceClock
 from distprof.activity.intervals import Intervals, join, measure_within, subtract, unite
+from distprof.activity.launches import assign_windows, launch_times
 from distprof.activity.partition import Segments
 from distprof.activity.steps import Steps
 from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
@@ -58,7 +59,7 @@ def _fill_device(rows: FloatArray, trace: Trace, steps: Steps, segments: Segment
     border_ns = clock.read(segments.border_ns)
     windows = device_windows(steps, clock)
     rows[:, COLUMN["step_device_ns"]] = windows[:, 1] - windows[:, 0]
-    kinds = measure_kinds(trace, windows)
+    kinds = measure_kinds(trace, windows, assign_windows(trace, steps.all_windows(), windows))
     for number, kind in enumerate(KINDS):
         rows[:, COLUMN[f"{kind}_count"]] = kinds.count[:, number]
         rows[:, COLUMN[f"{kind}_bytes"]] = np.where(

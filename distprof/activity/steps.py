@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,8 +28,16 @@ class Steps:
         """Begin and end of the measured steps, ``[num_measured, 2]``; None: no steps are known."""
         if not len(self.number):
             return None
-        measured = ~self.warmup
-        return np.stack([self.begin_ns[measured], self.end_ns[measured]], axis=1)
+        return self.all_windows()[~self.warmup]
+
+    def all_windows(self) -> IntArray:
+        """Begin and end of every step, warm-up included, ``[num_steps, 2]``."""
+        return np.stack([self.begin_ns, self.end_ns], axis=1)
+
+    def take(self, count: int) -> Steps:
+        """The first steps."""
+        kept = {name: getattr(self, name)[:count] for name in ("number", "begin_ns", "end_ns", "warmup")}
+        return replace(self, **kept)
 
 
 def find_steps(trace: Trace, names: NameMap) -> Steps:

@@ -9,6 +9,7 @@ import numpy as np
 from distprof.activity.claims import Claim, read_claim
 from distprof.activity.collectives import list_collectives
 from distprof.activity.device_clock import find_device_clock
+from distprof.activity.launches import assign_windows, describe_left_out, find_cut_off
 from distprof.activity.partition import MAX_PHASE_RANGES, Segments, partition_steps
 from distprof.activity.phase_names import NameMap
 from distprof.activity.reduce import reduce_trace
@@ -62,16 +63,21 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
             head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=0,
             rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity, notes=tuple(notes),
         )  # fmt: skip
+    steps = _leave_out_cut(trace, steps, notes)
     segments, clock = partition_steps(trace, steps, names), find_device_clock(trace)
     origin_ns = int(steps.begin_ns[0])
     if not segments.named:
         notes.append("no range stands for a phase: phases are n/a (--phase PHASE=PATTERN names them)")
     if segments.left_out:
         notes.append(f"{segments.left_out} ranges beyond the first {MAX_PHASE_RANGES} were not read as phases")
-    measured = ~steps.warmup
-    on_device = None if clock is None else device_windows(steps, clock)[measured]
+    on_device = None
+    if clock is not None:
+        windows = device_windows(steps, clock)
+        on_device = windows[~steps.warmup]
+        left_out = describe_left_out(trace, assign_windows(trace, steps.all_windows(), windows))
+        notes += [] if left_out is None else [left_out]
     activity = reduce_trace(
-        trace, rank=-1, num_steps=int(measured.sum()), host_windows=steps.windows(), device_windows=on_device
+        trace, rank=-1, num_steps=int((~steps.warmup).sum()), host_windows=steps.windows(), device_windows=on_device
     )
     return TracedRank(
         head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=origin_ns,
@@ -80,6 +86,21 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
         collectives=list_collectives(trace, steps, segments, origin_ns=origin_ns), activity=activity,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _leave_out_cut(trace: Trace, steps: Steps, notes: list[str]) -> Steps:
+    """The steps whose work is in the trace to the end; all of them where none is whole. The notes get what is so."""
+    cut_ns = find_cut_off(trace)
+    whole = len(steps.number) if cut_ns is None else int(np.count_nonzero(steps.end_ns <= cut_ns))
+    if whole == len(steps.number):
+        return steps
+    said = "the trace ends before the device has come to all that was launched"
+    if not whole:
+        notes.append(f"{said}: of no step is the device's time whole")
+        return steps
+    left_out = len(steps.number) - whole
+    notes.append(f"{said}: the last {f'{left_out:,} steps are' if left_out > 1 else 'step is'} left out")
+    return steps.take(whole)
 
 
 def _keep_timelines(steps: Steps, segments: Segments, origin_ns: int) -> dict[int, StepSegments]:

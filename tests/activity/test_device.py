@@ -7,7 +7,6 @@ import numpy as np
 from distprof.activity.device import (
     code_collectives,
     describe_other_devices,
-    find_launches,
     measure_device,
     measure_kinds,
 )
@@ -27,9 +26,9 @@ def bounds(*pairs: tuple[int, int]) -> IntArray:
 def make_timeline() -> MadeTrace:
     """
     ===========  =====================================================================
-    100 - 200    a kernel, launched at 40
+    100 - 200    a kernel, whose launch returned at 40
     150 - 300    an all-reduce: 200 - 300 is exposed but for the copy at 220 - 240
-    300 - 350    idle; the next kernel is launched at 320: 20 the host's, 30 the launch's
+    300 - 350    idle; the next kernel's launch returns at 320: 20 the host's, 30 the launch's
     350 - 400    a kernel, beside it a copy at 380 - 420
     420 - 450    idle; the next kernel was launched at 330, before the gap: the launch's
     450 - 500    a kernel
@@ -38,10 +37,10 @@ def make_timeline() -> MadeTrace:
     ===========  =====================================================================
     """
     made = MadeTrace()
-    made.launch("gemm", 40, 100, 200)
+    made.launch("gemm", 33, 100, 200, call_ns=7)
     made.launch(REDUCE, 50, 150, 300, stream=20)
     made.activity("Memcpy DtoD", 220, 240, kind=ActivityKind.MEMCPY, stream=9)
-    made.launch("gemm", 320, 350, 400)
+    made.launch("gemm", 305, 350, 400, call_ns=15)
     made.activity("Memcpy HtoD", 380, 420, kind=ActivityKind.MEMCPY, stream=9)
     made.launch("gemm", 330, 450, 500)
     made.activity("Memset", 560, 570, kind=ActivityKind.MEMSET)
@@ -111,8 +110,8 @@ def test_the_first_launch_of_those_that_begin_together_counts() -> None:
     made.launch("gemm", 5, 55, 58, stream=4)  # launched first, but it does not end the gap
     made.launch("gemm", 6, 50, 50, stream=5)  # takes no time
     made.activity("gemm", 0, 10)
-    made.launch("gemm", 40, 50, 60, stream=1)
-    made.launch("gemm", 20, 50, 55, stream=2)
+    made.launch("gemm", 39, 50, 60, stream=1)
+    made.launch("gemm", 14, 50, 55, stream=2, call_ns=6)
     made.activity("gemm", 50, 52, stream=3)
     found = measure_device(made.build(), None)
     assert found is not None
@@ -149,8 +148,28 @@ def test_nothing_at_all() -> None:
     assert describe_other_devices(trace) is None
 
 
-def test_launches_of_nobody() -> None:
+def test_idle_time_under_an_open_launch_is_the_hosts() -> None:
+    """The device stops at 10. The call opens at 20 and is held up until 1,000; the kernel begins at 900 already."""
     made = MadeTrace()
     made.activity("gemm", 0, 10)
-    assert find_launches(made.build()).tolist() == [np.iinfo(np.int64).max]
+    made.launch("gemm", 20, 900, 950, call_ns=980)
+    made.launch("gemm", 960, 1_100, 1_200, call_ns=50)  # it returns at 1,010
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.idle_host_ns, found.idle_launch_ns) == (890 + 60, 90)
+
+
+def test_what_else_a_call_launches_has_been_launched_once_the_first_of_it_runs() -> None:
+    made = MadeTrace()
+    made.activity("gemm", 0, 10)
+    graph = made.call("cudaGraphLaunch", 20, 500)
+    made.activity("node", 100, 110, call=graph)
+    made.activity("node", 140, 150, call=graph)  # the graph is on the device: this gap is not the host's
+    made.activity("node", 700, 710, call=graph)
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.idle_host_ns, found.idle_launch_ns) == (90, 30 + 550)
+
+
+def test_only_collectives_have_a_code() -> None:
     assert code_collectives(make_timeline().build()).tolist().count(-1) == 6

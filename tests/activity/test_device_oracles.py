@@ -1,4 +1,4 @@
-"""Device time against slow oracles: nanosecond by nanosecond, and plain loops over real traces."""
+"""Device time against a slow oracle, nanosecond by nanosecond; `test_recounts` has real traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +15,6 @@ from distprof.rank_activity import DeviceTime
 from distprof.run import KINDS, CollectiveKind
 from distprof.trace import ActivityKind, IntArray, Trace
 from tests.activity.made_traces import MadeTrace
-from tests.activity.real_traces import KINDS as REAL_KINDS
-from tests.activity.real_traces import build_trace, read_events
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GATHER = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
@@ -38,7 +35,12 @@ class Did:
     name: str
     begin_ns: int
     end_ns: int
-    launched_ns: int | None
+    call: tuple[int, int] | None
+    """When the host entered the call for it, and left it."""
+
+    @property
+    def launched_ns(self) -> int | None:
+        return None if self.call is None else min(self.call[1], self.begin_ns)
 
     def runs(self, time: int) -> bool:
         return self.begin_ns <= time < self.end_ns
@@ -53,14 +55,15 @@ def activities(draw: st.DrawFn) -> Did:
         ])
     )  # fmt: skip
     begin = draw(st.integers(0, 40))
-    launched = draw(st.none() | st.integers(max(0, begin - 15), begin + 2))
-    return Did(kind, name, begin, begin + draw(st.integers(0, 8)), launched)
+    called = draw(st.none() | st.integers(max(0, begin - 15), begin + 2))
+    call = None if called is None else (called, called + draw(st.integers(1, 12)))
+    return Did(kind, name, begin, begin + draw(st.integers(0, 8)), call)
 
 
 def build(done: list[Did]) -> Trace:
     made = MadeTrace()
     for item in done:
-        call = -1 if item.launched_ns is None else made.call("launch", item.launched_ns, item.launched_ns + 1)
+        call = -1 if item.call is None else made.call("launch", *item.call)
         made.activity(item.name, item.begin_ns, item.end_ns, kind=item.kind, call=call)
     return made.build()
 
@@ -138,59 +141,3 @@ def shuffle(trace: Trace, seed: int) -> Trace:
     columns |= {"name": relabel[columns["name"]], "stream": columns["stream"] * 3 + 1, "device": columns["device"] + 2}
     calls = dataclasses.replace(trace.calls, name=relabel[trace.calls.name])
     return dataclasses.replace(trace, names=tuple(names), gpu=type(trace.gpu)(**columns), calls=calls)
-
-
-def add_up(pairs: list[tuple[int, int]]) -> int:
-    """Length of a union, in a plain loop."""
-    total, reached = 0, -(10**18)
-    for begin, end in sorted(pairs):
-        total += max(0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
-
-
-@pytest.mark.parametrize("name", ["a100_2ranks_rank0.json.gz", "b200_8ranks_rank0.json.gz", "h100_qwen_single.json.gz"])
-def test_real_traces(name: str) -> None:
-    """Against plain loops over the file: a union is |A u B| = |A| + |B| - |A n B|, so differences give the parts."""
-    events = [event for event in read_events(name) if event.get("cat") in REAL_KINDS]
-    spans = {"compute": [], "memory": [], "exchange": []}  # type: dict[str, list[tuple[int, int]]]
-    for event in events:
-        foreign = "nccl" in event["name"].lower() or "all_reduce_kernel" in event["name"]
-        part = "memory" if event["cat"] != "kernel" else "exchange" if foreign else "compute"
-        spans[part].append((event["begin_ns"], event["end_ns"]))
-    everything = [pair for pairs in spans.values() for pair in pairs]
-    working = spans["compute"] + spans["memory"]
-    found = measure_device(build_trace(name), None)
-    assert found is not None
-    assert found.span_ns == max(end for _, end in everything) - min(begin for begin, _ in everything)
-    assert found.compute_ns == add_up(spans["compute"])
-    assert found.memory_ns == add_up(working) - found.compute_ns
-    assert found.communication_busy_ns == add_up(spans["exchange"])
-    assert found.idle_communication_ns == add_up(everything) - add_up(working)
-    assert found.idle_host_ns + found.idle_launch_ns + found.idle_unknown_ns == found.span_ns - add_up(everything)
-    assert (found.idle_host_ns, found.idle_launch_ns, found.idle_unknown_ns) == find_causes(name, everything)
-    if name.startswith("a100"):
-        assert found.communication_busy_ns > found.idle_communication_ns > 0
-
-
-def find_causes(name: str, everything: list[tuple[int, int]]) -> tuple[int, int, int]:
-    """Idle time of the host, of the launch and of nobody, in a plain loop over the file."""
-    calls = {
-        event["args"]["correlation"]: event["begin_ns"]
-        for event in read_events(name)
-        if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})
-    }
-    first: dict[int, list[int]] = {}
-    for event in read_events(name):
-        if event.get("cat") in REAL_KINDS and event["args"]["correlation"] in calls:
-            first.setdefault(event["begin_ns"], []).append(calls[event["args"]["correlation"]])
-    host = launch = unknown = 0
-    reached = min(begin for begin, _ in everything)
-    for begin, end in sorted(everything):
-        if begin > reached and begin in first:
-            late = min(max(min(first[begin]), reached), begin) - reached
-            host, launch = host + late, launch + begin - reached - late
-        elif begin > reached:
-            unknown += begin - reached
-        reached = max(reached, end)
-    return host, launch, unknown

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.activity.host_calls import find_outermost, name_call, total_calls, total_syncs
+from distprof.importers.kineto import read_kineto
 from distprof.rank_activity import SyncTotal
+from distprof.trace import UNKNOWN, ActivityKind, CopyKind
 from tests.activity.made_traces import MadeTrace
+from tests.activity.real_traces import find_shared
 
 
 def test_by_hand() -> None:
@@ -79,3 +82,46 @@ def test_outermost_like_a_plain_loop(done: list[tuple[int, int, int]]) -> None:
             truth.append(row)
         reached[thread] = max(reached[thread], end)
     assert np.flatnonzero(find_outermost(calls, rows)).tolist() == sorted(truth)
+
+
+@pytest.mark.parametrize(
+    ("direction", "pageable", "copy", "waits"),
+    [
+        (CopyKind.DEVICE_TO_HOST, 1, (900, 990), True),  # the call returns at 1,000
+        (CopyKind.DEVICE_TO_HOST, UNKNOWN, (900, 990), True),  # as ROCm tells of it
+        (CopyKind.HOST_TO_DEVICE, 1, (200, 1_080), True),  # staged: the last part is still on its way
+        (CopyKind.HOST_TO_DEVICE, 1, (1_001, 1_010), False),
+        (CopyKind.HOST_TO_DEVICE, 1, (990, 1_020), False),
+        (CopyKind.DEVICE_TO_HOST, 0, (900, 990), False),  # pinned: over by chance
+        (CopyKind.DEVICE_TO_DEVICE, UNKNOWN, (900, 990), False),
+    ],
+)
+def test_an_asynchronous_copy_that_keeps_the_host_waits(
+    direction: CopyKind, pageable: int, copy: tuple[int, int], waits: bool
+) -> None:
+    made = MadeTrace()
+    call = made.call("cudaMemcpyAsync_v3020", 0, 1_000)
+    made.activity("Memcpy", *copy, kind=ActivityKind.MEMCPY, copy=direction, pageable=pageable, call=call)
+    made.call("cudaMemcpyAsync", 2_000, 2_010)
+    made.call("cudaStreamSynchronize", 2_010, 2_040)
+    found = [(total.name, total.count, total.total_ns) for total in total_syncs(made.build(), None)]
+    expected = [("cudaMemcpyAsync (open while its copy ran)", 1, 1_000)] * waits
+    assert found == [*expected, ("cudaStreamSynchronize", 1, 30)]
+
+
+def test_a_copy_that_waits_by_its_name_counts_once() -> None:
+    made = MadeTrace()
+    call = made.call("hipMemcpyWithStream", 0, 100)
+    made.activity(
+        "CopyHostToDevice", 50, 90, kind=ActivityKind.MEMCPY, copy=CopyKind.HOST_TO_DEVICE, pageable=1, call=call
+    )
+    assert total_syncs(made.build(), None) == (SyncTotal(name="hipMemcpyWithStream", count=1, total_ns=100),)
+
+
+def test_real_traces_wait_in_copies_from_pageable_memory() -> None:
+    """PyTorch's ``.cpu()`` and ``.item()``: the copy of 192 bytes keeps the host until the device has come to it."""
+    folder = find_shared("data", "kineto", "v100_dlrm_8ranks", "worker0_step_12.1694128201545.pt.trace.json").parent
+    for path in sorted(folder.iterdir()):
+        (held,) = (total for total in total_syncs(read_kineto(path), None) if "Memcpy" in total.name)
+        assert (held.name, held.count) == ("cudaMemcpyAsync (open while its copy ran)", 2)
+        assert held.total_ns == 903_000 or "worker0" not in path.name

@@ -55,7 +55,7 @@ def make_range(name: str, host_ms: float, gpu_ms: float | None, **changes: Any) 
     host_ns, gpu_ns = round(host_ms * MS), None if gpu_ms is None else round(gpu_ms * MS)
     usual: dict[str, Any] = {
         "domain": "", "count": 2, "host_exclusive_ns": host_ns, "gpu_exclusive_ns": gpu_ns, "activities": 20,
-        "open_count": 0, "warmup_count": 0, "warmup_host_ns": 0,
+        "gpu_communication_ns": None if gpu_ns is None else 0, "open_count": 0, "warmup_count": 0, "warmup_host_ns": 0,
     }  # fmt: skip
     return RangeTotal(name=name, host_ns=host_ns, gpu_ns=gpu_ns, **{**usual, **changes})
 

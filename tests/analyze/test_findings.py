@@ -57,7 +57,11 @@ def _make_bad_rank(rank: int) -> RankActivity:
         ),
         copies=(make_copy(5, True),),
         syncs=(make_sync("cudaStreamSynchronize", 20, 60),),
-        ranges=(*layers, make_range("attention", 100, 10, warmup_count=1, warmup_host_ns=10**9)),
+        ranges=(
+            *layers,
+            make_range("mlp", 50, 60),
+            make_range("attention", 100, 10, warmup_count=1, warmup_host_ns=10**9),
+        ),
     )
 
 
@@ -109,7 +113,8 @@ ranges = st.builds(
         f"layer_{number}", 0, None, count=count, warmup_count=warm, warmup_host_ns=host
     ).__class__(
         domain="d", name=f"layer_{number}", count=count, host_ns=host if count else 0, host_exclusive_ns=0,
-        gpu_ns=gpu, gpu_exclusive_ns=gpu, activities=count, open_count=0, warmup_count=warm, warmup_host_ns=host,
+        gpu_ns=gpu, gpu_exclusive_ns=gpu, gpu_communication_ns=gpu, activities=count, open_count=0,
+        warmup_count=warm, warmup_host_ns=host,
     ),
     st.integers(0, 12), numbers, st.one_of(st.none(), numbers), st.integers(0, 3), st.integers(0, 3),
 )  # fmt: skip

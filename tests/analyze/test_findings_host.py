@@ -9,6 +9,7 @@ import pytest
 from distprof.analyze.findings.facts import NO_DEVICE, NO_STEPS
 from distprof.analyze.findings.host_calls import check_copies_in_step, check_sync_in_step
 from distprof.analyze.findings.memory import check_memory_limit
+from distprof.rank_activity import CopyTotal
 from distprof.run import DeviceSnapshot, Run
 from tests.analyze.made_activity import (
     GIB,
@@ -22,6 +23,8 @@ from tests.analyze.made_activity import (
     show_evidence,
 )
 from tests.factories import USUAL_NS, make_run
+
+PAGEABLE = make_copy(4, True)
 
 
 def test_copies_keep_pageable_ones_apart() -> None:
@@ -49,6 +52,19 @@ def test_pinned_copies_are_not_called_pageable_and_unknown_ones_are_said_to_be()
     assert show_evidence(pinned)[1] == ("from pinned memory", "2 copies per step, 2.0 ms", "rank 0")
     unknown = find(check_copies_in_step, make_rank(copies=(make_copy(4, None),)))
     assert show_evidence(unknown)[1][0] == "from memory of unknown kind"
+
+
+def test_pinned_memory_is_no_remedy_where_the_memory_is_pinned() -> None:
+    def advise(*copies: CopyTotal) -> str:
+        return find(check_copies_in_step, make_rank(copies=copies)).remedy
+
+    assert advise(make_copy(4, False)).startswith("The memory is pinned already")
+    assert advise(make_copy(40, False), make_copy(1.9, True)).startswith("The memory is pinned already")
+    assert advise(make_copy(40, False), make_copy(2, True)).startswith("Pinned memory")  # 1 % of the step
+    assert advise(make_copy(1, False), make_copy(1.1, None)).startswith("Pinned memory")
+    assert advise(make_copy(4, False), make_copy(90, True, direction="device to host")).startswith("The memory is")
+    both = find(check_copies_in_step, make_rank(0, copies=(make_copy(9, False),)), make_rank(1, copies=(PAGEABLE,)))
+    assert both.remedy.startswith("Pinned memory")
 
 
 def test_copies_are_silent_below_a_hundredth_and_without_steps() -> None:

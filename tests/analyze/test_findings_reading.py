@@ -17,32 +17,61 @@ from tests.analyze.made_activity import find, find_nothing, find_why, make_range
 from tests.factories import MS, make_run
 
 
-def test_host_shares_are_set_beside_gpu_shares() -> None:
-    """Steps of 200 ms on the host, 170 ms of work on the device."""
-    ranges = (make_range("attention", 100, 17), make_range("mlp", 60, 102), make_range("norm", 10, 8.5))
+def test_ranges_that_change_places_are_set_beside_each_other() -> None:
+    """Steps of 200 ms on the host, 160 ms of work on the device without collectives."""
+    ranges = (make_range("attention", 100, 16), make_range("mlp", 60, 96), make_range("norm", 10, 8))
     finding = find(check_host_is_not_gpu, make_rank(ranges=ranges))
     assert finding.title == (
-        "Host shares of ranges are not GPU shares here: attention is 50.0 % of the step on the host and 10.0 % of GPU "
-        "time; 1 more differ by over 10.0 %"
+        "Host times rank ranges the other way round than GPU times: attention is 50.0 % of the step on the host and "
+        "10.0 % of GPU work, mlp 30.0 % and 60.0 %"
     )
-    assert finding.share_ratio == pytest.approx(0.4)
+    assert finding.share_ratio == pytest.approx(0.2)  # 20 points apart on the host, 50 on the GPU
     assert show_evidence(finding) == [
         ("attention", "host 50.0 % of the step, GPU 10.0 % of its work", "rank 0"),
         ("mlp", "host 30.0 % of the step, GPU 60.0 % of its work", "rank 0"),
     ]
 
 
-def test_shares_ten_points_apart_are_still_alike_and_the_step_is_no_range() -> None:
-    assert find_nothing(check_host_is_not_gpu, make_rank(ranges=(make_range("attention", 40, 17),)))  # 20 and 10 %
-    assert find_nothing(check_host_is_not_gpu, make_rank(ranges=(make_range("ProfilerStep#3", 199, 100),)))
+def test_the_pair_that_is_farthest_apart_comes_first() -> None:
+    ranges = (make_range("optimizer", 70, 4), make_range("loss", 40, 32), make_range("layers", 10, 100))
+    finding = find(check_host_is_not_gpu, make_rank(ranges=ranges))
+    assert "optimizer is 35.0 %" in finding.title and "layers 5.0 %" in finding.title
+    assert [what for what, *_ in show_evidence(finding)] == ["optimizer", "layers", "loss"]
+
+
+def test_shares_that_differ_and_rank_alike_mislead_nobody() -> None:
+    check = check_host_is_not_gpu
+    assert find_nothing(check, make_rank(ranges=(make_range("forward", 92, 40), make_range("backward", 94, 119))))
+    assert find_nothing(check, make_rank(ranges=(make_range("model", 140, 159), make_range("loss", 20, 1))))
+    ten_points = (make_range("attention", 40, 16), make_range("mlp", 20, 48))  # 20 and 10 % on the host
+    assert find_nothing(check, make_rank(ranges=ten_points))
+    more = (make_range("attention", 40.1, 16), make_range("mlp", 20, 48))
+    assert find(check, make_rank(ranges=more)).share_ratio == pytest.approx(0.1005)
+
+
+@pytest.mark.parametrize("name", ["ProfilerStep#*", "train_step", "loop body"])
+def test_the_steps_own_range_is_no_part_of_the_step(name: str) -> None:
+    """Even where the device did hardly anything for it, and where there is one in every other step only."""
+    check, inner = check_host_is_not_gpu, make_range("mlp", 20, 100)
+    assert find_nothing(check, make_rank(ranges=(make_range(name, 199, 10), inner)))
+    assert find_nothing(check, make_rank(ranges=(make_range(name, 96, 10, count=1), inner)))
+    assert find(check, make_rank(ranges=(make_range(name, 94, 10, count=1), inner))).rule == "host_is_not_gpu"
+
+
+def test_collectives_are_no_work_that_one_could_rank() -> None:
+    exchange = make_range("nccl:all_reduce", 1, 150, gpu_communication_ns=149 * MS)
+    ranges = (make_range("forward", 100, 20), exchange)
+    assert find_nothing(check_host_is_not_gpu, make_rank(ranges=ranges))
 
 
 def test_shares_are_of_all_ranks_together() -> None:
-    ranges = (make_range("attention", 100, 17),)
+    ranges = (make_range("attention", 100, 16), make_range("mlp", 20, 96))
     one = find(
-        check_host_is_not_gpu, make_rank(0, ranges=ranges), make_rank(1, ranges=(make_range("attention", 20, 17),))
+        check_host_is_not_gpu,
+        make_rank(0, ranges=ranges),
+        make_rank(1, ranges=(make_range("attention", 20, 16), make_range("mlp", 20, 96))),
     )
-    assert "attention is 30.0 % of the step on the host and 10.0 % of GPU time" in one.title
+    assert "attention is 30.0 % of the step on the host and 10.0 % of GPU work" in one.title
     assert show_evidence(one)[0][2] == "ranks 0-1"
 
 
@@ -60,6 +89,15 @@ def test_without_device_activity_shares_are_said_to_be_the_hosts() -> None:
         check_host_is_not_gpu, make_rank(ranges=ranges, device=None, calls_ns=None, num_steps=0), run=_foreign()
     )
     assert "so a GPU was in use" not in blind.consequence and "of the steps" not in show_evidence(blind)[0][1]
+
+
+def test_without_a_sign_of_a_gpu_host_times_may_be_all_there_is() -> None:
+    ranges = (make_range("attention", 100, None),)
+    cpu = {"device_name": None, "backend": "gloo"}
+    rank = make_rank(ranges=ranges, device=None, calls_ns=None, head=cpu)
+    assert find_why(check_host_is_not_gpu, rank, run=_foreign()) == "no device activity was traced"
+    nccl = make_rank(ranges=ranges, device=None, calls_ns=None, head={**cpu, "backend": "nccl"})
+    assert find(check_host_is_not_gpu, nccl, run=_foreign()).share_ratio == 1.0
 
 
 def _foreign():  # type: ignore[no-untyped-def]

@@ -28,6 +28,15 @@ SYNCS_PER_STEP = 1
 """Fewer are those of a log line every so many steps."""
 PAGEABLE = " From pageable memory the host also waits while the data are staged, whatever non_blocking says."
 TO_DEVICE = "host to device"
+PIN = (
+    "Pinned memory (pin_memory=True in the DataLoader) and .to(device, non_blocking=True), the next batch copied while "
+    "this one computes; tensors made on the device instead of on the host."
+)
+PINNED = (
+    "The memory is pinned already, so overlap the copies: the next batch copied on a stream of its own while this one "
+    "computes, .to(device, non_blocking=True); or copy less: tensors made on the device instead of on the host."
+)
+"""Where pinning is no remedy."""
 _KINDS: tuple[tuple[bool | None, str], ...] = (
     (True, "from pageable memory"),
     (False, "from pinned memory"),
@@ -68,9 +77,14 @@ def check_copies_in_step(run: Run) -> Result:
         ),
         consequence="What the device needs next crosses the bus inside the step."
         + (PAGEABLE if pageable else ""),
-        remedy="Pinned memory (pin_memory=True in the DataLoader) and .to(device, non_blocking=True), the next batch "
-        "copied while this one computes; tensors made on the device instead of on the host.",
+        remedy=PIN if any(_could_pin(item) for item in items if item.rank in fired) else PINNED,
     )  # fmt: skip
+
+
+def _could_pin(item: RankActivity) -> bool:
+    """Whether copies of memory that is not known to be pinned are worth a word: as the rule has it, or half of all."""
+    loose = [copy for copy in _list_copies(item) if copy.pageable is not False]
+    return _sum_ratio(item, loose) >= min(COPY_RATIO, _find_copy_ratio(item) / 2)
 
 
 def _list_copies(item: RankActivity) -> list[CopyTotal]:
@@ -78,8 +92,13 @@ def _list_copies(item: RankActivity) -> list[CopyTotal]:
 
 
 def _find_copy_ratio(item: RankActivity) -> float:
+    return _sum_ratio(item, _list_copies(item))
+
+
+def _sum_ratio(item: RankActivity, copies: list[CopyTotal]) -> float:
+    """Time of copies, of the span."""
     assert item.device is not None
-    return divide(sum(copy.total_ns for copy in _list_copies(item)), item.device.span_ns)
+    return divide(sum(copy.total_ns for copy in copies), item.device.span_ns)
 
 
 def _show_kinds(item: RankActivity) -> list[Figure]:

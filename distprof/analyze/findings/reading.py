@@ -6,21 +6,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.findings.facts import NO_STEPS, Result, divide, name_some
+from distprof.analyze.findings.facts import NO_DEVICE, NO_STEPS, Result, divide, name_some
 from distprof.analyze.findings.wording import say_count, say_factor, say_name, say_share, say_time
 from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
+from distprof.rank_activity import RankActivity
 from distprof.run import TRACED, Run
 
 APART_RATIO = 0.1
-"""Points by which a range's share of the step on the host and its share of GPU time differ: a tenth of the step."""
+"""Points by which one of two ranges leads on the host, and the other on the GPU: a tenth of the step."""
 WARMUP_FACTOR = 1.2
 """By how much warm-up shifts a mean, or a share, before a ranking of ranges by it is another one."""
 ERROR_RATIO = 0.05
 """Of the step: what warm-up must make of a range's share at least, for a conclusion to change."""
-SHARE_RATIO = 0.01
-"""Points between two shares that are shown."""
 WHOLE_RATIO = 0.95
-"""Of the step on the host: a range of that length is the step, and no part of it."""
+"""Of the step on the host: a range of that length, or one whose instances are as long, is the step, and no part."""
 MAX_SHOWN = 5
 NO_RANGES = "no named ranges were traced"
 
@@ -35,10 +34,13 @@ class _Merged:
     """Of the ranks that have the range, measured steps on the host; 0: not known."""
     all_steps_ns: float = 0.0
     """The same with warm-up steps."""
-    busy_ns: int = 0
-    """Of the ranks that have the range and saw their device."""
+    num_steps: int = 0
+    """Measured ones of the ranks that have the range."""
+    work_ns: int = 0
+    """Of the ranks that have the range and saw their device: computing and copying, collectives apart."""
     host_ns: int = 0
     gpu_ns: int | None = None
+    """Collectives apart, which wait for other ranks more than they work."""
     count: int = 0
     warmup_count: int = 0
     warmup_ns: int = 0
@@ -50,8 +52,14 @@ class _Merged:
 
     @property
     def gpu_ratio(self) -> float:
-        """Of everything that ran on the devices."""
-        return divide(self.gpu_ns or 0, self.busy_ns)
+        """Of everything that the devices worked on."""
+        return divide(self.gpu_ns or 0, self.work_ns)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is as long as a step, as the steps' own ranges are and what wraps them."""
+        instance_ratio = divide(divide(self.host_ns, self.count), divide(self.steps_ns, self.num_steps))
+        return max(self.host_ratio, instance_ratio) >= WHOLE_RATIO
 
     @property
     def table_ratio(self) -> float:
@@ -76,42 +84,64 @@ class _Merged:
 
 
 def check_host_is_not_gpu(run: Run) -> Result:
-    """Ranges whose share of the step on the host is not their share of GPU time."""
+    """Ranges of which one takes longer on the host, and another on the GPU."""
     rule = "host_is_not_gpu"
     ranges = _merge_ranges(run)
     if not any(part.count for part in ranges):
         return NotChecked(rule=rule, why=NO_RANGES)
     if not any(measure_busy_ns(item) for item in run.activity):
-        return None if _is_cpu_job(run) else _say_host_only(run, ranges)
-    known = [part for part in ranges if part.gpu_ns is not None and part.busy_ns and part.steps_ns]
+        return _judge_without_device(run, ranges)
+    known = [part for part in ranges if part.gpu_ns is not None and part.work_ns and part.steps_ns]
     if not known:
         steps = any(part.steps_ns for part in ranges)
         return NotChecked(rule=rule, why="what the ranges launched is not in the trace" if steps else NO_STEPS)
-    parts = [part for part in known if part.host_ratio < WHOLE_RATIO]
-    apart = sorted(parts, key=lambda part: -abs(part.host_ratio - part.gpu_ratio))
-    fired = [part for part in apart if abs(part.host_ratio - part.gpu_ratio) > APART_RATIO]
-    if not fired:
+    swaps = _find_swaps([part for part in known if not part.is_step])
+    if not swaps:
         return None
-    first = fired[0]
+    long, short = swaps[0]
+    concerned = {id(part): part for pair in swaps for part in pair}.values()
     return Finding(
         rule=rule,
-        title=f"Host shares of ranges are not GPU shares here: {first.name} is {say_share(first.host_ratio)} of the "
-        f"step on the host and {say_share(first.gpu_ratio)} of GPU time"
-        + (f"; {len(fired) - 1} more differ by over {say_share(APART_RATIO)}" if len(fired) > 1 else ""),
-        share_ratio=min(1.0, abs(first.host_ratio - first.gpu_ratio)),
+        title=f"Host times rank ranges the other way round than GPU times: {long.name} is {say_share(long.host_ratio)} "
+        f"of the step on the host and {say_share(long.gpu_ratio)} of GPU work, {short.name} "
+        f"{say_share(short.host_ratio)} and {say_share(short.gpu_ratio)}",
+        share_ratio=min(1.0, _measure_swap(long, short)),
         evidence=tuple(
             Figure(
                 what=part.name,
                 value=f"host {say_share(part.host_ratio)} of the step, GPU {say_share(part.gpu_ratio)} of its work",
                 where=name_some(part.ranks),
             )
-            for part in apart[:MAX_SHOWN]
-            if abs(part.host_ratio - part.gpu_ratio) >= SHARE_RATIO
+            for part in list(concerned)[:MAX_SHOWN]
         ),
         consequence="A range's host time is how long the host took to launch its work, or waited in it for room in the "
         "queue; a table of host times (nvtx_sum) ranks the launching, not the device's work.",
         remedy="Read the GPU times beside the host times under 'ranges', and judge what to make faster by them.",
     )
+
+
+def _find_swaps(parts: list[_Merged]) -> list[tuple[_Merged, _Merged]]:
+    """Pairs of which the first leads on the host, and the second on the GPU; those farthest apart first.
+
+    Of two nested ranges the outer one leads on both.
+    """
+    long = [part for part in parts if part.host_ratio > APART_RATIO]
+    heavy = [part for part in parts if part.gpu_ratio > APART_RATIO]
+    pairs = [(first, second) for first in long for second in heavy if _measure_swap(first, second) > APART_RATIO]
+    return sorted(pairs, key=lambda pair: -_measure_swap(*pair))
+
+
+def _measure_swap(first: _Merged, second: _Merged) -> float:
+    """The smaller of both leads; it is not positive where the ranges do not change places."""
+    return min(first.host_ratio - second.host_ratio, second.gpu_ratio - first.gpu_ratio)
+
+
+def _judge_without_device(run: Run, ranges: list[_Merged]) -> Result:
+    if _is_cpu_job(run):
+        return None
+    if not any(_has_device(item) for item in run.activity):
+        return NotChecked(rule="host_is_not_gpu", why=NO_DEVICE)
+    return _say_host_only(run, ranges)
 
 
 def _say_host_only(run: Run, ranges: list[_Merged]) -> Finding:
@@ -141,6 +171,12 @@ def _is_cpu_job(run: Run) -> bool:
     """Whether the job itself said that it ran on the CPU: then host times are the times."""
     said = [info for info in run.ranks if info.ended != TRACED]
     return bool(said) and all(info.device == "cpu" for info in said)
+
+
+def _has_device(item: RankActivity) -> bool:
+    """Whether anything tells of a GPU: without that the host's times may be all there is."""
+    head = item.head
+    return item.calls_ns is not None or head.device_name is not None or "nccl" in (head.backend or "")
 
 
 def _has_calls(run: Run) -> bool:
@@ -202,21 +238,23 @@ def _merge_ranges(run: Run) -> list[_Merged]:
     merged: dict[tuple[str, str], _Merged] = {}
     lacks_steps: dict[tuple[str, str], bool] = defaultdict(bool)
     for item in run.activity:
-        steps_ns, all_steps_ns, busy_ns = sum_steps_ns(run, item), sum_all_steps_ns(run, item), measure_busy_ns(item)
+        steps_ns, all_steps_ns = sum_steps_ns(run, item), sum_all_steps_ns(run, item)
+        work_ns = 0 if item.device is None else item.device.compute_ns + item.device.memory_ns
         for part in item.ranges:
             key = part.domain, part.name
             into = merged.setdefault(key, _Merged(name=say_name(part.name, part.domain), ranks=set()))
             into.ranks.add(item.rank)
             into.host_ns += part.host_ns
             into.count += part.count
+            into.num_steps += item.num_steps
             into.warmup_count += part.warmup_count
             into.warmup_ns += part.warmup_host_ns
             into.steps_ns += steps_ns or 0.0
             into.all_steps_ns += all_steps_ns or 0.0
             lacks_steps[key] |= not steps_ns
             if part.gpu_ns is not None and part.count:
-                into.gpu_ns = (into.gpu_ns or 0) + part.gpu_ns
-                into.busy_ns += busy_ns
+                into.gpu_ns = (into.gpu_ns or 0) + part.gpu_ns - (part.gpu_communication_ns or 0)
+                into.work_ns += work_ns
     for key, whole in merged.items():
         if lacks_steps[key]:
             whole.steps_ns = 0.0  # the steps of some ranks are not the steps of all

@@ -110,9 +110,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="host_is_not_gpu",
-        looks_at="ranges' shares of the step on the host against their shares of GPU time",
-        threshold=f"more than {reading.APART_RATIO * 100:g} points apart; or no device activity at all, so that every "
-        "share is the host's",
+        looks_at="ranges' shares of the step on the host against their shares of the GPU's work, collectives apart",
+        threshold=f"one range leads another by more than {reading.APART_RATIO * 100:g} points on the host, and the "
+        "other one as far on the GPU: then host times name the wrong one; or a GPU whose activity was not traced",
         needs="named ranges; steps",
         check=reading.check_host_is_not_gpu,
         costs_time=False,

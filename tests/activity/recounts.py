@@ -1,0 +1,210 @@
+"""A trace of PyTorch's profiler counted again: plain loops over its JSON, which share nothing with distprof.
+
+Rules, all of them: device events are kernels, copies and memsets; their call is the first one of their correlation
+number. Times are whole ns. A stream works in order: what runs on it before anything whose call is in the file was
+launched before the file began. An event recorded at a time on the stream that computes longest fires when everything
+launched there before is done; a step's device time lies between two such events. What was launched counts for the step
+that launched it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+DEVICE = {"kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory", "memcpy": "memory", "memset": "memory"}
+CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver")
+STEPS = ("user_annotation", "operator")
+COMMUNICATES = re.compile(r"nccl|multimem_all_reduce|dpsk::ep::", re.IGNORECASE)
+"""Of all kernels in the files those that exchange data between devices."""
+EARLY = -(10**30)
+Span = tuple[int, int]
+
+
+@dataclass
+class Did:
+    """One event of the device."""
+
+    kind: str
+    stream: str
+    begin: int
+    end: int
+    call: Span | None
+    launch: int | None = None
+    """When the host entered the call; `EARLY`: before the file began; None: nobody knows."""
+    launched: int | None = None
+    """When the host was through with it."""
+
+
+@dataclass
+class Recount:
+    """What a file says of its rank; sums over all steps, ns, or over the whole file where it has none."""
+
+    steps: int
+    step_ns: list[int]
+    """On the device, of each step."""
+    times: dict[str, int]
+    queue_ns: int
+    """Length of the queue times time."""
+    queue_max: int
+    empty_ns: int
+    launches: int
+
+
+def recount(path: Path) -> Recount | None:
+    """Counts a file. None: nothing ran on a device."""
+    events = read(path)
+    done = list_device(events)
+    if not done:
+        return None
+    find_launches(done)
+    steps = sorted(span(event) for event in events if is_step(event))
+    windows = steps_on_device(done, steps) or [(min(did.begin for did in done), max(did.end for did in done))]
+    queue_ns, queue_max, empty_ns = measure_queue(done, windows)
+    return Recount(
+        steps=len(steps), step_ns=[end - begin for begin, end in windows] if steps else [],
+        times=measure_times(done, windows), queue_ns=queue_ns, queue_max=queue_max, empty_ns=empty_ns,
+        launches=sum(belongs(did, steps, windows) for did in done),
+    )  # fmt: skip
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The file's complete events."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    found = json.loads(text, parse_float=Decimal)["traceEvents"]
+    return [event for event in found if event.get("ph") == "X" and "dur" in event]
+
+
+def span(event: dict[str, Any]) -> Span:
+    """Begin and end, ns."""
+    begin = round(Decimal(event["ts"]) * 1000)
+    return begin, begin + round(Decimal(event["dur"]) * 1000)
+
+
+def is_step(event: dict[str, Any]) -> bool:
+    return event["name"].startswith("ProfilerStep#") and event["cat"].lower() in STEPS
+
+
+def list_device(events: list[dict[str, Any]]) -> list[Did]:
+    """What ran on the device, in order of begin, with the calls."""
+    calls: dict[int, Span] = {}
+    for event in events:
+        if event.get("cat", "").lower() in CALLS:
+            number = event.get("args", {}).get("correlation", 0)
+            if number > 0:
+                calls[number] = min(calls.get(number, span(event)), span(event))
+    done = []
+    for event in events:
+        kind = DEVICE.get(event.get("cat", "").lower())
+        if kind is not None:
+            kind = "exchange" if kind == "kernel" and COMMUNICATES.search(event["name"]) else kind
+            args = event["args"]
+            done.append(Did(kind, str(args["stream"]), *span(event), calls.get(args.get("correlation", 0))))
+    return sorted(done, key=lambda did: did.begin)
+
+
+def find_launches(done: list[Did]) -> None:
+    """Fills in when each was launched."""
+    known = Counter(did.stream for did in done if did.call)
+    seen: Counter[str] = Counter()
+    first_of_call: dict[Span, int] = {}
+    for did in done:
+        if did.call:
+            seen[did.stream] += 1
+            did.launch = did.call[0]
+            did.launched = min(did.call[1], first_of_call.setdefault(did.call, did.begin))
+        elif known[did.stream] and not seen[did.stream]:
+            did.launch = EARLY
+
+
+def steps_on_device(done: list[Did], steps: list[Span]) -> list[Span]:
+    """The steps between events on the stream that computes longest."""
+    work: Counter[str] = Counter()
+    for did in done:
+        if did.kind != "exchange":
+            work[did.stream] += did.end - did.begin
+    main = [did for did in done if did.kind != "exchange" and did.stream == work.most_common(1)[0][0]]
+
+    def fire(time: int) -> int:
+        return max(
+            [time, *(did.end for did in main if (did.begin if did.launch is None else did.launch) < time)]
+        )
+
+    return [(fire(begin), fire(end)) for begin, end in steps]
+
+
+def belongs(did: Did, steps: list[Span], windows: list[Span]) -> bool:
+    if not steps:
+        return True
+    if did.launch is None:
+        return any(begin <= did.begin < end for begin, end in windows)
+    return any(begin <= did.launch < end for begin, end in steps)
+
+
+def overlap(begin: int, end: int, windows: list[Span]) -> int:
+    return sum(max(0, min(end, last) - max(begin, first)) for first, last in windows)
+
+
+def measure_times(done: list[Did], windows: list[Span]) -> dict[str, int]:
+    """Walks from edge to edge, and books each stretch by what runs in it."""
+    names = ("compute", "memory", "idle_communication", "idle_host", "idle_launch", "idle_unknown")
+    times = dict.fromkeys((*names, "memory_busy", "communication_busy"), 0)
+    times["span"] = sum(end - begin for begin, end in windows)
+    whole = [did for did in done if did.end > did.begin]
+    changes = [(did.begin, 1, did.kind) for did in whole] + [(did.end, -1, did.kind) for did in whole]
+    changes.sort()
+    running: Counter[str] = Counter()
+    first_launched: dict[int, int] = {}
+    for did in whole:
+        if did.launched is not None:
+            first_launched[did.begin] = min(first_launched.get(did.begin, did.launched), did.launched)
+    last = min(windows[0][0], changes[0][0])
+    for time, change, kind in changes:
+        if time > last:
+            part = overlap(last, time, windows)
+            times["memory_busy"] += part * bool(running["memory"])
+            times["communication_busy"] += part * bool(running["exchange"])
+            if running["kernel"]:
+                times["compute"] += part
+            elif running["memory"]:
+                times["memory"] += part
+            elif running["exchange"]:
+                times["idle_communication"] += part
+            else:
+                book_gap(times, last, time, first_launched.get(time), windows)
+        running[kind] += change
+        last = time
+    times["idle_unknown"] += overlap(last, max(last, windows[-1][1]), windows)
+    return times
+
+
+def book_gap(times: dict[str, int], begin: int, end: int, launched: int | None, windows: list[Span]) -> None:
+    """A stretch in which nothing runs, up to the begin of what was launched then."""
+    if launched is None:
+        times["idle_unknown"] += overlap(begin, end, windows)
+        return
+    cut = min(max(launched, begin), end)
+    times["idle_host"] += overlap(begin, cut, windows)
+    times["idle_launch"] += overlap(cut, end, windows)
+
+
+def measure_queue(done: list[Did], windows: list[Span]) -> tuple[int, int, int]:
+    """Length times time, the largest length, and the time without any."""
+    waiting = [(did.begin if did.launched is None else did.launched, did.end) for did in done]
+    changes = [(begin, 1) for begin, end in waiting if end > begin]
+    changes += [(end, -1) for begin, end in waiting if end > begin]
+    changes.sort()
+    length, last, total, most, filled = 0, changes[0][0], 0, 0, 0
+    for time, change in changes:
+        part = overlap(last, time, windows)
+        total += part * length
+        filled += part * (length > 0)
+        most = max(most, length) if part else most
+        length, last = length + change, time
+    return total, most, sum(end - begin for begin, end in windows) - filled
