@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from distprof.presence import LastWrite
 from distprof.rank_activity import RankActivity
 
 FloatArray = npt.NDArray[np.float64]
@@ -135,7 +136,8 @@ class RankInfo:
     snapshot: DeviceSnapshot | None
     peak: Peak
     ended: str | None = None
-    """"completed", "failed", "terminated", `TRACED`. None: the stream stops without a word (killed, or running)."""
+    """"completed", "failed", "terminated", `TRACED`. None: the stream has no end (killed, or still running)."""
+    last_write: LastWrite | None = None  # of a stream without an end
     error: str | None = None
     """The last line of what it failed with."""
     traceback: str | None = None
@@ -279,8 +281,8 @@ class Run:
 
     def measured(self) -> npt.NDArray[np.bool_]:
         """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or kernel window."""
-        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
-        counted &= ~(self.column("shadow") == 1) & ~(self.column("window") == 1)
+        marked = (self.column("shadow") == 1) | (self.column("window") == 1)
+        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0) & ~marked
         return counted
 
 

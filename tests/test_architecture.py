@@ -17,9 +17,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
         "errors redact trace rank_names",
-        "decode rank_activity activity_report",
+        "decode rank_activity activity_report opening presence",
         "config run waiting",
-        "check hardware flops provenance report collective_lines nsys_tool",
+        "check hardware flops provenance report collective_lines nsys_tool record_lines",
         "stream matching",
         "folder activity",
         "world",

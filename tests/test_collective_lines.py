@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from distprof.collective_lines import MAX_ORDERS, CollectiveLines, GroupInfo, Issue, StepCollectives
+from distprof.record_lines import FIELDS, encode_line
 from distprof.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
-from distprof.stream import FIELDS, StreamWriter, encode_line, read_stream
+from distprof.stream import StreamWriter, read_stream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")

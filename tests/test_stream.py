@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
+from distprof.record_lines import FIELDS, encode_line
 from distprof.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
-from distprof.stream import FIELDS, StreamWriter, decode_line, encode_line, read_stream
+from distprof.stream import StreamWriter, decode_line, read_stream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="node-a", pid=7, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
