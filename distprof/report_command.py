@@ -16,6 +16,8 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.importers.read import read_paths
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
+from distprof.render.units import clean_text
+from distprof.report import Report
 from distprof.run import Phase, Run
 
 DESCRIPTION = """\
@@ -36,8 +38,11 @@ names others. Patterns are globs of a range's whole name, and go before the usua
 
 The report's files are written into the run folder, or without one into --out.
 
-Exit codes: 0 complete, 1 not readable, 2 usage, 3 a rank or step is missing (the report says which).
+Exit codes: 0 complete, 1 not readable, 2 usage, 3 a rank or step is missing, or the job is still running (the report
+says which), or a file could not be written.
 """
+LONGEST_NAME = 1000
+"""Letters of a folder's name in a message."""
 DEFAULT_OUT = Path("distprof-report")
 
 
@@ -94,10 +99,9 @@ def run_report(options: argparse.Namespace) -> int:
         raise UsageError(f"--width {options.width}: must be 20 or more")
     run = read_shown(options.paths, names)
     report = analyze(run)
-    if not options.no_write:
-        _write(_choose_folder(options), run, report)
+    written = options.no_write or _write(_choose_folder(options), run, report)
     render_terminal(report, Console(width=options.width))
-    return EXIT_OK if report.coverage.complete else EXIT_PARTIAL
+    return EXIT_OK if report.coverage.complete and written else EXIT_PARTIAL
 
 
 def read_shown(paths: list[Path], names: NameMap) -> Run:
@@ -120,9 +124,13 @@ def _choose_folder(options: argparse.Namespace) -> Path:
     return next((path for path in options.paths if (path / "run.json").exists()), DEFAULT_OUT)
 
 
-def _write(folder: Path, run: Run, report: Any) -> None:
+def _write(folder: Path, run: Run, report: Report) -> bool:
+    """Writes the files and says what cannot be written; whether everything is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_files(folder, run, report)
+        problem = write_files(folder, run, report).problem
     except OSError as error:
-        print(f"distprof: {folder}: the report files were not written ({error.strerror}); see --out", file=sys.stderr)
+        problem = f"cannot be made ({error.strerror})"
+    if problem is not None:
+        print(f"distprof: {clean_text(folder, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
+    return problem is None

@@ -18,7 +18,7 @@ from distprof.activity.tables import TABLES, Table, make_table
 from distprof.errors import EXIT_OK, DataError, UsageError
 from distprof.folder import write_whole
 from distprof.importers.read import read_traces
-from distprof.importers.sources import Source, find_sources
+from distprof.importers.sources import Source, find_sources, find_windows
 from distprof.rank_names import name_ranks
 from distprof.render.tables import render_table, write_csv
 from distprof.render.units import clean_text
@@ -140,10 +140,10 @@ def _read_source(source: Source, *, only_times: bool) -> list[Trace]:
     """The traces of one source; of a run folder those of its kernel windows."""
     if source.kind != "run":
         return read_traces(source, all_processes=True, only_times=only_times)
-    windows = source.path / "kernels"
-    if not windows.is_dir():
+    windows = find_windows(source.path)
+    if not windows:
         raise DataError(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
-    return [trace for inner in find_sources([windows]) for trace in read_traces(inner)]
+    return [trace for inner in windows for trace in read_traces(inner)]
 
 
 def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "stream matching",
         "folder activity",
         "world",
-        "compose record gather live importers simulate analyze",
+        "compose record gather live remote importers simulate analyze",
         "profiler render",
         "budget",
         "start",

@@ -20,7 +20,7 @@ from distprof.importers.assemble import assemble_run, attach_traces
 from distprof.importers.kineto import read_kineto
 from distprof.importers.nsys import read_nsys
 from distprof.importers.nsys_export import export_report
-from distprof.importers.sources import Source, find_sources
+from distprof.importers.sources import Source, find_sources, find_windows
 from distprof.run import Run
 from distprof.trace import Trace
 
@@ -62,9 +62,8 @@ def read_folder(
         DataError: The run, or a trace beside it, is not readable, or they are of two jobs.
     """
     run = read_run(folder)
-    windows = folder / "kernels"
     try:
-        own = reduce_all(find_sources([windows]), names, tell) if windows.is_dir() and any(windows.iterdir()) else []
+        own = reduce_all(find_windows(folder), names, tell)
         run = attach_traces(run, own) if own and not beside else run
     except (DataError, OSError) as error:
         own, run = [], dataclasses.replace(run, warnings=(*run.warnings, f"kernel windows are left out: {error}"))

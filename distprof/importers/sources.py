@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Literal
 from distprof.errors import DataError
 from distprof.importers.kineto import looks_like_kineto
 from distprof.importers.nsys import looks_like_sqlite
+from distprof.opening import open_folder
 
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")
@@ -40,6 +43,21 @@ def find_sources(paths: Sequence[Path]) -> list[Source]:
     return list(found.values())
 
 
+def find_windows(folder: Path) -> list[Source]:
+    """The traces of a run's kernel windows; none where no window ran.
+
+    Raises:
+        OSError: They cannot be read.
+        DataError: Their folder is a link, or holds something else.
+    """
+    windows = folder / "kernels"
+    try:
+        with open_folder(folder) as root, open_folder(windows, inside=root):
+            return _scan(windows) if any(windows.iterdir()) else []
+    except FileNotFoundError:
+        return []
+
+
 def _look(path: Path) -> Iterable[Source]:
     try:
         if path.is_dir():
@@ -56,13 +74,28 @@ def _look(path: Path) -> Iterable[Source]:
 
 def _scan(folder: Path) -> list[Source]:
     """The traces in a folder and one level below; a capture beside its own export is left to the export."""
-    files = sorted(item for pattern in ("*", "*/*") for item in folder.glob(pattern) if item.is_file())[:MAX_FILES]
+    files, num_links = _list_files(folder)
     found = [source for source in map(_sniff, files) if source is not None]
     exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
     kept = [source for source in found if source.kind != "nsys-rep" or source.path.with_suffix("") not in exported]
     if not kept:
-        raise DataError(f"{folder}: holds nothing that distprof reads: {WANTED}")
+        links = f" ({num_links} links out of it are not followed: name their targets)" if num_links else ""
+        raise DataError(f"{folder}: holds nothing that distprof reads{links}: {WANTED}")
     return kept
+
+
+def _list_files(folder: Path) -> tuple[list[Path], int]:
+    """Regular files in a folder and one level below, by path, and the number of links that lead out of it."""
+    files: list[Path] = []
+    num_links, inside = 0, os.path.join(os.path.realpath(folder), "")
+    for item in itertools.chain(folder.glob("*"), folder.glob("*/*")):
+        leads_out = not os.path.realpath(item).startswith(inside)
+        num_links += leads_out and item.is_symlink()
+        if not leads_out and item.is_file():
+            files.append(item)
+        if len(files) == MAX_FILES:
+            break
+    return sorted(files), num_links
 
 
 def _sniff(path: Path) -> Source | None:
