@@ -76,5 +76,5 @@ def _require(path: Path, kind: int, inside: int | None) -> None:
 
 def _check(path: Path, found: os.stat_result, kind: int) -> None:
     if stat.S_IFMT(found.st_mode) != kind:
-        wanted = "folder" if kind == stat.S_IFDIR else "regular file"
-        raise DataError(f"{path}: no {wanted} but {_KINDS.get(stat.S_IFMT(found.st_mode), 'a file')}: left alone")
+        wanted = "folder" if kind == stat.S_IFDIR else "file"
+        raise DataError(f"{path}: not a {wanted}: {_KINDS.get(stat.S_IFMT(found.st_mode), 'a file')}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from distprof.errors import DataError
 from distprof.importers.nsys import looks_like_sqlite
 from distprof.nsys_tool import export_sqlite, find_nsys
-from distprof.opening import open_file
 
 
 def export_report(path: Path, folder: Path) -> Path:
@@ -22,7 +21,8 @@ def export_report(path: Path, folder: Path) -> Path:
     """
     beside = path.with_suffix(".sqlite")
     try:
-        open_file(path).close()
+        if not path.is_file():
+            raise DataError(f"{path}: not a file")
         if _is_export(beside) and beside.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             return beside
     except OSError as error:
