@@ -79,7 +79,7 @@ def _scan(folder: Path) -> list[Source]:
     exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
     kept = [source for source in found if source.kind != "nsys-rep" or source.path.with_suffix("") not in exported]
     if not kept:
-        links = f" ({num_links} links out of it are not followed: name their targets)" if num_links else ""
+        links = f" (links out of it are not followed: {num_links})" if num_links else ""
         raise DataError(f"{folder}: holds nothing that distprof reads{links}: {WANTED}")
     return kept
 
