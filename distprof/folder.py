@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -236,6 +236,24 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     )  # fmt: skip
     warnings = [*warnings, *parted, *_find_silent(streams)]
     return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives)
+
+
+def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
+    """The run, with an end for the ranks that completed and could not write so.
+
+    Args:
+        run: As it was read.
+        completed_rows: How many steps each rank has recorded, where it is known that all completed.
+    """
+    if completed_rows is None:
+        return run
+    found = (run.column("step") >= 0).sum(axis=1).tolist()
+    infos = [
+        info if info.ended is not None or info.rank not in completed_rows
+        else replace(info, ended="completed", last_write=None, rows_lost=completed_rows[info.rank] - rows)
+        for info, rows in zip(run.ranks, found, strict=True)
+    ]  # fmt: skip
+    return replace(run, ranks=tuple(infos))
 
 
 def _find_silent(streams: list[RankStream]) -> list[str]:

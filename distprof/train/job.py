@@ -15,7 +15,7 @@ from distprof.analyze import analyze
 from distprof.compose import to_yaml
 from distprof.config import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL
-from distprof.folder import write_whole
+from distprof.folder import complete_ends, write_whole
 from distprof.importers.read import read_folder
 from distprof.render.files import write_files
 from distprof.render.progress import StepProgress
@@ -73,13 +73,17 @@ class Audience:
         if self._progress is not None:
             self._progress.close()
 
-    def report(self, folder: Path) -> int:
+    def report(self, folder: Path, completed_rows: Mapping[int, int] | None = None) -> int:
         """Reads the run back, reports it, and closes W&B. Returns the exit code: training is over and went well.
+
+        Args:
+            folder: The run folder.
+            completed_rows: What a disk may have refused to keep: see `distprof.folder.complete_ends`.
 
         Raises:
             DataError: The run folder is gone or damaged.
         """
-        run = read_folder(folder)  # with the kernel windows: all ranks have written theirs
+        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows: they are written by now
         report = analyze(run)
         written = write_files(folder, run, report)
         if self._wandb is not None:
@@ -138,7 +142,7 @@ def run_job(
             audience.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
         raise
     audience.stop()
-    return audience.report(job.folder) if world.rank == 0 else EXIT_OK
+    return audience.report(job.folder, job.profiler.completed_rows) if world.rank == 0 else EXIT_OK
 
 
 def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> None:
