@@ -250,7 +250,7 @@ def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
     found = (run.column("step") >= 0).sum(axis=1).tolist()
     infos = [
         info if info.ended is not None or info.rank not in completed_rows
-        else replace(info, ended="completed", last_write=None, rows_lost=completed_rows[info.rank] - rows)
+        else replace(info, ended="completed", last_write=None, rows_lost=max(completed_rows[info.rank] - rows, 0))
         for info, rows in zip(run.ranks, found, strict=True)
     ]  # fmt: skip
     return replace(run, ranks=tuple(infos))

@@ -93,9 +93,7 @@ def _list_files(folder: Path) -> tuple[list[Path], int]:
         num_links += leads_out and item.is_symlink()
         if not leads_out and item.is_file():
             files.append(item)
-        if len(files) == MAX_FILES:
-            break
-    return sorted(files), num_links
+    return sorted(files)[:MAX_FILES], num_links
 
 
 def _sniff(path: Path) -> Source | None:
