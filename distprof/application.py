@@ -11,7 +11,7 @@ from rich.console import Console
 from distprof.check import check
 from distprof.compose import compose
 from distprof.config import Config, WandbConfig, decode
-from distprof.errors import EXIT_FAILED, EXIT_USAGE, DistprofError, UsageError
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
 from distprof.redact import mask, secret_values
 from distprof.render.wandb_log import require_wandb
 from distprof.world import Identity, join, leave, read_identity, resolve_device_type
@@ -48,13 +48,14 @@ def _train(arguments: list[str]) -> None:
     configs = [_decode(job.values, identity) for job in jobs]
     from distprof.train.job import run_job  # imports torch's distributed parts: not for --help and not for a slip
 
-    console = Console(soft_wrap=False)
+    console, exit_code = Console(soft_wrap=False), EXIT_OK
     for job, config in zip(jobs, configs, strict=True):
         world = join(identity, device=config.device, backend=config.backend, timeout_s=config.group_timeout_s)
-        run_job(config, world, raw=job.values, notes=job.notes, arguments=arguments, console=console)
+        ended = run_job(config, world, raw=job.values, notes=job.notes, arguments=arguments, console=console)
+        exit_code = max(exit_code, ended)
         leave()
-    if identity.launched and jobs:
-        _leave_now(0)
+    if (identity.launched and jobs) or exit_code:
+        _leave_now(exit_code)
 
 
 def _decode(values: dict[str, object], identity: Identity) -> Config:

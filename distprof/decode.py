@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -28,7 +29,7 @@ def decode(cls: type[T], values: object, where: str = "", error: type[DistprofEr
     """
     if not isinstance(values, Mapping):
         raise error(f"{where or 'the configuration'}: expected a group of keys, got {_show(where, values)}")
-    hints = get_type_hints(cls)
+    hints = _read_hints(cls)  # type: ignore[arg-type]
     for key in values:
         if key not in hints:
             close = difflib.get_close_matches(str(key), hints, n=1)
@@ -39,6 +40,12 @@ def decode(cls: type[T], values: object, where: str = "", error: type[DistprofEr
     if missing:
         raise error(f"{_join(where, missing[0])}: missing; give it a value: {_join(where, missing[0])}=...")
     return cls(**{key: _value(hints[key], values[key], _join(where, key), error) for key in hints if key in values})
+
+
+@functools.cache
+def _read_hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; Python compiles their text anew whenever it is asked."""
+    return get_type_hints(cls)
 
 
 def _has_no_default(item: dataclasses.Field[Any]) -> bool:

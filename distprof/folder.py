@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +18,14 @@ import numpy as np
 from distprof.decode import decode
 from distprof.errors import DataError, UsageError
 from distprof.matching import match_collectives
+from distprof.opening import open_file, open_folder
 from distprof.run import COLUMN, KINDS, Run, RunMeta, make_rows
 from distprof.stream import RankStream, read_stream
 
 SCHEMA = "distprof.run/1.0"
+MAX_META_BYTES = 32 << 20
+MAX_STRANGERS = 8
+"""Foreign files in the folder of streams that are named one by one."""
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _RING_FILE = re.compile(r"flight_recorder-rank-\d{5,9}\.json")
 
@@ -78,7 +82,8 @@ def write_whole(path: Path, data: bytes | str) -> None:
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
 
 
@@ -98,11 +103,28 @@ def read_meta(folder: Path) -> RunMeta:
     Raises:
         DataError: Not a run folder, damaged, or of a newer major version.
     """
-    path = folder / "run.json"
+    with _open_run(folder) as root:
+        return _read_meta(folder / "run.json", root)
+
+
+@contextlib.contextmanager
+def _open_run(folder: Path) -> Iterator[int]:
+    with contextlib.ExitStack() as stack:
+        try:
+            root = stack.enter_context(open_folder(folder))
+        except FileNotFoundError:
+            raise DataError(f"{folder}: no such folder, and not a run folder: name one made by distprof") from None
+        except OSError as error:
+            raise DataError(f"{folder}: {error.strerror}") from None
+        yield root
+
+
+def _read_meta(path: Path, root: int) -> RunMeta:
     try:
-        values: Any = json.loads(path.read_bytes())
+        with open_file(path, inside=root, max_bytes=MAX_META_BYTES) as file:
+            values: Any = json.loads(file.read(MAX_META_BYTES))
     except FileNotFoundError:
-        raise DataError(f"{folder}: not a run folder (no run.json): name one made by distprof") from None
+        raise DataError(f"{path.parent}: not a run folder (no run.json): name one made by distprof") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -122,34 +144,75 @@ def read_run(folder: Path) -> Run:
     Raises:
         DataError: Not a run folder, or files that contradict each other.
     """
-    meta = read_meta(folder)
     warnings: list[str] = []
     unread: list[str] = []
-    streams: dict[int, RankStream] = {}
-    for path in sorted((folder / "ranks").glob("*")) if (folder / "ranks").is_dir() else []:
-        if _RING_FILE.fullmatch(path.name):
-            continue
-        named = _RANK_FILE.fullmatch(path.name)
-        if named is None or path.is_symlink() or not path.is_file():
-            warnings.append(f"{path.name}: not a rank stream, ignored")
-            continue
-        try:
-            stream = read_stream(path)
-        except (DataError, OSError) as error:
-            warnings.append(f"{path.name}: {error}".replace(f"{path.name}: {path}", path.name))
-            unread.append(warnings[-1])
-            continue
-        if stream.run_id != meta.run_id:
-            warnings.append(f"{path.name}: belongs to another run, ignored")
-            continue
-        _check(path, int(named[1]), stream, meta)
-        streams[stream.info.rank] = stream
-        warnings.extend(stream.warnings)
+    with _open_run(folder) as root:
+        meta = _read_meta(folder / "run.json", root)
+        streams = _read_streams(folder / "ranks", root, meta, warnings, unread)
     run = _assemble(meta, [streams[rank] for rank in sorted(streams)], warnings)
     return replace(run, unread=tuple(unread))
 
 
-def _check(path: Path, rank: int, stream: RankStream, meta: RunMeta) -> None:
+def _read_streams(
+    ranks: Path, root: int, meta: RunMeta, warnings: list[str], unread: list[str]
+) -> dict[int, RankStream]:
+    """The streams that can be read, by rank; none where their folder is gone. Those that cannot be are named twice."""
+    streams: dict[int, RankStream] = {}
+    try:
+        with open_folder(ranks, inside=root) as inside:
+            for name in _list_streams(inside, warnings):
+                stream = _read_one(ranks / name, inside, meta, warnings, unread)
+                if stream is not None:
+                    streams[stream.info.rank] = stream
+    except FileNotFoundError:
+        warnings.append("ranks/ is not there: deleted, or not copied along")
+    except OSError as error:
+        raise DataError(f"{ranks}: {error.strerror}: {_say_whose(root)}") from None
+    return streams
+
+
+def _say_whose(root: int) -> str:
+    """What to do where the folder must not be read."""
+    owner = os.fstat(root).st_uid
+    return f"it belongs to user {owner}: have them run `chmod -R a+rX` on the run folder, or report as that user"
+
+
+def _list_streams(inside: int, warnings: list[str]) -> list[str]:
+    """Names of the streams; of other files the first ones are named, and the rest is counted."""
+    streams: list[str] = []
+    strangers: list[str] = []
+    with os.scandir(inside) as entries:
+        files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    for name in sorted(files):
+        if _RING_FILE.fullmatch(name):
+            continue
+        named = _RANK_FILE.fullmatch(name)
+        ours = files[name] and named is not None and name == rank_path(Path(), int(named[1])).name
+        (streams if ours else strangers).append(name)
+    warnings += [f"{name}: not a rank stream, ignored" for name in strangers[:MAX_STRANGERS]]
+    if len(strangers) > MAX_STRANGERS:
+        warnings.append(f"ranks/: {len(strangers) - MAX_STRANGERS:,} more files that are no rank streams, ignored")
+    return streams
+
+
+def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unread: list[str]) -> RankStream | None:
+    try:
+        stream = read_stream(path, inside=inside)
+    except (DataError, OSError) as error:
+        reason = f"{error.strerror}: cannot be read, left out" if isinstance(error, OSError) else str(error)
+        warnings.append(f"{path.name}: {reason.removeprefix(f'{path}: ')}")
+        unread.append(warnings[-1])
+        return None
+    if stream.run_id != meta.run_id:
+        warnings.append(f"{path.name}: belongs to another run, ignored")
+        return None
+    _check(path, stream, meta)
+    warnings.extend(stream.warnings)
+    return stream
+
+
+def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
+    rank = int(path.stem.removeprefix("rank-"))
     if stream.info.rank != rank:
         raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank is there twice, or files were renamed")
     if stream.world_size != meta.world_size:
@@ -176,6 +239,24 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     )  # fmt: skip
     warnings = [*warnings, *parted, *_find_silent(streams)]
     return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives)
+
+
+def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
+    """The run, with an end for the ranks that completed and could not write so.
+
+    Args:
+        run: As it was read.
+        completed_rows: How many steps each rank has recorded, where it is known that all completed.
+    """
+    if completed_rows is None:
+        return run
+    found = (run.column("step") >= 0).sum(axis=1).tolist()
+    infos = [
+        info if info.ended is not None or info.rank not in completed_rows
+        else replace(info, ended="completed", last_write=None, rows_lost=max(completed_rows[info.rank] - rows, 0))
+        for info, rows in zip(run.ranks, found, strict=True)
+    ]  # fmt: skip
+    return replace(run, ranks=tuple(infos))
 
 
 def _find_silent(streams: list[RankStream]) -> list[str]:

@@ -8,6 +8,7 @@ next window and go on writing their own files; what was written stays.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,10 @@ class Courier(threading.Thread):
         self._stop_recording = stop_recording
         self._wake = threading.Event()
         self._finishing = self._alone = False
+        self.received: Counter[int] = Counter()
+        """On rank 0: how many rows have come from each rank."""
+        self.complete = False
+        """Whether every rank has sent its last."""
 
     def finish(self, *, alone: bool, timeout_s: float) -> bool:
         """Sends what is left and stops.
@@ -148,9 +153,11 @@ class Courier(threading.Thread):
             if self._exchange.stop_recording and self._stop_recording is not None:
                 self._guard("recording", self._stop_recording)
                 self._stop_recording = None
+            self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self._deliver is not None:
                 self._guard("delivery", self._deliver, tables)
             if everyone:
+                self.complete = True
                 if self._together is not None:
                     self._guard("the end of the job", self._together)
                 return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -123,6 +123,11 @@ class Profiler:
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Keeps the open step's loss and gradient norm; device tensors are read later, without synchronising."""
         self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
+
+    @property
+    def completed_rows(self) -> Mapping[int, int] | None:
+        """On rank 0, when closed: how many steps each rank has recorded, if all have completed. None: not known."""
+        return self._courier.received if self._courier.complete else None
 
     def close(self, error: BaseException | None = None) -> None:
         """Writes and gathers what is left. Collective without an error; with one, this rank's affair alone.

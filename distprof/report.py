@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distprof.activity_report import ActivityReport
+from distprof.presence import LastWrite
 from distprof.waiting import ClockReport, Stall, Verdict, WaitReport, WhatIf
 
 SCHEMA = "distprof.report/1"
@@ -148,7 +149,9 @@ class RankReport:
     steps_recorded: int
     last_step: int | None
     ended: str | None
-    """"completed", "failed", "terminated"; None: the stream stops without a word."""
+    """"completed", "failed", "terminated"; None: the stream has no end."""
+    last_write: LastWrite | None
+    """Of a stream without an end. None: it has one, or the rank has no stream."""
     error: str | None
     traceback: str | None
     rows_lost: int
@@ -188,7 +191,7 @@ class Coverage:
     world_size: int
     ranks_present: tuple[int, ...]
     ranks_missing: tuple[int, ...]
-    """No stream at all, or a stream that stops without a word."""
+    """No stream at all, or one that has no end although nobody is known to write it."""
     steps_measured: int
     """Steps that every rank present reported, warm-up left out: what the statistics use."""
     steps_warmup: int

@@ -16,7 +16,9 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.importers.read import read_paths
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
+from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
+from distprof.report import Report
 from distprof.run import Phase, Run
 
 DESCRIPTION = """\
@@ -37,9 +39,11 @@ names others. Patterns are globs of a range's whole name, and go before the usua
 
 The report's files are written into the run folder, or without one into --out.
 
-Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 a rank, a step or a file is missing (the
-report says which).
+Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 a rank, a step or a file is missing, or the job
+is still running (the report says which), or a file could not be written.
 """
+LONGEST_NAME = 1000
+"""Letters of a folder's name in a message."""
 DEFAULT_OUT = Path("distprof-report")
 
 
@@ -98,10 +102,9 @@ def run_report(options: argparse.Namespace) -> int:
     for line in list_unread(run.unread):
         print(line, file=sys.stderr)
     report = analyze(run)
-    if not options.no_write:
-        _write(_choose_folder(options), run, report)
+    written = options.no_write or _write(_choose_folder(options), run, report)
     render_terminal(report, Console(width=options.width))
-    return EXIT_OK if report.coverage.complete else EXIT_PARTIAL
+    return EXIT_OK if report.coverage.complete and written else EXIT_PARTIAL
 
 
 def read_shown(paths: list[Path], names: NameMap) -> Run:
@@ -124,9 +127,13 @@ def _choose_folder(options: argparse.Namespace) -> Path:
     return next((path for path in options.paths if (path / "run.json").exists()), DEFAULT_OUT)
 
 
-def _write(folder: Path, run: Run, report: Any) -> None:
+def _write(folder: Path, run: Run, report: Report) -> bool:
+    """Writes the files and says what cannot be written; whether everything is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_files(folder, run, report)
+        problem = write_files(folder, run, report).problem
     except OSError as error:
-        print(f"distprof: {folder}: the report files were not written ({error.strerror}); see --out", file=sys.stderr)
+        problem = f"cannot be made ({error.strerror})"
+    if problem is not None:
+        print(f"distprof: {clean_text(folder, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
+    return problem is None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from distprof.presence import LastWrite
 from distprof.rank_activity import RankActivity
 
 FloatArray = npt.NDArray[np.float64]
@@ -59,27 +60,15 @@ TRACED = "traced"  # how a rank ended of which there is a trace only: nobody kno
 KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
 
 ROW_FIELDS: tuple[str, ...] = (
-    "step",
-    "warmup",
-    "failed",
-    "shadow",
-    "window",
-    "micro_steps",
-    "tokens",
-    "begin_host_ns",
-    "step_host_ns",
+    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
     *(f"{phase}_host_ns" for phase in PHASES),
     *(f"{phase}_wait_host_ns" for phase in OWN_PHASES),
     "step_device_ns",
     *(f"{phase}_device_ns" for phase in PHASES),
     *(f"{phase}_wait_device_ns" for phase in OWN_PHASES),
     *(f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS),
-    "memory_bytes",
-    "memory_peak_bytes",
-    "loss",
-    "grad_norm",
-    "segments_lost",
-)
+    "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
+)  # fmt: skip
 """One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
 
 ``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
@@ -135,7 +124,8 @@ class RankInfo:
     snapshot: DeviceSnapshot | None
     peak: Peak
     ended: str | None = None
-    """"completed", "failed", "terminated", `TRACED`. None: the stream stops without a word (killed, or running)."""
+    """"completed", "failed", "terminated", `TRACED`. None: the stream has no end (killed, or still running)."""
+    last_write: LastWrite | None = None  # of a stream without an end
     error: str | None = None
     """The last line of what it failed with."""
     traceback: str | None = None
@@ -281,8 +271,8 @@ class Run:
 
     def measured(self) -> npt.NDArray[np.bool_]:
         """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or kernel window."""
-        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
-        counted &= ~(self.column("shadow") == 1) & ~(self.column("window") == 1)
+        marked = (self.column("shadow") == 1) | (self.column("window") == 1)
+        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0) & ~marked
         return counted
 
 

@@ -39,6 +39,7 @@ from distprof.record.scribe import Scribe
 from distprof.record.shadow import ShadowPlan
 from distprof.record.snapshot import take_snapshot
 from distprof.redact import mask, redact, secret_values
+from distprof.remote import RemoteStreams
 from distprof.run import DeviceSnapshot, FloatArray, Peak, RankInfo, RunMeta, Work
 from distprof.stream import StreamWriter
 from distprof.world import World, collect_texts, share_text
@@ -114,7 +115,7 @@ def start_profiler(
     compared = group is not None and phases  # at level off there is nothing to compare
     if compared:
         meta = _read_hosts(group, meta, links=True)
-    writer, ranks, remote = _open_streams(world, folder, meta, info)
+    writer, ranks, apart = _open_streams(world, folder, meta, info)
     on_steps = on_start(meta, ranks, folder) if on_start is not None and world.rank == 0 else None
     ranges = _make_ranges(profile, world, info)
     capture = agree_on_capture(ranges, world.device)
@@ -122,18 +123,19 @@ def start_profiler(
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
     scribe = Scribe(recorder=recorder, writer=writer, device=world.device, warn=warn)
+    remote = RemoteStreams(apart, scribe.refuse)
     exchange, limit = Exchange(group), profile.max_overhead_ratio if phases else None
     plan = ShadowPlan(profile.shadow_every if phases and capture is None else 0)  # a tool wants to see every step
     on_steps = keep_budget(limit, stop=exchange.ask_to_stop, say=say, on_steps=on_steps)
-    deliver = _make_delivery(world, remote, on_steps, warn) if world.rank == 0 else None
+    deliver = _make_delivery(world, remote, on_steps) if world.rank == 0 else None
     courier = Courier(
         take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=exchange,
         window_s=profile.window_s, lost=lambda text: _keep(scribe, warn, text),
-        together=(lambda: _read_again(world, group, folder, meta)) if compared else None,
+        together=(lambda: _read_again(world, group, folder, meta, scribe)) if compared else None,
         stop_recording=lambda: _stop_recording(plan, scribe, limit),
     )  # fmt: skip
     window = plan_window(
-        profile, world=world, folder=folder, run_id=run_id, apart=list(remote), recorder=recorder, scribe=scribe,
+        profile, world=world, folder=folder, run_id=run_id, apart=list(apart), recorder=recorder, scribe=scribe,
         timeout_s=timeout_s,
     )  # fmt: skip
     courier.start()
@@ -142,7 +144,7 @@ def start_profiler(
         recorder=recorder, plan=plan, scribe=scribe, courier=courier, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=on_device, phases=phases,
         timeout_s=timeout_s, clean=lambda text: mask(text, secrets),
-        done=lambda: _end_remote(remote, warn),
+        done=remote.end,
     )  # fmt: skip
     return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)
 
@@ -210,11 +212,14 @@ def _read_hosts(group: dist.ProcessGroup, meta: RunMeta, *, links: bool) -> RunM
         return replace(meta, notes=(*meta.notes, f"host clocks were not read at the {when} of the job: {why}"))
 
 
-def _read_again(world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta) -> None:
+def _read_again(world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, scribe: Scribe) -> None:
     """Reads the clocks once more, so that their drift is known. Collective among the background threads."""
     meta = _read_hosts(group, meta, links=False)
     if world.rank == 0:
-        write_meta(folder, meta)
+        try:
+            write_meta(folder, meta)
+        except OSError as error:
+            scribe.refuse("run.json was not brought up to date", error)
 
 
 def _open_streams(
@@ -225,29 +230,42 @@ def _open_streams(
     Returns:
         This rank's file, who takes part, and on rank 0 the files it writes for others.
     """
+    problem = writer = None
     if world.rank == 0:
-        write_meta(folder, meta)
+        try:
+            write_meta(folder, meta)
+        except OSError as error:
+            problem = _describe_refusal(world, folder, error)
     dist.all_reduce(torch.zeros(1))
-    shared, problem, writer = _sees(folder, meta.run_id), None, None
+    shared = _sees(folder, meta.run_id)
     try:
         (folder / "ranks").mkdir(parents=True, exist_ok=True)
         path = rank_path(folder, world.rank)
         writer = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info)
     except OSError as error:
-        problem = f"{folder}: rank {world.rank} on {world.host} cannot write there ({error.strerror}): set runs_dir=..."
+        problem = problem or _describe_refusal(world, folder, error)
     said = [json.loads(text) for text in collect_texts(json.dumps([asdict(info), shared, problem]))]
     for _, _, failure in said:
         if failure is not None:
             raise UsageError(failure)
     assert writer is not None
     ranks = tuple(decode(RankInfo, item[0], error=DistprofError) for item in said)
-    remote: dict[int, StreamWriter] = {}
+    apart: dict[int, StreamWriter] = {}
     if world.rank == 0:
-        for other, (_, visible, _) in zip(ranks, said, strict=True):
-            if not visible:
-                path = rank_path(folder, other.rank)
-                remote[other.rank] = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=other)
-    return writer, ranks, remote
+        try:
+            for other, (_, visible, _) in zip(ranks, said, strict=True):
+                if not visible:
+                    path = rank_path(folder, other.rank)
+                    apart[other.rank] = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=other)
+        except OSError as error:
+            problem = _describe_refusal(world, folder, error)
+    if failure := share_text(problem):
+        raise UsageError(failure)
+    return writer, ranks, apart
+
+
+def _describe_refusal(world: World, folder: Path, error: OSError) -> str:
+    return f"{folder}: rank {world.rank} on {world.host} cannot write there ({error.strerror}): set runs_dir=..."
 
 
 def _sees(folder: Path, run_id: str) -> bool:
@@ -265,29 +283,14 @@ def _make_ranges(profile: ProfileConfig, world: World, info: RankInfo) -> NvtxRa
 
 def _make_delivery(
     world: World,
-    remote: dict[int, StreamWriter],
+    remote: RemoteStreams,
     on_steps: Callable[[FloatArray], None] | None,
-    warn: Callable[[str], None],
 ) -> Callable[[list[FloatArray]], None]:
     live = LiveSteps(world.size, on_steps) if on_steps is not None else None
 
     def deliver(tables: list[FloatArray]) -> None:
-        for rank, writer in list(remote.items()):
-            try:
-                writer.write_steps(list(tables[rank]), [None] * len(tables[rank]))
-            except OSError as error:
-                del remote[rank]
-                warn(f"steps of rank {rank} are no longer written ({error.strerror})")
+        remote.write(tables)
         if live is not None:
             live.add(tables)
 
     return deliver
-
-
-def _end_remote(remote: dict[int, StreamWriter], warn: Callable[[str], None]) -> None:
-    for rank, writer in remote.items():
-        try:
-            writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=())
-        except OSError as error:
-            warn(f"the end of rank {rank} was not written ({error.strerror})")
-        writer.close()

@@ -2,17 +2,18 @@
 
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A line that is cut or damaged is
 dropped and counted, and reading goes on at the next newline, so a killed writer costs what it had not written yet and
-nothing else. The first line is the header, then come steps, then at most one end.
+nothing else. The first line is the header, the second is room for the end, in case a full disk refuses it, then come
+steps, then at most one end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,15 @@ import numpy as np
 from distprof.collective_lines import CollectiveLines, CollectiveReader, GroupInfo, RankCollectives, StepCollectives
 from distprof.decode import decode
 from distprof.errors import DataError
-from distprof.run import COLUMN, PHASES, ROW_FIELDS, ROW_WIDTH, FloatArray, RankInfo, Segments
+from distprof.opening import open_file
+from distprof.presence import LastWrite, hold, look_at_writer
+from distprof.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
+from distprof.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, RankInfo, Segments
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 1
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
-MAX_SEGMENTS = 128
-"""Segments kept of one step, so that a step stays under 2 KB."""
 MAX_LINE_BYTES = 1 << 20
-FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
-"""What a rank can observe of a step while it runs: a device's collectives are seen by traces only."""
-_COLUMNS = [COLUMN[name] for name in FIELDS]
+MAX_STREAM_BYTES = 4 << 30
 _CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
 _TIMES = [index for name, index in COLUMN.items() if name.endswith("_ns") and name != "begin_host_ns"]
 
@@ -60,9 +60,16 @@ class StreamWriter:
         Raises:
             OSError: The file exists already, or cannot be written.
         """
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._fd, self._size = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), 0
         header = {"type": "header", "schema": SCHEMA, "run_id": run_id, "world_size": world_size}
-        self._append([encode_line({**header, "fields": FIELDS, "info": asdict(info)})])
+        first = encode_line({**header, "held": hold(self._fd), "fields": FIELDS, "info": asdict(info)})
+        try:
+            self._append([first, encode_padded({"type": "reserve"})])
+        except OSError:
+            self.close()
+            path.unlink(missing_ok=True)
+            raise
+        self._reserved_at = len(first)
         self._collectives = CollectiveLines()
         self.path = path
         """The file."""
@@ -74,7 +81,7 @@ class StreamWriter:
         collectives: Sequence[StepCollectives | None] | None = None,
         groups: Sequence[GroupInfo] = (),
     ) -> None:
-        """Appends steps; raises OSError when the disk refuses, leaving at worst one cut line.
+        """Appends steps, all of them or, when the disk refuses and OSError is raised, none.
 
         Args:
             rows: One per step, ``[ROW_WIDTH]``.
@@ -91,12 +98,16 @@ class StreamWriter:
     def write_end(
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
     ) -> None:
-        """Appends how the rank ended."""
+        """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
         crowded = [_CROWDED] if self._collectives.crowded else []
         end = {
-            "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost, "notes": [*notes, *crowded]
+            "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
+            "notes": [*notes, *crowded],
         }  # fmt: skip
-        self._append([encode_line({"type": "end", **end})])
+        try:
+            self._append([encode_line(end)])
+        except OSError:
+            os.pwrite(self._fd, shorten_end(end), self._reserved_at)
 
     def close(self) -> None:
         """Closes the file."""
@@ -110,48 +121,45 @@ class StreamWriter:
         return self._collectives.encode(int(row[COLUMN["step"]]), int(row[COLUMN["begin_host_ns"]]), seen, groups)
 
     def _append(self, lines: Sequence[bytes]) -> None:
-        data = memoryview(b"".join(lines))
-        while data:
-            data = data[os.write(self._fd, data) :]
+        data = left = memoryview(b"".join(lines))
+        try:
+            while left:
+                left = left[os.write(self._fd, left) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # no later line may stand behind a cut one
+                os.ftruncate(self._fd, self._size)
+                os.lseek(self._fd, self._size, os.SEEK_SET)
+            raise
+        self._size += len(data)
 
 
-def encode_line(record: Mapping[str, object]) -> bytes:
-    """One record as a line with its checksum."""
-    body = json.dumps(record, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()[:-1]
-    return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
+    """Reads what can be trusted of one rank's file, as much as it holds now: its writer may go on.
 
-
-def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object] | None = None) -> bytes:
-    """One step as a line: NaN becomes null, whole numbers lose their fraction."""
-    numbers = row[_COLUMNS].tolist()
-    values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in numbers]
-    record: dict[str, object] = {"type": "step", "row": values}
-    if kept is not None:
-        codes = "".join(str(code) for code in kept.codes[:MAX_SEGMENTS])
-        record["segments"] = [kept.begin_ns, codes, list(kept.durations_ns[:MAX_SEGMENTS])]
-    if collectives is not None:
-        record["collectives"] = collectives
-    return encode_line(record)
-
-
-def read_stream(path: Path) -> RankStream:
-    """Reads what can be trusted of one rank's file.
+    Args:
+        path: The file.
+        inside: Descriptor of the folder it lies in; None: links are followed.
 
     Raises:
+        OSError: It cannot be read.
         DataError: No readable header, or a newer major version.
     """
     found = _Found()
     offset = 0
-    with path.open("rb") as file:
-        while line := file.readline(MAX_LINE_BYTES):
+    with open_file(path, inside=inside, max_bytes=MAX_STREAM_BYTES) as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size and (line := file.readline(min(MAX_LINE_BYTES, size - offset))):
             record = decode_line(line)
             if record is None or not found.take(record):
                 found.damaged.append(offset)
             offset += len(line)
+        last_write = None if found.end else look_at_writer(file.fileno(), found.header or {})
+    if last_write is not None and last_write.writer_lives and found.damaged[-1:] == [offset - len(line)]:
+        found.damaged.pop()  # a line that is being written
     if found.header is None:
         raise DataError(f"{path}: no readable header: not a rank stream of distprof, or damaged at its start")
     return RankStream(
-        run_id=str(found.header.get("run_id")), info=_decode_info(path, found.header, found.end),
+        run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
         rows=np.stack(found.rows) if found.rows else np.empty((0, ROW_WIDTH)), warnings=found.warn(path.name),
     )  # fmt: skip
@@ -250,14 +258,16 @@ def _decode_segments(value: object, row: FloatArray) -> Segments | None:
     return None
 
 
-def _decode_info(path: Path, header: Mapping[str, Any], end: Mapping[str, Any]) -> RankInfo:
+def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> RankInfo:
+    header, end = found.header or {}, found.end
     schema = str(header.get("schema"))
     major = schema.partition("/")[2].partition(".")[0]
     if not schema.startswith("distprof.rank/") or not major.isdigit() or int(major) > SCHEMA_MAJOR:
         raise DataError(f"{path}: written as {schema!r}, and this distprof reads up to {SCHEMA}: upgrade distprof")
     if type(header.get("world_size")) is not int or not isinstance(header.get("info"), dict):
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
-    known = set(RankInfo.__dataclass_fields__)
+    known = set(RankInfo.__dataclass_fields__) - {"last_write"}
     told = {**header["info"], **{key: end[key] for key in end if key in known}}
     told["notes"] = [*header["info"].get("notes", ()), *end.get("notes", ())]
-    return decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
+    info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
+    return replace(info, last_write=last_write)

@@ -21,7 +21,7 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
 from distprof.folder import write_whole
 from distprof.importers.one_job import require_one_job
 from distprof.importers.read import read_traces
-from distprof.importers.sources import Source, find_sources, require_some, say_unread
+from distprof.importers.sources import Source, find_sources, find_windows, require_some, say_unread
 from distprof.rank_names import name_ranks
 from distprof.render.tables import render_table, write_csv
 from distprof.render.units import clean_text
@@ -164,15 +164,10 @@ def _open_run(source: Source, unread: list[str]) -> list[Source]:
     """Of a run folder its kernel windows; anything else is its own source. What cannot be read goes to ``unread``."""
     if source.kind != "run":
         return [source]
-    windows = source.path / "kernels"
-    if not windows.is_dir():
-        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
-        return []
-    try:
-        inner, damaged = find_sources([windows])
-    except DataError as error:
-        inner, damaged = [], [str(error)]
+    inner, damaged = find_windows(source.path)
     unread += damaged
+    if not inner and not damaged:
+        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
     return inner
 
 

@@ -17,13 +17,13 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
         "errors redact trace rank_names",
-        "decode rank_activity activity_report",
+        "decode rank_activity activity_report opening presence",
         "config run waiting",
-        "check hardware flops provenance report collective_lines nsys_tool",
+        "check hardware flops provenance report collective_lines nsys_tool record_lines",
         "stream matching",
         "folder activity",
         "world",
-        "compose record gather live importers simulate analyze",
+        "compose record gather live remote importers simulate analyze",
         "profiler render",
         "budget",
         "start",

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from distprof.collective_lines import MAX_ORDERS, CollectiveLines, GroupInfo, Issue, StepCollectives
+from distprof.record_lines import FIELDS, encode_line
 from distprof.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
-from distprof.stream import FIELDS, StreamWriter, encode_line, read_stream
+from distprof.stream import StreamWriter, read_stream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
@@ -54,7 +55,8 @@ def test_collectives_come_back_as_they_were(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pair.exposed_ns, [[np.nan, 5], [np.nan, 5]])
     assert stream.warnings == () and len(stream.rows) == 4
     kinds = [line.split(b'"')[3] for line in (tmp_path / "a").read_bytes().splitlines()]
-    assert kinds == [b"header", b"group", b"group", b"order", b"step", b"step", b"step", b"order", b"step", b"end"]
+    assert kinds[:2] == [b"header", b"reserve"]
+    assert kinds[2:] == [b"group", b"group", b"order", b"step", b"step", b"step", b"order", b"step", b"end"]
 
 
 @pytest.mark.parametrize("number", [10, 32, 33, 70, 1024])

@@ -73,6 +73,7 @@ def test_finishing_takes_the_last_rows_writes_the_end_and_delivers() -> None:
     courier.start()
     assert courier.finish(alone=False, timeout_s=30)
     assert log == ["take wait=True", "end", "deliver [1]", "together"]
+    assert courier.complete and courier.received == {0: 1}
 
 
 def test_recording_stops_once_when_rank_0_has_asked() -> None:

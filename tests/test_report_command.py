@@ -119,3 +119,21 @@ def test_nothing_of_the_environment_is_in_what_is_made(tmp_path: Path, monkeypat
     run_verb(["report", str(trace), "--out", str(tmp_path / "out")])
     for path in (tmp_path / "out").iterdir():
         assert CANARY.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("blocked", ["report.json", "the folder"])
+def test_a_report_that_cannot_be_written_is_shown_and_is_partial(
+    blocked: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_kineto(tmp_path / "t.json", [make_step(0, 1, 2)])
+    out = tmp_path / "out"
+    if blocked == "the folder":
+        out.write_text("")
+    else:
+        (out / "report.json").mkdir(parents=True)
+    assert run_verb(["report", str(trace), "--out", str(out)]) == EXIT_PARTIAL
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1 and "choose another --out" in shown.err and "coverage" in shown.out
+    if blocked == "report.json":
+        assert "report.json could not be written (Is a directory)" in shown.err
+        assert sorted(path.name for path in out.iterdir()) == ["report.html", "report.json", "trace.json.gz"]

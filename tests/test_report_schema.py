@@ -19,6 +19,7 @@ import distprof.activity_report
 import distprof.report
 import distprof.waiting
 from distprof.analyze import analyze
+from distprof.presence import LastWrite
 from distprof.rank_activity import Category
 from distprof.report import SCHEMA, Report, to_plain
 from distprof.run import Clock, CollectiveKind, Phase, Run
@@ -33,6 +34,7 @@ PARTS = {
     for name, part in {**vars(distprof.report), **vars(distprof.waiting), **vars(distprof.activity_report)}.items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Report
 }
+SILENT = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=None)
 LINK = SimulatedJob(
     ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=2e10, clocks=Clocks(offset_ns=3e9, bound_ns=1e5)
 )
@@ -43,6 +45,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "no ranks": lambda: make_run(num_ranks=0, meta={"world_size": 2}),
     "no steps": lambda: make_run(num_steps=0),
     "all NaN": lambda: make_run(columns={"step": np.nan, "warmup": np.nan}),
+    "running": lambda: make_run(infos={0: {"ended": None, "last_write": SILENT}}),
     "killed": lambda: drop_rows(make_run(num_ranks=3, infos={1: {"ended": None, "snapshot": None}}), 1, 2),
     "no work": lambda: make_run(meta={"work": None}),
     "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -108,14 +109,32 @@ def test_clocks_that_cannot_be_read_cost_a_note_and_no_job(tmp_path: Path) -> No
     assert run.meta.notes == (note.format("start"), note.format("end"))
 
 
-def refuse_together(world: World, runs_dir: str) -> None:
-    with pytest.raises(UsageError, match="cannot make the run folder"):
+def refuse_together(world: World, file: str, readonly: str, runs_dir: str) -> None:
+    for place in (file, readonly):
+        with pytest.raises(UsageError, match="cannot make the run folder"):
+            start_job(world, place)
+    written, opened = start.write_meta, start.StreamWriter
+
+    def refuse(*args: object, **options: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if world.rank == 0:
+        start.write_meta = refuse
+    with pytest.raises(UsageError, match=r"rank 0 on test-host cannot write there .No space left on device"):
         start_job(world, runs_dir)
+    start.write_meta = written
+    if world.rank == 1:
+        start.StreamWriter = refuse  # type: ignore[assignment,misc]
+    with pytest.raises(UsageError, match=r"rank 1 on test-host cannot write there .No space left on device"):
+        start_job(world, runs_dir)
+    start.StreamWriter = opened  # type: ignore[misc]
+    start_job(world, runs_dir).profiler.close()  # nobody waits for what another rank has left
 
 
-def test_all_ranks_leave_together_when_there_is_no_folder(tmp_path: Path) -> None:
+def test_fault_09_all_ranks_leave_together_when_there_is_no_folder_or_none_to_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    call_on_ranks(2, refuse_together, str(tmp_path / "file"), tmp_path=tmp_path)
+    places = str(tmp_path / "file"), "/proc/distprof", str(tmp_path / "runs")  # in /proc nobody makes a folder
+    call_on_ranks(2, refuse_together, *places, tmp_path=tmp_path)
 
 
 def fail_alone(world: World, runs_dir: str) -> None:

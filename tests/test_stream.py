@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distprof import record_lines
 from distprof.errors import DataError
+from distprof.record_lines import FIELDS, encode_line
 from distprof.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
-from distprof.stream import FIELDS, StreamWriter, decode_line, encode_line, read_stream
+from distprof.stream import RankStream, StreamWriter, decode_line, read_stream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="node-a", pid=7, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
 )
+
+STEPS = 2
+"""Of the file that is damaged in every place."""
 
 
 def make_row(step: int) -> FloatArray:
@@ -66,35 +75,60 @@ def test_a_step_of_a_hundred_segments_stays_under_two_kilobytes(tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write_file(tmp_path_factory.mktemp("stream") / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_lines, "RESERVED_BYTES", 200)  # every byte costs two readings
+        return write_file(tmp_path_factory.mktemp("stream") / "whole", STEPS)
 
 
-def check_prefix(data: bytes, path: Path, *, exact_prefix: bool) -> None:
+def check_prefix(data: bytes, path: Path, *, exact_prefix: bool) -> RankStream | None:
     path.write_bytes(data)
     try:
         stream = read_stream(path)
     except DataError as error:
         assert str(path) in str(error) and "\n" not in str(error)
-        return
+        return None
     steps = [int(row[COLUMN["step"]]) for row in stream.rows]
-    assert steps == sorted(set(steps)) and set(steps) <= {0, 1, 2, 3}
+    assert steps == sorted(set(steps)) and set(steps) <= set(range(STEPS))
     if exact_prefix:
         assert steps == list(range(len(steps)))
     for step, row in zip(steps, stream.rows, strict=True):
         np.testing.assert_array_equal(row, make_row(step))
+    return stream
 
 
-def test_cut_at_every_byte_the_rows_are_a_prefix(whole: bytes, tmp_path: Path) -> None:
+def test_fault_06_cut_at_every_byte_the_rows_are_a_prefix_and_the_offset_is_told(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "cut"
+    borders = [0, *(place + 1 for place, byte in enumerate(whole) if byte == ord("\n"))]
     for length in range(len(whole)):
-        check_prefix(whole[:length], tmp_path / "cut", exact_prefix=True)
-    (tmp_path / "cut").write_bytes(whole[:-20])
-    (warning,) = read_stream(tmp_path / "cut").warnings
-    assert "1 damaged records left out, first at byte" in warning
+        stream = check_prefix(whole[:length], path, exact_prefix=True)
+        assert (stream is None) == (length < borders[1])  # without a header nothing is read
+        if stream is not None:
+            begun = max(border for border in borders if border <= length)
+            told = () if begun == length else (f"cut: 1 damaged records left out, first at byte {begun}",)
+            assert stream.warnings == told
+
+
+def test_fault_07_a_flipped_byte_costs_its_record_and_no_other_and_is_counted(whole: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "flipped"
+    lines = whole.splitlines(keepends=True)
+    at = 0
+    for number, line in enumerate(lines):
+        for place in range(at, at + len(line)):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << place % 8
+            stream = check_prefix(bytes(damaged), path, exact_prefix=False)
+            if stream is None:
+                assert number == 0  # without a header nothing is read
+                continue
+            # two lines become one without the newline between them, and one becomes two with another in it
+            assert len(stream.rows) >= STEPS - (2 <= number < 2 + STEPS) - (damaged[at + len(line) - 1] != ord("\n"))
+            assert stream.warnings and f"damaged records left out, first at byte {at}" in stream.warnings[0]
+        at += len(line)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_flipped_byte_costs_its_record_and_no_other(
+def test_fault_07_any_mask_on_any_byte(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     place = data.draw(st.integers(0, len(whole) - 1))
@@ -102,6 +136,61 @@ def test_a_flipped_byte_costs_its_record_and_no_other(
     damaged = bytearray(whole)
     damaged[place] ^= mask
     check_prefix(bytes(damaged), tmp_path_factory.getbasetemp() / "flipped", exact_prefix=False)
+
+
+@contextlib.contextmanager
+def limit_files(size_bytes: int) -> Iterator[None]:
+    """As a full disk: nothing grows beyond this size, and what was there before can be written over."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("traceback", ["short", "\ud800" * 30_000], ids=["short", "long"])
+def test_fault_08_a_full_disk_takes_steps_whole_or_not_at_all_and_still_an_end(tmp_path: Path, traceback: str) -> None:
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    writer.write_steps([make_row(0)], [None])
+    size_bytes = (tmp_path / "a").stat().st_size
+    with limit_files(size_bytes + 100):
+        with pytest.raises(OSError, match="File too large"):
+            writer.write_steps([make_row(1), make_row(2)], [None, None])
+        assert (tmp_path / "a").stat().st_size == size_bytes
+        writer.write_end("failed", error="\ud800" * 500, traceback=traceback, rows_lost=2, notes=["n"] * 2000)
+    writer.close()
+    stream = read_stream(tmp_path / "a")
+    assert [row[COLUMN["step"]] for row in stream.rows] == [0] and stream.warnings == ()
+    assert (stream.info.ended, stream.info.rows_lost) == ("failed", 2)
+    assert stream.info.error == "\ud800" * 200 and len(stream.info.notes) == 1
+    assert (tmp_path / "a").stat().st_size == size_bytes
+
+
+def test_what_fits_of_a_late_end_is_kept(tmp_path: Path) -> None:
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    with limit_files((tmp_path / "a").stat().st_size):
+        writer.write_end("completed", error=None, traceback="t", rows_lost=0, notes=["kept"])
+    writer.close()
+    info = read_stream(tmp_path / "a").info
+    assert (info.ended, info.traceback, info.notes, info.last_write) == ("completed", "t", ("kept",), None)
+
+
+def test_a_file_that_cannot_be_begun_is_not_left_behind(tmp_path: Path) -> None:
+    with limit_files(100), pytest.raises(OSError, match="File too large"):
+        StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_stream_without_an_end_tells_when_it_was_last_written_and_only_the_reader_says_so(tmp_path: Path) -> None:
+    lines = write_file(tmp_path / "a", end=False).splitlines(keepends=True)
+    header = decode_line(lines[0]) or {}
+    header["info"]["last_write"] = {"at_utc": "never", "ago_s": 1.0, "writer_lives": True}
+    (tmp_path / "b").write_bytes(b"".join([encode_line(header), *lines[1:]]))
+    os.utime(tmp_path / "b", (0, 1_700_000_000))
+    last_write = read_stream(tmp_path / "b").info.last_write
+    assert last_write is not None and last_write.at_utc == "2023-11-14T22:13:20+00:00"
+    assert last_write.writer_lives is None  # of another host, by its header
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from distprof.activity.rows import device_windows, fill_rows
 from distprof.activity.steps import Steps, find_steps
 from distprof.collective_lines import RankCollectives
 from distprof.rank_activity import RankActivity
+from distprof.record_lines import MAX_SEGMENTS
 from distprof.run import ROW_WIDTH, FloatArray
 from distprof.run import Segments as StepSegments
-from distprof.stream import MAX_SEGMENTS
 from distprof.trace import Trace, TraceHead
 
 MAX_TIMELINES = 50

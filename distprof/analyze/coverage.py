@@ -33,7 +33,8 @@ def report_coverage(
     present = [
         info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there or info.rank in traced
     ]
-    whole = {info.rank for info in run.ranks if info.ended is not None} & set(present)
+    at_work = {info.rank for info in run.ranks if info.last_write is not None and info.last_write.writer_lives}
+    whole = ({info.rank for info in run.ranks if info.ended is not None} & set(present)) | at_work
     planned = _read_planned_steps(run.meta.config)
     warmup = (run.column("warmup") == 1).any(axis=0)
     return Coverage(

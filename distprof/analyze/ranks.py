@@ -51,6 +51,7 @@ def _report_rank(basis: Basis, position: int, reached: Efficiency, own_ns: float
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
         ended=info.ended,
+        last_write=info.last_write,
         error=info.error,
         traceback=info.traceback,
         rows_lost=info.rows_lost,

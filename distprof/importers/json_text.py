@@ -13,6 +13,7 @@ import numpy as np
 
 from distprof.errors import DataError
 from distprof.importers.limits import Limits
+from distprof.opening import open_file
 
 GZIP_MAGIC = b"\x1f\x8b"
 INPUT_BYTES = 64 << 10
@@ -40,7 +41,7 @@ class Text:
         self._packed_bytes = 0
         self._packed = b""
         try:
-            self._file: BinaryIO = open(path, "rb")  # noqa: SIM115 - close() does it
+            self._file: BinaryIO = open_file(path)
             packed = self._file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             self._file.seek(0)
         except OSError as error:

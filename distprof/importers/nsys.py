@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from distprof.errors import DataError
 from distprof.importers.limits import USUAL_LIMITS, Limits
 from distprof.importers.nsys_capture import read_capture
 from distprof.importers.nsys_database import MAGIC, Database
 from distprof.importers.nsys_processes import split_capture
+from distprof.opening import open_file
 from distprof.trace import Trace
 
 
 def looks_like_sqlite(path: Path) -> bool:
     """Whether a file begins as SQLite's do."""
-    if not path.is_file():
+    try:
+        with open_file(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except DataError:
         return False
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def read_nsys(

@@ -19,6 +19,7 @@ from distprof.errors import DataError
 from distprof.importers.limits import Limits
 from distprof.importers.nsys_database import Database, cut_text
 from distprof.importers.nsys_pages import Pages, Unusual
+from distprof.opening import open_file
 from distprof.trace import UNKNOWN, IntArray
 
 CHUNK_ROWS = 50_000
@@ -124,7 +125,7 @@ class _Reader:
         names = [name for name, several in known.items() if several] + ([self._text] if self._text else [])
         columns = {name: np.empty(rows, np.int64) for name in names}
         try:
-            with self._database.path.open("rb", buffering=0) as file:
+            with open_file(self._database.path) as file:
                 root = self._database.find_root(table)
                 for block in Pages(file.fileno()).read(root, wanted, places[self._text] if self._text else None):
                     if any(block.has_null[wanted.index(known[name][0])] for name in needed):

@@ -4,6 +4,7 @@ its size and the time that it takes are bounded."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 from distprof.errors import DataError
 from distprof.importers.limits import Limits
+from distprof.opening import open_file
 
 MAGIC = b"SQLite format 3\0"
 WAL_FORMAT = 2
@@ -47,10 +49,8 @@ class Database:
 
     def _check_file(self) -> str:
         try:
-            if not self.path.is_file():
-                raise DataError(f"{self.path}: not a file")
-            size_bytes = self.path.stat().st_size
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
                 head = file.read(20)
             beside = [Path(f"{self.path}{end}") for end in ("-wal", "-journal")]
             waiting = [one.name for one in beside if one.exists() and one.stat().st_size]

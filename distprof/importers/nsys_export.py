@@ -23,7 +23,7 @@ def export_report(path: Path, folder: Path) -> Path:
     try:
         if not path.is_file():
             raise DataError(f"{path}: not a file")
-        if looks_like_sqlite(beside) and beside.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+        if _is_export(beside) and beside.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             return beside
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
@@ -36,3 +36,8 @@ def export_report(path: Path, folder: Path) -> Path:
     target = folder / f"{path.stem}.sqlite"
     export_sqlite(nsys, path, target)
     return target
+
+
+def _is_export(path: Path) -> bool:
+    """Whether an export lies there; a link is none, because nobody named it."""
+    return path.exists() and not path.is_symlink() and looks_like_sqlite(path)

@@ -21,7 +21,7 @@ from distprof.importers.kineto import read_kineto
 from distprof.importers.nsys import read_nsys
 from distprof.importers.nsys_export import export_report
 from distprof.importers.one_job import require_after
-from distprof.importers.sources import Source, find_sources, require_some, say_unread
+from distprof.importers.sources import Source, find_sources, find_windows, require_some, say_unread
 from distprof.run import Run
 from distprof.trace import Trace
 
@@ -70,14 +70,11 @@ def read_folder(
         DataError: The run is not readable, or it and the traces are of two jobs.
     """
     run = read_run(folder)
-    windows = folder / "kernels"
     own: list[TracedRank] = []
     try:
-        damaged: list[str] = []
-        if windows.is_dir() and any(windows.iterdir()):
-            sources, damaged = find_sources([windows])
-            own, failed = reduce_all(sources, names, tell)
-            damaged += failed
+        sources, damaged = find_windows(folder)
+        own, failed = reduce_all(sources, names, tell) if sources else ([], [])
+        damaged += failed
         run = attach_traces(run, own) if own and not beside else run
     except (DataError, OSError) as error:
         own, damaged = [], [str(error)]

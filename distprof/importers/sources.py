@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from distprof.importers.json_text import SPACE, Text
 from distprof.importers.kineto import SNIFF_BYTES, looks_like_kineto
 from distprof.importers.limits import USUAL_LIMITS
 from distprof.importers.nsys import looks_like_sqlite
+from distprof.opening import open_folder
 
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")
@@ -69,6 +72,21 @@ def require_some(unread: Sequence[str]) -> NoReturn:
     raise DataError(f"{unread[0]}{more}")
 
 
+def find_windows(folder: Path) -> tuple[list[Source], list[str]]:
+    """The traces of a run's kernel windows, none where no window ran; and what cannot be read.
+
+    Raises:
+        OSError: They cannot be read.
+        DataError: Their folder is a link, or holds something else.
+    """
+    windows = folder / "kernels"
+    try:
+        with open_folder(folder) as root, open_folder(windows, inside=root):
+            return _scan(windows) if any(windows.iterdir()) else ([], [])
+    except FileNotFoundError:
+        return [], []
+
+
 def _look(path: Path) -> tuple[list[Source], list[str]]:
     if path.is_dir():
         if (path / "run.json").exists():
@@ -85,9 +103,8 @@ def _look(path: Path) -> tuple[list[Source], list[str]]:
 def _scan(folder: Path) -> tuple[list[Source], list[str]]:
     """The traces in a folder and one level below, and files that are named like traces and hold nothing of the kind; a
     capture beside its own export is left to the export."""
-    files = sorted(item for pattern in ("*", "*/*") for item in folder.glob(pattern) if item.is_file())[:MAX_FILES]
+    files, unread = _list_files(folder)
     found: list[Source] = []
-    unread: list[str] = []
     for path in files:
         try:
             source = _sniff(path)
@@ -109,11 +126,15 @@ def _find_damage(path: Path) -> str | None:
     Any JSON text may lie beside traces. Names that promise JSON or a database, and contents that are neither, are
     traces that were cut, or never written.
     """
-    if path.name.endswith((".json", ".json.gz")):
+    if _is_named_like_text(path):
         reason = _find_text_damage(path)
     else:
         reason = "not a database" if path.suffix == ".sqlite" else None
     return None if reason is None else f"{path}: {reason}: damaged, or cut short"
+
+
+def _is_named_like_text(path: Path) -> bool:
+    return path.name.endswith((".json", ".json.gz"))
 
 
 def _find_text_damage(path: Path) -> str | None:
@@ -142,6 +163,19 @@ def _is_cut(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return False
+
+
+def _list_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Regular files in a folder and one level below, by path; and links that lead out of it, named like traces."""
+    files: list[Path] = []
+    links: list[str] = []
+    inside = os.path.join(os.path.realpath(folder), "")
+    for item in sorted(itertools.chain(folder.glob("*"), folder.glob("*/*"))):
+        if os.path.realpath(item).startswith(inside):
+            files += [item] if item.is_file() else []
+        elif item.is_symlink() and (_is_named_like_text(item) or item.suffix in (".sqlite", *CAPTURES)):
+            links.append(f"{item}: a link out of the folder, which is not followed: name its target")
+    return files[:MAX_FILES], links
 
 
 def _sniff(path: Path) -> Source | None:

@@ -31,11 +31,12 @@ class Scribe:
             recorder: Where the steps come from.
             writer: The rank's file. None: rows are packed and not written.
             device: Whose memory is read.
-            warn: Told once when writing fails.
+            warn: Told when writing fails, once.
         """
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
         self._lock = threading.Lock()
         self._unwritten = 0
+        self._refused = False
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._window = range(0)
@@ -67,6 +68,13 @@ class Scribe:
         """Keeps a note on what could not be measured, for the end of the file."""
         self._notes.append(text)
 
+    def refuse(self, what: str, error: OSError, then: str = "") -> None:
+        """Says that the run folder is no longer written: once, whatever else fails after."""
+        if not self._refused:
+            self._refused = True
+            self._warn(f"{what} ({error.strerror}){then}")
+            self.note(f"{what}: {error.strerror}")
+
     def end(self, ended: str, *, error: str | None = None, traceback: str | None = None) -> None:
         """Writes how the rank ended and closes the file. Further calls do nothing.
 
@@ -82,7 +90,7 @@ class Scribe:
             try:
                 self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
             except OSError as failure:
-                self._warn(f"the end of this rank was not written: {failure.strerror}")
+                self.refuse("the end of this rank was not written", failure)
             self._writer.close()
             if ended != "completed":
                 keep_ring(self._writer.path)
@@ -99,7 +107,7 @@ class Scribe:
             self._writer.write_steps(rows, segments, collectives, groups)
         except OSError as error:
             self._unwritten += len(rows)
-            self._warn(f"steps are no longer written ({error.strerror}); training goes on")
+            self.refuse("steps are no longer written", error, "; training goes on")
 
 
 def _describe(record: StepRecord) -> StepCollectives | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.folder import write_json, write_whole
@@ -11,12 +13,30 @@ from distprof.report import Report, to_plain
 from distprof.run import Run
 
 
-def write_files(folder: Path, run: Run, report: Report) -> None:
-    """Writes ``report.json``, ``report.html`` and ``trace.json.gz``, each whole or not at all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of the files."""
 
-    Raises:
-        OSError: The folder cannot be written.
-    """
-    write_json(folder / "report.json", to_plain(report))
-    write_whole(folder / "report.html", render_html(report))
-    write_whole(folder / "trace.json.gz", render_trace(run))
+    names: tuple[str, ...]
+    """Of those that were written."""
+    problem: str | None
+    """Which are not written, and why. None: all are."""
+
+
+def write_files(folder: Path, run: Run, report: Report) -> Written:
+    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each whole or not at all; never raises OSError."""
+    writers: dict[str, Callable[[Path], None]] = {
+        "report.html": lambda path: write_whole(path, render_html(report)),
+        "report.json": lambda path: write_json(path, to_plain(report)),
+        "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
+    }
+    failures: dict[str, str] = {}
+    for name, write in writers.items():
+        try:
+            write(folder / name)
+        except OSError as error:
+            failures[name] = error.strerror or str(error)
+    names = [name for name in writers if name not in failures]
+    reasons = ", ".join(dict.fromkeys(failures.values()))
+    problem = f"{', '.join(failures)} could not be written ({reasons})" if failures else None
+    return Written(names=tuple(names), problem=problem)

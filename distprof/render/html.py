@@ -13,6 +13,7 @@ from distprof.render.activity import is_traced
 from distprof.render.activity_html import list_activity, show_findings
 from distprof.render.markup import make_section, show, show_rows, tabulate
 from distprof.render.overhead import describe_overhead
+from distprof.render.silence import name_end
 from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.terminal import describe_busiest, describe_ends
 from distprof.render.terminal_tables import EVIDENCE_HEADS, WAIT_HEADS, WHAT_IF_HEADS, choose_rows, show_range
@@ -174,7 +175,7 @@ def _tabulate_ranks(report: Report) -> str:
             format_bytes(rank.memory_peak_bytes), format_ratio(rank.device_utilization_ratio),
             "n/a" if rank.device_power_w is None else f"{rank.device_power_w:.0f} W",
             "n/a" if rank.device_temperature_c is None else f"{rank.device_temperature_c:.0f} C",
-            "n/a" if rank.last_step is None else str(rank.last_step), show(rank.ended or "no word"),
+            "n/a" if rank.last_step is None else str(rank.last_step), show(name_end(rank)),
         ]
         for rank in (report.ranks[position] for position in positions)
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from distprof.rank_names import name_ranks
 from distprof.render.activity import is_traced
 from distprof.render.activity_terminal import show_findings, tabulate_activity, tabulate_checks
 from distprof.render.overhead import describe_overhead
+from distprof.render.silence import describe_silence, describe_writes
 from distprof.render.terminal_tables import (
     tabulate_communication,
     tabulate_devices,
@@ -88,8 +89,10 @@ def describe_ends(report: Report) -> list[str]:
     for rank in report.ranks:
         if (found := _describe_end(rank)) is not None:
             ranks_by_end.setdefault(found, []).append(rank.rank)
+    silent = {rank.rank: rank for rank in report.ranks if rank.ended is None}
     lines = [
         f"{clean_text(name_ranks(ranks), TEXT_LIMIT)} {several if len(ranks) > 1 else one}"
+        f"{describe_writes([silent[rank] for rank in ranks if rank in silent])}"
         for (_, one, several), ranks in sorted(ranks_by_end.items())
     ]
     more = len(lines) - MAX_ALERTS
@@ -101,8 +104,7 @@ def _describe_end(rank: RankReport) -> End | None:
     started = rank.last_step is not None
     one = several = f"after step {rank.last_step}" if started else "before the first step"
     if rank.ended is None:
-        one, several = f"is missing {one}: its stream stops", f"are missing {several}: their streams stop"
-        return 1, f"{one} without a word (killed?)", f"{several} without a word (killed?)"
+        return describe_silence(rank, one)
     if rank.ended == TRACED:
         return None
     if rank.ended == "completed":

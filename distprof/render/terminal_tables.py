@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.render.activity import is_traced
+from distprof.render.silence import name_end
 from distprof.render.units import (
     NAME_LIMIT,
     NOT_MEASURED,
@@ -86,7 +87,7 @@ def tabulate_ranks(report: Report, console: Console) -> list[RenderableType]:
         ("MFU", [format_ratio(rank.mfu_ratio) for rank in ranks]),
         ("mem. peak", [format_bytes(rank.memory_peak_bytes) for rank in ranks]),
         ("mem. now", [format_bytes(rank.memory_bytes) for rank in ranks]),
-        ("ended", ["no word" if rank.ended is None else clean_text(rank.ended, 12) for rank in ranks]),
+        ("ended", [name_end(rank) for rank in ranks]),
     ]
     if left_out:
         own_ns = find_own_times(report)

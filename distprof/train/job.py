@@ -14,7 +14,8 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.compose import to_yaml
 from distprof.config import Config, ProfileConfig, WandbConfig
-from distprof.folder import write_whole
+from distprof.errors import EXIT_OK, EXIT_PARTIAL
+from distprof.folder import complete_ends, write_whole
 from distprof.importers.read import read_folder
 from distprof.render.files import write_files
 from distprof.render.progress import StepProgress
@@ -42,7 +43,10 @@ class Audience:
 
     def start(self, meta: RunMeta, ranks: tuple[RankInfo, ...], folder: Path) -> Callable[[FloatArray], None]:
         """Opens W&B and the progress display; returns what gets the whole steps."""
-        write_whole(folder / "config.yaml", to_yaml(meta.config))
+        try:
+            write_whole(folder / "config.yaml", to_yaml(meta.config))
+        except OSError as error:
+            self.say(f"distprof: config.yaml could not be written ({error.strerror}); run.json holds the same")
         self.say(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
         if isinstance(self._config.logger, WandbConfig):
             peaks = [rank.peak.flops_per_s for rank in ranks]
@@ -69,18 +73,28 @@ class Audience:
         if self._progress is not None:
             self._progress.close()
 
-    def report(self, folder: Path) -> None:
-        """Reads the run back, reports it, and closes W&B."""
-        run = read_folder(folder)  # with the kernel windows: all ranks have written theirs
+    def report(self, folder: Path, completed_rows: Mapping[int, int] | None = None) -> int:
+        """Reads the run back, reports it, and closes W&B. Returns the exit code: training is over and went well.
+
+        Args:
+            folder: The run folder.
+            completed_rows: What a disk may have refused to keep: see `distprof.folder.complete_ends`.
+
+        Raises:
+            DataError: The run folder is gone or damaged.
+        """
+        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows: they are written by now
         report = analyze(run)
-        try:
-            write_files(folder, run, report)
-        except OSError as error:
-            self.say(f"distprof: {folder}: the report files were not written ({error.strerror})")
+        written = write_files(folder, run, report)
         if self._wandb is not None:
             self._wandb.finish(report)
         render_terminal(report, self._console)
-        self.say(f"run folder: {folder}  (report.html, report.json, trace.json.gz; again: distprof report {folder})")
+        again = f"again: distprof report {folder}"
+        if written.problem is not None:
+            self.say(f"distprof: {written.problem}")
+            again += " --out FOLDER"
+        self.say(f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})")
+        return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
 
 def run_job(
@@ -91,8 +105,8 @@ def run_job(
     notes: Sequence[str],
     arguments: Sequence[str],
     console: Console,
-) -> None:
-    """Trains, and on rank 0 reports. Collective.
+) -> int:
+    """Trains, and on rank 0 reports. Collective. Returns the exit code of a job that has completed.
 
     Args:
         config: What to run.
@@ -105,6 +119,7 @@ def run_job(
     Raises:
         UsageError: The run folder cannot be made, on every rank; this torch cannot shard on a CPU, on every rank;
             or the model cannot fit, on rank 0.
+        DataError: Rank 0 cannot read the run folder any more.
     """
     require_sharding(config, world.device)
     audience = Audience(config, console)
@@ -129,8 +144,7 @@ def run_job(
             audience.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
         raise
     audience.stop()
-    if world.rank == 0:
-        audience.report(job.folder)
+    return audience.report(job.folder, job.profiler.completed_rows) if world.rank == 0 else EXIT_OK
 
 
 def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> None:

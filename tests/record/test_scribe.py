@@ -44,7 +44,9 @@ def test_steps_are_written_as_they_are_taken(tmp_path: Path) -> None:
     assert stream.info.ended == "completed" and stream.info.notes == ("something was not measured",)
 
 
-def test_a_full_disk_stops_writing_once_and_training_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_08_a_full_disk_stops_writing_once_and_training_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     warnings: list[str] = []
     recorder, scribe, writer = make_scribe(tmp_path / "a", warnings)
     record(recorder, 0)
@@ -64,3 +66,22 @@ def test_a_full_disk_stops_writing_once_and_training_never(tmp_path: Path, monke
     assert [row[COLUMN["step"]] for row in stream.rows] == [0]
     assert warnings == ["steps are no longer written (No space left on device); training goes on"]
     assert stream.info.rows_lost == 2
+
+
+def test_fault_08_whatever_fails_after_the_first_time_is_not_said_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    recorder, scribe, writer = make_scribe(tmp_path / "a", warnings)
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for name in ("write_steps", "write_end"):
+        monkeypatch.setattr(writer, name, refuse)
+    for step in range(3):
+        record(recorder, step)
+        scribe.take(False)
+    scribe.refuse("run.json was not brought up to date", OSError(errno.EIO, "Input/output error"))
+    scribe.end("completed")
+    assert warnings == ["steps are no longer written (Input/output error); training goes on"]
