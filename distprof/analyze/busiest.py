@@ -32,7 +32,7 @@ def find_busiest(basis: Basis, timing: Timing) -> BusiestRank | None:
     Returns:
         None with fewer than two ranks whose phases were measured.
     """
-    own_ns = timing.mean_step_ns - sum_exposed(basis, timing)
+    own_ns = np.maximum(timing.mean_step_ns - sum_exposed(basis, timing), 0)
     if np.isfinite(own_ns).sum() < 2:
         return None
     busiest = int(np.nanargmax(own_ns))
