@@ -103,7 +103,7 @@ class Profiler:
         self._next_step += 1
         if self._capture is not None and not warmup:
             self._capture.begin()
-        return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(warmup=warmup))
+        return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
 
     def phase(self, phase: Phase | str) -> Context:
         """What the block is: one of `distprof.run.Phase`. Blocks may nest; the inner one counts. No allocation.

@@ -174,7 +174,7 @@ class OverheadReport:
     """What recording costs: steps with instruments against the shadow steps between them, host clock."""
 
     ratio: float
-    """Median step time with instruments over the median without, less 1."""
+    """Median step time with instruments over the median without, less 1; below 0 by noise only."""
     low_ratio: float
     """Lower end of the 95 % interval of the median; exact, whatever the noise."""
     high_ratio: float

@@ -126,7 +126,7 @@ def start_profiler(
     remote = RemoteStreams(apart, scribe.refuse)
     exchange, limit = Exchange(group), profile.max_overhead_ratio if phases else None
     plan = ShadowPlan(profile.shadow_every if phases and capture is None else 0)  # a tool wants to see every step
-    on_steps = keep_budget(limit, stop=exchange.ask_to_stop, say=say, on_steps=on_steps)
+    on_steps = keep_budget(limit, every=profile.shadow_every, stop=exchange.ask_to_stop, say=say, on_steps=on_steps)
     deliver = _make_delivery(world, remote, on_steps) if world.rank == 0 else None
     courier = Courier(
         take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=exchange,

@@ -82,12 +82,14 @@ class WhatIf:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A step far beyond the others, left out of the verdict."""
+    """A step far beyond the others, or two that one delay has made longer; left out of the verdict."""
 
     step: int
-    rank: int
-    """Furthest behind the others in that step."""
+    """The first of two."""
+    rank: int | None
+    """Came last by at least half of what was lost, and lost it by itself. None: nobody did, or no one can tell."""
     phase: str
+    """The phase in which that rank lost the time, or all of them spent it."""
     lost_ns: float
     """Against the median step."""
 

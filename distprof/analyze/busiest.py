@@ -25,14 +25,14 @@ def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
 
 def find_own_ns(basis: Basis, timing: Timing) -> FloatArray:
     """What a rank did itself in a step: mean step less exposed communication, ns, ``[num_ranks]``; NaN: unknown."""
-    own_ns: FloatArray = timing.mean_step_ns - sum_exposed(basis, timing)
+    own_ns: FloatArray = np.maximum(timing.mean_step_ns - sum_exposed(basis, timing), 0)
     return own_ns
 
 
 def _find_own_phases(basis: Basis, timing: Timing) -> FloatArray:
     """The same by phase: mean phase less the waits inside it, ``[num_ranks, len(OWN_PHASES)]``."""
     waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[:, timing.used]).mean(axis=1)
-    own_ns: FloatArray = timing.mean_phase_ns[:, OWN_CODES] - waits_ns
+    own_ns: FloatArray = np.maximum(timing.mean_phase_ns[:, OWN_CODES] - waits_ns, 0)
     return own_ns
 
 

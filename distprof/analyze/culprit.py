@@ -14,7 +14,7 @@ import numpy as np
 from distprof.analyze.basis import BoolArray
 from distprof.analyze.bootstrap import find_error, find_spread, midmean
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
-from distprof.analyze.replay import replay
+from distprof.analyze.replay import measure_saved
 from distprof.run import OWN_PHASES, FloatArray, Phase
 
 MIN_SHARE = 0.005
@@ -147,7 +147,7 @@ def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: Float
     return Culprit(
         place=place, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
         steady=steady, held=held,
-        persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=replay(cycles) - replay(cycles, gap_ns=gap_ns),
+        persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=measure_saved(cycles, gap_ns=gap_ns),
         usual_ns=usual,
     )  # fmt: skip
 
@@ -188,11 +188,11 @@ def take_excess(gap_ns: FloatArray, late_ns: FloatArray, usual_ns: float) -> Flo
     Args:
         gap_ns: Before each collective, ``[num_cycles, num_collectives]``.
         late_ns: The same against the others: what is taken away is spread over the waits before which it is late.
-        usual_ns: How much in all.
+        usual_ns: How much in all; less than nothing is nothing.
     """
     middle = midmean(late_ns.T)
     share = np.where(middle > 3 * find_error(late_ns.T), middle, 0.0)
     share = share if share.sum() >= 0.5 * usual_ns else np.maximum(middle, 0)
-    taken = share * (usual_ns / share.sum()) if share.sum() > 0 else share
+    taken = share * (max(usual_ns, 0.0) / share.sum()) if share.sum() > 0 else share
     left: FloatArray = np.maximum(gap_ns - taken, 0)
     return left

@@ -51,9 +51,25 @@ class Cycles:
 
     @property
     def cycle_ns(self) -> FloatArray:
-        """How long each cycle took, ``[num_cycles]``: the ranks' median, since all leave the last wait together."""
-        long: FloatArray = np.median(self.gap_ns.sum(axis=2) + self.exposed_ns.sum(axis=2), axis=0)
-        return long
+        """How long each cycle took, ``[num_cycles]``."""
+        return self.find_length(self.start_ns + self.gap_ns.sum(axis=2) + self.exposed_ns.sum(axis=2))
+
+    def find_length(self, through_ns: FloatArray) -> FloatArray:
+        """How long cycles take whose ranks come out of the last wait then, ``[num_cycles]``.
+
+        Ranks leave a wait together, save for one that is held up just then. The median of two ranks would count half of
+        that in this cycle and half in the next; it is lateness for the next one's first wait and belongs there whole.
+        So the middle rank counts, and of an even number the earlier one of two, where it is known when each began.
+
+        Args:
+            through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
+        """
+        return _find_middle(through_ns) if self.start_ns.any() else np.median(through_ns, axis=0)
+
+
+def _find_middle(times_ns: FloatArray) -> FloatArray:
+    middle: FloatArray = np.quantile(times_ns, 0.5, axis=0, method="lower")
+    return middle
 
 
 def find_cycles(basis: Basis, timing: Timing | None) -> Cycles | None:
@@ -97,16 +113,18 @@ def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
     before = _find_predecessors(basis, lined.steps)
     at = np.searchsorted(lined.steps, np.maximum(before, 0))
     known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
-    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], tail_ns)
+    usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # its own is what makes it late into the next cycle
+    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], usual_ns)
     idle_ns = _find_idle(basis, lined.positions, lined.steps, before)
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + idle_ns
     last = lined.phases[-1]
     there, over = _align(basis, lined, resume_ns)
-    start_ns = np.where(known, over[:, np.minimum(at, len(lined.steps) - 1), -1], np.nan)
-    start_ns -= np.median(start_ns, axis=0)
+    gap_ns = np.maximum(gap_ns, 0)
+    start_ns = there[:, :, 0] - gap_ns[:, :, 0]
+    start_ns -= _find_middle(start_ns)
     return Cycles(
         source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
-        blocking=lined.blocking, gap_ns=np.maximum(gap_ns, 0), exposed_ns=exposed_ns,
+        blocking=lined.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
         transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
         phase_ns=_take_phases(basis, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
     )  # fmt: skip
@@ -185,16 +203,17 @@ def _find_idle(basis: Basis, positions: IntArray, steps: IntArray, before: IntAr
 def _take_phases(
     basis: Basis, clock: Clock, positions: IntArray, steps: IntArray, before: IntArray, last: Phase, idle_ns: FloatArray
 ) -> FloatArray:
-    """Own phases by cycle: those that follow the last wait are taken from the step before, where there is one."""
+    """Own phases by cycle: those that follow the last wait are taken from the step before; unknown there, as usual."""
     after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
     earlier = np.where(before >= 0, before, steps)
     taken = np.empty((len(positions), len(steps), len(OWN_PHASES)))
     for code, phase in enumerate(OWN_PHASES):
         waits_ns = np.nan_to_num(basis.run.wait_ns(clock)[:, :, code])
-        own_ns = basis.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns
+        own_ns = np.maximum(basis.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns, 0)
         taken[:, :, code] = own_ns[np.ix_(positions, steps)]
         if phase in after:
             there = own_ns[np.ix_(positions, earlier)]
-            taken[:, :, code] = np.where(np.isfinite(there), there, taken[:, :, code])
+            known = np.isfinite(there) & (before >= 0)
+            taken[:, :, code] = np.where(known, there, np.median(taken[:, :, code], axis=1, keepdims=True))
     taken[:, :, OWN_PHASES.index(Phase.OTHER)] += idle_ns
     return taken

@@ -13,7 +13,7 @@ import numpy as np
 
 from distprof.analyze.basis import Basis
 from distprof.analyze.cycles import Cycles
-from distprof.analyze.replay import replay
+from distprof.analyze.replay import measure_saved
 from distprof.run import CollectiveKind, FloatArray
 
 MIN_SHARE = 0.2
@@ -44,7 +44,7 @@ def find_slow_link(basis: Basis, cycles: Cycles | None) -> SlowLink | None:
     if cycles is None or not readings or basis.run.meta.backend != "gloo":
         return None
     slowest = min(readings, key=lambda reading: reading.bytes_per_s)
-    lost_ns = replay(cycles) - replay(cycles, transfer_ns=np.zeros_like(cycles.transfer_ns))
+    lost_ns = measure_saved(cycles, transfer_ns=np.zeros_like(cycles.transfer_ns))
     cost_ns = float(np.median(lost_ns))
     needed_ns = count_link_bytes(basis) / slowest.bytes_per_s * 1e9
     if cost_ns < MIN_SHARE * float(np.median(cycles.cycle_ns)) or needed_ns < SATURATED_RATIO * cost_ns:

@@ -8,19 +8,28 @@ from distprof.analyze.cycles import Cycles
 from distprof.run import FloatArray, IntArray
 
 
-def replay(cycles: Cycles, *, gap_ns: FloatArray | None = None, transfer_ns: FloatArray | None = None) -> FloatArray:
+def replay(
+    cycles: Cycles,
+    *,
+    gap_ns: FloatArray | None = None,
+    transfer_ns: FloatArray | None = None,
+    punctual: bool = False,
+) -> FloatArray:
     """Runs every cycle from where its ranks came out of the wait before.
 
     A collective starts when its last member has arrived and the one before it in its group is through; it takes its
-    transfer time; whoever waits for it goes on when it ends.
+    transfer time; whoever waits for it goes on when it ends. So no cycle becomes longer by less own time, by shorter
+    transfers or by punctual ranks.
 
     Args:
         cycles: The cycles as they were.
         gap_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
         transfer_ns: Other transfer times, same shape. None: as recorded.
+        punctual: Every collective starts when its middle member arrives, and whoever waits for it leaves it as if it
+            had come then.
 
     Returns:
-        Length of each cycle, ns, ``[num_cycles]``: the ranks' median, as in ``Cycles.cycle_ns``.
+        Length of each cycle, ns, ``[num_cycles]``: as in ``Cycles.cycle_ns``.
     """
     gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
@@ -30,13 +39,29 @@ def replay(cycles: Cycles, *, gap_ns: FloatArray | None = None, transfer_ns: Flo
         now += gap_ns[:, :, index]
         for group, members in parties:
             here = now if len(members) == len(now) else now[members]
-            arrived = here.max(axis=0)
+            arrived = np.median(here, axis=0) if punctual else here.max(axis=0)
             ended = np.maximum(arrived, free.get(group, arrived)) + _pick(transfer_ns[:, :, index], members)
             free[group] = ended
             if cycles.blocking[index]:
-                now[members] = np.maximum(here, ended)
-    long: FloatArray = np.median(now - cycles.start_ns, axis=0)
-    return long
+                now[members] = ended if punctual else np.maximum(here, ended)
+    return cycles.find_length(now)
+
+
+def measure_saved(
+    cycles: Cycles,
+    *,
+    gap_ns: FloatArray | None = None,
+    transfer_ns: FloatArray | None = None,
+    punctual: bool = False,
+) -> FloatArray:
+    """By how much shorter the cycles are with less own time, shorter transfers or punctual ranks: see `replay`.
+
+    Returns:
+        ns, ``[num_cycles]``; below 0 only by the rounding of floats, and then 0.
+    """
+    then_ns = replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, punctual=punctual)
+    saved: FloatArray = np.maximum(replay(cycles) - then_ns, 0)
+    return saved
 
 
 def _pick(values: FloatArray, members: IntArray) -> FloatArray:

@@ -10,7 +10,7 @@ from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import midmean
 from distprof.analyze.culprit import MIN_SHARE, find_usual, is_late, take_excess
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
-from distprof.analyze.replay import replay
+from distprof.analyze.replay import measure_saved
 from distprof.run import OWN_PHASES, FloatArray, IntArray, Phase
 
 MIN_LATE_RATIO = 0.75
@@ -57,5 +57,5 @@ def _examine(cycles: Cycles, host: str, places: IntArray, whole_ns: float) -> Sl
     by_phase = np.nan_to_num(np.median(late_phase_ns, axis=(0, 1)), nan=-np.inf)
     return SlowHost(
         host=host, places=places, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns)),
-        lost_ns=replay(cycles) - replay(cycles, gap_ns=gap_ns),
+        lost_ns=measure_saved(cycles, gap_ns=gap_ns),
     )  # fmt: skip

@@ -1,14 +1,22 @@
-"""Which single steps were far beyond the rest: a collection of garbage, a checkpoint, a hiccup?"""
+"""Which single steps were far beyond the rest: a collection of garbage, a checkpoint, a hiccup? And who was late then?
+
+Whoever was late came to a collective long after everybody else. That alone is not enough: a rank that a peer has held
+up in one group comes late to the next group's collective. So the first such arrival counts, and the time must have gone
+where only this rank was: between two waits, or in a wait that the other members had long left. A rank that stops while
+a collective moves its data holds everybody up alike; then all leave late together, and nobody can be named.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import find_spread
-from distprof.analyze.culprit import compare_one, compare_to_others
+from distprof.analyze.clocks import map_clocks
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
-from distprof.run import COLUMN, OWN_PHASES, IntArray
+from distprof.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
 from distprof.waiting import Stall
 
 FAR_RATIO = 0.5
@@ -18,6 +26,32 @@ FAR_SPREADS = 8.0
 MAX_SHARE = 0.1
 """More of them than this are no single steps; at least one may be."""
 MAX_LISTED = 10
+LATE_RATIO = 0.5
+"""Of the time lost: by how much one rank must come after all others to be the one that was late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Late:
+    """A rank that came late to a collective."""
+
+    place: int
+    """On axis 0 of the cycles."""
+    waited: bool
+    """It came late out of a wait. False: it had more to do than usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """When each rank came to each collective of the cycles and could go on, on the clock of the cycles' starts, ns.
+
+    ``[num_ranks, num_cycles, num_collectives]``, from when the middle rank came out of the wait before.
+    """
+
+    arrival_ns: FloatArray
+    left_ns: FloatArray
+    gap_growth_ns: FloatArray
+    """Own time before each arrival, less its median over the cycles."""
+    wait_growth_ns: FloatArray
 
 
 def find_far(cycles: Cycles) -> IntArray:
@@ -26,28 +60,103 @@ def find_far(cycles: Cycles) -> IntArray:
     middle = float(np.median(long_ns))
     spread = float(find_spread(long_ns))
     far = np.flatnonzero(long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * spread))
-    return far if len(far) <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
+    parts = sum(-(-len(run) // 2) for run in np.split(far, np.flatnonzero(np.diff(far) > 1) + 1))
+    return far if parts <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
 
 
 def list_stalls(basis: Basis, cycles: Cycles | None) -> list[Stall]:
-    """The longest first, ten at most. Each is one rank's: whoever was furthest behind the others."""
+    """The longest first, ten at most. Each is the rank's that was late, or nobody's."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
-    far = find_far(cycles)
-    long_ns, middle = cycles.cycle_ns, float(np.median(cycles.cycle_ns))
-    if not len(far):
-        return []
-    own_ns = cycles.gap_ns.sum(axis=2)
-    late_ns = own_ns - compare_to_others(own_ns)
+    far = find_far(cycles).tolist()
+    times = _follow(cycles) if far else None
     stalls = []
-    for cycle in far[np.argsort(-long_ns[far])][:MAX_LISTED]:
-        place = int(np.argmax(late_ns[:, cycle]))
-        number = basis.run.rows[cycles.positions[place], cycles.steps[cycle], COLUMN["step"]]
-        stalls.append(
-            Stall(
-                step=int(number), rank=basis.numbers[int(cycles.positions[place])],
-                phase=OWN_PHASES[int(np.argmax(np.nan_to_num(compare_one(cycles.phase_ns[:, cycle], place))))].value,
-                lost_ns=float(long_ns[cycle]) - middle,
-            )
-        )  # fmt: skip
-    return stalls
+    while far and times is not None:
+        cycle = far.pop(0)
+        late = _find_late(basis, cycles, times, [cycle])
+        window = [cycle]
+        if late is None and far and far[0] == cycle + 1:  # left late, a rank makes this cycle longer and the next
+            window.append(far.pop(0))
+            late = _find_late(basis, cycles, times, window)
+        stalls.append(_tell(basis, cycles, window, late))
+    return sorted(stalls, key=lambda stall: -stall.lost_ns)[:MAX_LISTED]
+
+
+def _follow(cycles: Cycles) -> _Times:
+    through_ns = np.cumsum(cycles.gap_ns + cycles.exposed_ns, axis=2) + cycles.start_ns[:, :, None]
+    return _Times(
+        arrival_ns=through_ns - cycles.exposed_ns, left_ns=through_ns,
+        gap_growth_ns=cycles.gap_ns - np.median(cycles.gap_ns, axis=1, keepdims=True),
+        wait_growth_ns=cycles.exposed_ns - np.median(cycles.exposed_ns, axis=1, keepdims=True),
+    )  # fmt: skip
+
+
+def _measure_lost(cycles: Cycles, window: list[int]) -> float:
+    long_ns = cycles.cycle_ns
+    return float((long_ns[window] - np.median(long_ns)).sum())
+
+
+def _find_late(basis: Basis, cycles: Cycles, times: _Times, window: list[int]) -> _Late | None:
+    """The first rank that came so much after all others of its group, if it lost the time by itself."""
+    needed_ns = LATE_RATIO * _measure_lost(cycles, window)
+    found: list[tuple[int, float, int, int]] = []
+    for cycle in window:
+        for index, parties in enumerate(cycles.parties):
+            for _, members in parties:
+                last = _find_last(basis, cycles, times.arrival_ns[members, cycle, index], members, cycle, needed_ns)
+                if last is not None:
+                    found.append((cycle, float(times.arrival_ns[last, cycle, index]), index, last))
+    if not found:
+        return None
+    cycle, _, index, place = min(found)
+    own_ns = times.gap_growth_ns[place, cycle, : index + 1].max()
+    waits_ns = times.wait_growth_ns[place, cycle, :index]
+    start_ns = float(cycles.start_ns[place, cycle])
+    if own_ns >= max(waits_ns.max(initial=0.0), start_ns):
+        return _Late(place=place, waited=False)
+    where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
+    left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
+    members = next(members for _, members in cycles.parties[where] if place in members)
+    alone = _find_last(basis, cycles, left_ns[members], members, cycle, needed_ns) == place
+    return _Late(place=place, waited=True) if alone else None
+
+
+def _find_last(
+    basis: Basis, cycles: Cycles, at_ns: FloatArray, members: IntArray, cycle: int, needed_ns: float
+) -> int | None:
+    """Whose time is the last by as much as is needed, however wrong the members' clocks are; None: nobody's."""
+    if len(members) < 2:
+        return None
+    before, last = np.argsort(at_ns)[-2:]
+    lead_ns = float(at_ns[last] - at_ns[before])
+    if lead_ns < needed_ns:
+        return None
+    first, second = (int(cycles.positions[members[place]]) for place in (before, last))
+    begin_ns = basis.run.column("begin_host_ns")[second, cycles.steps[cycle]]
+    bound_ns = float(map_clocks(basis.run).pair_bound_ns(first, second, begin_ns))
+    apart = np.isfinite(bound_ns)  # else their clocks were not compared, and what they did was counted from one start
+    return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
+
+
+def _tell(basis: Basis, cycles: Cycles, window: list[int], late: _Late | None) -> Stall:
+    first = int(cycles.steps[window[0]])
+    return Stall(
+        step=int(basis.run.rows[cycles.positions[0], first, COLUMN["step"]]),
+        rank=None if late is None else basis.numbers[int(cycles.positions[late.place])],
+        phase=_find_phase(basis, cycles, window, late).value, lost_ns=_measure_lost(cycles, window),
+    )  # fmt: skip
+
+
+def _find_phase(basis: Basis, cycles: Cycles, window: list[int], late: _Late | None) -> Phase:
+    """Where the rank lost the time; of nobody's stall, where the ranks spent it, waits included."""
+    if late is not None and not late.waited:
+        own_ns = cycles.phase_ns[late.place]
+        growth_ns = own_ns[window] - np.median(own_ns, axis=0)
+        return OWN_PHASES[int(np.argmax(np.nan_to_num(growth_ns).max(axis=0)))]
+    places = slice(None) if late is None else [late.place]
+    steps = cycles.steps[window]
+    if late is not None:  # the wait that it left late may be the last of the step before
+        steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
+    phase_ns = basis.run.phase_ns(cycles.clock)[cycles.positions[places]]
+    growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
+    return PHASES[int(np.argmax(growth_ns.mean(axis=0).max(axis=0)))]

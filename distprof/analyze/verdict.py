@@ -11,7 +11,7 @@ from distprof.analyze.bootstrap import find_interval, midmean
 from distprof.analyze.culprit import STEADY_RATIO, Culprit, compare_one, compare_to_others
 from distprof.analyze.cycles import MIN_CYCLES, Cycles
 from distprof.analyze.link import SlowLink
-from distprof.analyze.replay import replay
+from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_host import SlowHost
 from distprof.analyze.stalls import find_far
 from distprof.run import OWN_PHASES, Clock, FloatArray, Phase
@@ -105,7 +105,7 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
         centre = float(midmean(excess_ns))
         low, high = find_interval(
             np.stack([lost_ns, excess_ns]),
-            lambda drawn: drawn[0].mean(axis=-1) * midmean(drawn[1]) / centre,
+            lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
         )
     low, high = min(low, value), max(high, value)
     share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
@@ -223,11 +223,14 @@ def _find_reason(basis: Basis, cycles: Cycles) -> str:
 
 
 def _blame_nobody(basis: Basis, cycles: Cycles) -> Verdict:
-    """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank does what
-    the median rank does."""
-    level = np.broadcast_to(np.median(cycles.gap_ns, axis=0), cycles.gap_ns.shape)
+    """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank comes to
+    each collective when the median rank does.
+
+    Not against cycles in which every rank has the median of the own times before each collective: where the ranks take
+    turns, those medians add up to more than any rank has, and the cost came out negative.
+    """
     usual = np.delete(np.arange(len(cycles.steps)), find_far(cycles))
-    lost = (replay(cycles) - replay(cycles, gap_ns=level))[usual]
+    lost = measure_saved(cycles, punctual=True)[usual]
     lost_ns, lost_ratio = estimate(lost, float(cycles.cycle_ns[usual].mean()))
     worth = lost_ratio.low >= JITTER_RATIO
     return Verdict(

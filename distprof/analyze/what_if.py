@@ -54,6 +54,7 @@ def _report(
     cycles: Cycles, as_is_ns: FloatArray, would_be_ns: FloatArray, change: str, tokens_per_s: float | None,
     assumption: str, excess_ns: FloatArray | None = None,
 ) -> WhatIf:  # fmt: skip
+    would_be_ns = np.minimum(would_be_ns, as_is_ns)  # none of these can cost anything: floats are rounded
     now_ns, then_ns = float(as_is_ns.mean()), float(would_be_ns.mean())
     _, saved = estimate(as_is_ns - would_be_ns, now_ns, excess_ns)
     return WhatIf(

@@ -7,9 +7,14 @@ from distprof.report import OverheadReport
 
 
 def describe_overhead(overhead: OverheadReport | None) -> str:
-    """The cost with its interval: ``costs 0.4 % of a step (-0.2 % to 1.1 %, 12 shadow steps)``."""
+    """The cost with its interval: ``costs 0.4 % of a step (0 % to 1.1 %, 12 shadow steps)``.
+
+    The comparison of steps is as often below nothing as above where nothing is spent; a cost is not.
+    """
     if overhead is None:
         return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
-    interval = f"{format_ratio(overhead.low_ratio)} to {format_ratio(overhead.high_ratio)}"
     steps = f"{format_count(overhead.shadow_steps)} shadow steps"
-    return f"costs {format_ratio(overhead.ratio)} of a step ({interval}, {steps})"
+    if overhead.high_ratio <= 0:
+        return f"costs nothing that can be measured ({steps})"
+    cost, low = (format_ratio(max(value, 0.0)) for value in (overhead.ratio, overhead.low_ratio))
+    return f"costs {cost} of a step ({low} to {format_ratio(overhead.high_ratio)}, {steps})"

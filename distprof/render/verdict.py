@@ -67,7 +67,8 @@ def _describe_link(verdict: Verdict) -> str:
 def _show_share(share: Estimate, what: str = "") -> str:
     """``19 % shorter (17 to 21 %)``; one digit more for what is small."""
     digits = 0 if share.value >= 0.1 else 1
-    value, low, high = (f"{100 * number:.{digits}f}" for number in (share.value, share.low, share.high))
+    shown = (round(100 * number, digits) + 0.0 for number in (share.value, share.low, share.high))  # no -0.0
+    value, low, high = (f"{number:.{digits}f}" for number in shown)
     told = f"{value} % {what}".rstrip()
     return told if low == high else f"{told} ({low} to {high} %)"
 
@@ -122,7 +123,8 @@ def _show_last(report: Report, item: WaitReport) -> str:
 
 def describe_stall(stall: Stall) -> str:
     """One step far beyond the others, in a sentence."""
-    return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: rank {stall.rank}, {stall.phase}"
+    who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
+    return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"
 
 
 def describe_clocks(report: Report) -> str:

@@ -33,6 +33,19 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """One rank does nothing for a while, wherever it is just then: it got a signal, or its memory was swapped out."""
+
+    rank: int
+    at_ns: float
+    """On the true clock, from the start of the job."""
+    length_ns: float
+    served: bool
+    """What it still has to send in the collective in which it stops is on its way already: the others leave in time,
+    and it leaves late. False: they need it, and all of them leave when it goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
     """The hosts' monotonic clocks. The first host's is the true one."""
 
@@ -68,6 +81,7 @@ class SimulatedJob:
     """Share of a rank's steps that take ``tail_factor`` times as long, drawn by chance."""
     tail_factor: float = 3.0
     delays: tuple[Delay, ...] = ()
+    stops: tuple[Stop, ...] = ()
     slow_hosts: Mapping[int, float] = field(default_factory=dict)
     """By host: how much longer everything takes that crosses its link."""
     link_bytes_per_s: float = 10e9

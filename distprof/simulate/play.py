@@ -1,7 +1,8 @@
 """Plays a made-up job step by step on the true clock.
 
 The rules are few. A rank computes; a collective starts when its last rank has arrived and the one before it on the same
-stream has ended, and takes its transfer time; a rank that waits for it goes on when it ends.
+stream has ended, and takes its transfer time; a rank that waits for it goes on when it ends. A rank that is stopped
+does nothing, and data that others need from it do not move.
 """
 
 from __future__ import annotations
@@ -57,13 +58,15 @@ def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, 
         for op in program:
             if isinstance(op, Compute):
                 time = own_ns[:, step, PHASE_CODE[op.phase]] * op.share_ratio
+                time = time + _find_stopped(job, now, now + time)
                 now = now + time
                 phase_ns[:, step, PHASE_CODE[op.phase]] += time
                 continue
             group = groups[op.partition]
             place = (slice(None), step, index)
             arrival[place], last[place] = now, _max_by_group(now, group)
-            over[place] = free[op.partition] = np.maximum(last[place], free[op.partition]) + transfer_ns[place]
+            ended = np.maximum(last[place], free[op.partition]) + transfer_ns[place]
+            over[place] = free[op.partition] = _delay_end(job, now, last[place], ended, group)
             if op.blocking:
                 exposed[place] = np.maximum(over[place] - now, 0)
                 phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
@@ -83,6 +86,29 @@ def find_groups(job: SimulatedJob, partition: str) -> IntArray:
     ranks = np.arange(job.num_ranks)
     half = max(1, job.num_ranks // 2)
     return {"world": np.zeros_like(ranks), "shard": ranks // half, "replica": ranks % half}[partition]
+
+
+def _find_stopped(job: SimulatedJob, begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:
+    """How long each rank is stopped that would compute from then till then, ``[num_ranks]``."""
+    stopped_ns = np.zeros(job.num_ranks)
+    for stop in job.stops:
+        if begin_ns[stop.rank] <= stop.at_ns < end_ns[stop.rank]:
+            stopped_ns[stop.rank] += stop.length_ns
+    return stopped_ns
+
+
+def _delay_end(
+    job: SimulatedJob, arrived_ns: FloatArray, last_ns: FloatArray, ended_ns: FloatArray, groups: IntArray
+) -> FloatArray:
+    """When a collective ends for each rank, given when it would without stops, ``[num_ranks]``."""
+    for stop in job.stops:
+        rank, again_ns = stop.rank, stop.at_ns + stop.length_ns
+        if arrived_ns[rank] <= stop.at_ns < ended_ns[rank]:
+            held = (groups == groups[rank]) & (not stop.served)
+            moved_ns = max(again_ns - max(stop.at_ns, last_ns[rank]), 0.0)
+            ended_ns = np.where(held, ended_ns + moved_ns, ended_ns)
+            ended_ns[rank] = max(ended_ns[rank], again_ns)
+    return ended_ns
 
 
 def _max_by_group(values: FloatArray, groups: IntArray) -> FloatArray:

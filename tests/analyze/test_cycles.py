@@ -47,18 +47,18 @@ def find(run: Run) -> Cycles:
 
 def test_own_times_by_hand() -> None:
     """Step 1 of rank 0: 15 from the end of step 0's wait (at 1085) to its end at 1100, 10 between the steps, then 20 to
-    the first bucket and 40 to the second, whose wait of 25 ends the cycle. Step 0 has no step before it: what follows
-    its own wait stands for what came before."""
+    the first bucket and 40 to the second, whose wait of 25 ends the cycle. Step 0 has no step before it: what usually
+    follows the last wait stands for what came before, on rank 1 the middle of 20 and 15."""
     cycles = find(make_two_steps(make_table()))
     assert cycles.source == "collectives"
     assert cycles.blocking.tolist() == [False, True]
     assert cycles.gap_ns[0].tolist() == [[15 + 20, 40], [15 + 10 + 20, 40]]
-    assert cycles.gap_ns[1].tolist() == [[20 + 30, 40], [20 + 15 + 30, 40]]
+    assert cycles.gap_ns[1].tolist() == [[17.5 + 30, 40], [20 + 15 + 30, 40]]
     assert cycles.exposed_ns[:, :, 1].tolist() == [[25, 25], [15, 15]]
     other = OWN_PHASES.index(Phase.OTHER)
     assert cycles.phase_ns[:, :, other].tolist() == [[0, 10], [0, 15]]  # between the steps
     optimizer = OWN_PHASES.index(Phase.OPTIMIZER)
-    assert cycles.phase_ns[:, :, optimizer].tolist() == [[25, 25], [40, 40]]  # of the step before
+    assert cycles.phase_ns[:, :, optimizer].tolist() == [[25, 25], [37.5, 40]]  # of the step before
 
 
 def test_transfers_by_hand() -> None:
@@ -102,5 +102,5 @@ def test_ranks_with_different_collectives_are_looked_at_by_their_rows() -> None:
     cycles = find(make_two_steps(one, other))
     assert cycles.source == "rows"
     assert cycles.exposed_ns[:, :, 0].tolist() == [[25, 25], [15, 15]]
-    assert cycles.gap_ns[:, :, 0].tolist() == [[75, 85], [90, 105]]
-    assert cycles.transfer_ns[:, :, 0].tolist() == [[10, 5], [15, 15]]  # waited, less what the other did meanwhile
+    assert cycles.gap_ns[:, :, 0].tolist() == [[75, 85], [87.5, 105]]
+    assert cycles.transfer_ns[:, :, 0].tolist() == [[12.5, 5], [15, 15]]  # waited, less what the other did meanwhile

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.cycles import Cycles
-from distprof.analyze.replay import replay
+from distprof.analyze.replay import measure_saved, replay
 from distprof.run import OWN_PHASES, Clock
 
 EVERYONE = np.arange(2)
@@ -56,6 +56,53 @@ def test_groups_wait_for_their_own_members_only() -> None:
     assert replay(cycles, transfer_ns=slow_first).tolist() == [10 + 100 + 5 + 1]
 
 
+def test_ranks_that_take_turns_cost_nothing_and_never_less() -> None:
+    """Each of three ranks has nothing to do before one of three buckets and 10 before the others. All of them come to
+    the last one at 20; the medians before each add up to 30, which no rank has."""
+    gaps = np.array([[0, 10, 10], [10, 0, 10], [10, 10, 0]], dtype=float)[:, None, :]
+    everyone = np.arange(3)
+    usual = make_cycles([[0], [0]], [0], [True])
+    cycles = dataclasses.replace(
+        usual, positions=everyone, parties=((("default", everyone),),) * 3, blocking=np.array([False, False, True]),
+        gap_ns=gaps, exposed_ns=np.zeros_like(gaps), transfer_ns=np.zeros_like(gaps), start_ns=np.zeros((3, 1)),
+    )  # fmt: skip
+    assert replay(cycles).tolist() == replay(cycles, punctual=True).tolist() == [20]
+    assert replay(cycles, gap_ns=np.broadcast_to(np.median(gaps, axis=0), gaps.shape)).tolist() == [30]
+    assert measure_saved(cycles, punctual=True).tolist() == [0]
+
+
+def test_a_rank_that_leaves_late_and_has_less_to_do_is_not_late() -> None:
+    """Rank 1 leaves the first wait 8 later, and both come to the second at 30: being punctual there saves nothing."""
+    cycles = make_cycles([[10, 15], [10, 7]], [5, 5], [True, True])
+    late = cycles.transfer_ns.copy()
+    late[1, :, 0] = 13
+    cycles = dataclasses.replace(cycles, transfer_ns=late)
+    assert replay(cycles).tolist() == [35]
+    assert measure_saved(cycles, punctual=True).tolist() == [0]
+
+
+def test_punctual_ranks_come_when_the_middle_one_does() -> None:
+    """Three ranks come at 10, 14 and 30, and the data take 5."""
+    usual = make_cycles([[0], [0]], [0], [True])
+    gaps, everyone = np.array([10.0, 14, 30]).reshape(3, 1, 1), np.arange(3)
+    cycles = dataclasses.replace(
+        usual, positions=everyone, parties=((("default", everyone),),), gap_ns=gaps, exposed_ns=np.zeros_like(gaps),
+        transfer_ns=np.full_like(gaps, 5.0), start_ns=np.zeros((3, 1)),
+    )  # fmt: skip
+    assert measure_saved(cycles, punctual=True).tolist() == [16]
+
+
+def test_a_cycle_ends_when_the_middle_rank_is_through_of_two_the_earlier() -> None:
+    """Rank 1 leaves 100 late, which makes it late into the next cycle; on clocks nobody compared, it is shared."""
+    known = dataclasses.replace(
+        make_cycles([[10], [10]], [5], [True]), start_ns=np.array([[0.0], [2.0]]),
+        exposed_ns=np.array([[[5.0]], [[103.0]]]),
+    )  # fmt: skip
+    assert known.cycle_ns.tolist() == [15]
+    unknown = dataclasses.replace(known, start_ns=np.zeros((2, 1)))
+    assert unknown.cycle_ns.tolist() == [64]
+
+
 GAPS = st.lists(st.floats(0, 1e9), min_size=3, max_size=3)
 
 
@@ -68,6 +115,7 @@ def test_nobody_gains_by_more_work(
 ) -> None:
     cycles = make_cycles(list(gaps), transfers, [*waits, True])
     whole = replay(cycles)
+    assert replay(cycles, punctual=True)[0] <= whole[0] * (1 + 1e-12)
     assert whole[0] >= max(sum(own) for own in gaps)
     assert whole[0] <= sum(max(pair) for pair in zip(*gaps, strict=True)) + sum(transfers) + 1
     more = cycles.gap_ns.copy()

@@ -11,7 +11,7 @@ from distprof.analyze import analyze
 from distprof.render.terminal import describe_busiest
 from distprof.render.verdict import describe_verdict
 from distprof.render.wandb_scalars import make_summary
-from distprof.run import Phase, Run
+from distprof.run import CollectiveKind, Collectives, Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from distprof.waiting import Verdict
 from tests.factories import MS, USUAL_NS, make_run
@@ -214,3 +214,46 @@ def test_one_slow_rank_does_not_make_its_host_slow() -> None:
 def test_hosts_alike_are_nobodys_fault() -> None:
     found = [judge(SimulatedJob(num_ranks=16, ranks_per_host=4), seed=seed).kind for seed in range(30)]
     assert set(found) <= {"none", "jitter"}
+
+
+def make_turns(num_ranks: int, *, leave_late: bool) -> Run:
+    """Every rank has nothing to do before one of the buckets, in turn, and 10 ms before each other: nobody is last.
+
+    Where ranks leave late, each collective is waited for, and every other rank comes out of it 3 ms after the rest and
+    has as much less to do before the next.
+    """
+    steps, buckets = 20, num_ranks
+    own = np.full((num_ranks, steps, buckets), 10.0 * MS)
+    if leave_late:
+        left_ms = 3.0 * (np.add.outer(np.arange(num_ranks), np.arange(buckets)) % 2)[:, None, :]
+        own[:, :, 1:] -= left_ms[:, :, :-1] * MS
+        took = np.broadcast_to((2 + left_ms) * MS, own.shape)
+        waited = took
+    else:
+        own -= 10 * MS * np.eye(num_ranks)[:, None, :]
+        took = np.zeros_like(own)
+        waited = np.zeros_like(own)
+        waited[:, :, -1] = 2 * MS
+    begin = 10**12 + 200.0 * MS * np.arange(steps)
+    arrival = begin[None, :, None] + np.cumsum(own, axis=2) + np.cumsum(waited, axis=2) - waited
+    run = make_run(
+        num_ranks=num_ranks, num_steps=steps, num_warmup=0,
+        host_ns={"backward": own.sum(axis=2), "all_reduce": waited.sum(axis=2),
+                 "optimizer": 200 * MS - own.sum(axis=2) - waited.sum(axis=2)},
+        columns={"begin_host_ns": begin},
+    )  # fmt: skip
+    table = Collectives(
+        group="default", ranks=np.arange(num_ranks), size=num_ranks, kinds=(CollectiveKind.ALL_REDUCE,) * buckets,
+        phases=(Phase.BACKWARD,) * buckets, sizes_bytes=(8,) * buckets, steps=np.arange(steps), arrival_ns=arrival,
+        end_ns=arrival + np.maximum(took, waited), exposed_ns=waited,
+    )  # fmt: skip
+    return dataclasses.replace(run, collectives=(table,))
+
+
+@pytest.mark.parametrize("leave_late", [False, True])
+@pytest.mark.parametrize("num_ranks", [3, 4, 5])
+def test_waiting_for_whoever_is_last_never_costs_less_than_nothing(num_ranks: int, leave_late: bool) -> None:
+    verdict = analyze(make_turns(num_ranks, leave_late=leave_late)).verdict
+    assert verdict.kind == "none" and verdict.lost_ratio is not None
+    assert 0 <= verdict.lost_ratio.low <= verdict.lost_ratio.value <= verdict.lost_ratio.high
+    assert verdict.lost_ratio.value == pytest.approx(0, abs=0.02)

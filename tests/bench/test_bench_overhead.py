@@ -151,14 +151,18 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A/A" in shown and "distprof bench overhead --train gpt2_small --ranks 1 --steps 5" in shown
 
 
-def test_the_cost_of_a_phase_is_measured_and_not_assumed(tmp_path: Path) -> None:
+PHASE_BOUND_NS = 5_000
+"""Ten times what a phase may cost on a quiet machine: the fastest of 300 rounds stays below it on a busy one too."""
+
+
+def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: Path) -> None:
     code = "from distprof.bench.phase_cost import *; c = measure_phase_cost(); print(c.phase_ns, c.phase_median_ns)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True,
         env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},
     )  # fmt: skip
     fastest, middle = map(float, done.stdout.split())
-    assert 0 < fastest <= middle
+    assert 0 < fastest <= middle and fastest < PHASE_BOUND_NS
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row
-from distprof.record.shadow import ShadowPlan
+from distprof.record.shadow import ShadowPlan, draw_place
 from distprof.record.timeline import PhaseContext
 from distprof.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
 from tests.fakes import FakeClock, FakeDevice
@@ -17,25 +17,36 @@ FORWARD, ALL_REDUCE = PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.ALL_REDUCE]
 
 def find_shadows(every: int, warmup: list[bool]) -> list[int]:
     plan = ShadowPlan(every)
-    return [step for step, warm in enumerate(warmup) if plan.next_is_shadow(warmup=warm)]
+    return [step for step, warm in enumerate(warmup) if plan.next_is_shadow(step, warmup=warm)]
 
 
-@pytest.mark.parametrize(
-    ("every", "expected"), [(0, []), (2, [4, 6, 8, 10, 12]), (5, [5, 10]), (20, [])], ids=lambda value: str(value)
-)
-def test_one_measured_step_in_so_many_with_others_on_both_sides(every: int, expected: list[int]) -> None:
-    assert find_shadows(every, [True] * 3 + [False] * 10) == expected
+@pytest.mark.parametrize("every", [2, 5, 20])
+def test_every_turn_of_steps_has_one(every: int) -> None:
+    found = find_shadows(every, [False] * 50 * every)
+    assert [step // every for step in found] == list(range(50))
+    assert [step % every for step in found] == [draw_place(turn, every) for turn in range(50)]
+    assert found == find_shadows(every, [False] * 50 * every)  # as on every other rank
 
 
-def test_warmup_steps_do_not_count_wherever_they_stand() -> None:
-    assert find_shadows(2, [True, False, True, False, True, False]) == [3]
+def test_none_is_in_the_warmup_and_without_turns_there_are_none() -> None:
+    all_of_them = find_shadows(5, [False] * 100)
+    assert find_shadows(5, [True] * 30 + [False] * 70) == [step for step in all_of_them if step >= 30]
+    assert find_shadows(0, [False] * 100) == []
+
+
+def test_every_place_of_a_turn_is_as_likely_whatever_came_before() -> None:
+    """20,000 turns of five: each place 4,000 times, each pair of places in a row 800 times, within 5 deviations."""
+    places = np.array([draw_place(turn, 5) for turn in range(20_000)])
+    pairs = np.bincount(places[:-1] * 5 + places[1:], minlength=25)
+    assert np.abs(np.bincount(places, minlength=5) - 4000).max() < 5 * np.sqrt(4000 * 0.8)
+    assert np.abs(pairs - 800).max() < 5 * np.sqrt(800 * 0.96)
 
 
 def test_once_it_costs_too_much_every_step_is_one() -> None:
     plan = ShadowPlan(20)
-    assert not plan.next_is_shadow(warmup=False)
+    plain = next(step for step in range(20) if not plan.next_is_shadow(step, warmup=False))
     plan.always = True
-    assert plan.next_is_shadow(warmup=False) and plan.next_is_shadow(warmup=True)
+    assert plan.next_is_shadow(plain, warmup=False) and plan.next_is_shadow(plain, warmup=True)
 
 
 def run_step(recorder: Recorder, clock: FakeClock, *, shadow: bool) -> None:
