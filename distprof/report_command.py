@@ -17,6 +17,7 @@ from distprof.importers.read import read_paths
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
 from distprof.run import Phase, Run
+from distprof.standard_streams import require_width
 
 DESCRIPTION = """\
 Reports on a run folder (also when ranks are missing or the job died), on traces of PyTorch's profiler (JSON, gzipped or
@@ -90,8 +91,7 @@ def run_report(options: argparse.Namespace) -> int:
         DistprofError: Not readable, not one job, or a slip in the options.
     """
     names = read_names(options)
-    if options.width is not None and options.width < 20:
-        raise UsageError(f"--width {options.width}: must be 20 or more")
+    require_width(options.width)
     run = read_shown(options.paths, names)
     report = analyze(run)
     if not options.no_write:
