@@ -28,8 +28,8 @@ from distprof.redact import is_secret_name, redact, secret_values
 from distprof.world import resolve_device_type
 
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,}]+),([^,}]+)\}")
-REFUSALS = (HydraException, OmegaConfBaseException, ValueError, TypeError, LookupError, AttributeError, AssertionError)
-"""What Hydra raises at files and values that are none."""
+OTHERS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
+"""What Hydra raises besides its own at files that are no configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,10 @@ def compose(request: Request, *, launched: bool, arguments: Sequence[str]) -> li
         raise UsageError(_locate(error)) from None
     except RecursionError:
         raise UsageError("the configuration is nested too deeply; see --config-dir and --config-path") from None
-    except REFUSALS as error:
+    except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_shorten(error)) from None
+    except OTHERS as error:
+        raise UsageError(f"the configuration cannot be composed ({type(error).__name__}: {error})") from None
 
 
 def to_yaml(values: Mapping[str, object]) -> str:
