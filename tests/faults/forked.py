@@ -104,16 +104,23 @@ def _serve(limit_s: float) -> None:
 
 def _fork(asked: dict[str, Any]) -> int:
     import os
-    import traceback
 
     pid = os.fork()
-    if pid:
-        return pid
+    if pid == 0:
+        os._exit(_call(asked))
+    return pid
+
+
+def _call(asked: dict[str, Any]) -> int:
+    import os
+    import traceback
+
     code: Any = 1
     try:
         os.environ.clear()
         os.environ.update(asked["environment"])
         os.chdir(asked["cwd"])
+        sys.path.insert(0, asked["cwd"])  # as `python -m` does
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, kind in enumerate(asked["streams"], start=1):
             _replace(number, kind, f"{asked['place']}.{number}")
@@ -132,7 +139,7 @@ def _fork(asked: dict[str, Any]) -> int:
             stream.flush()
         except BaseException:
             code = 120
-    os._exit(code)
+    return code
 
 
 def _replace(number: int, kind: str, path: str) -> None:
