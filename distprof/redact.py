@@ -14,15 +14,17 @@ _SECRET_NAME = re.compile(
     r"|token$|(api|access|private|secret|encryption|signing|auth)[_-]?(key|token)s?([_-]id)?$",
     re.I,
 )
-LOGIN_IN_URL = re.compile(r"(?:(?<=://)|(?<=:/)(?!/))(?:[^\s/'\"]+|[^\s/:'\"]+:(?!\d+/)[^\s'\"]*)@")
+LOGIN_IN_URL = re.compile(
+    r"(?:(?<=://)|(?<=:/)(?!/))(?:[^\s/'\"]{1,300}|[^\s/:'\"]{1,100}:(?!\d+/)[^\s'\"]{0,300})@"
+)  # lengths are bounded, here and below, because a text may be a megabyte of beginnings
 """What stands before the host; also if the password has a slash or an @ in it, and if a path has lost a slash."""
 _SHAPES = re.compile(
     r"\b(sk-[\w-]{16,}|hf_\w{16,}|gh[a-z]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]{8,300}\.[\w-]{8,2000}\.[\w-]*)"
 )
 """Keys that tell by their beginning what they are: of model hubs, code hosts, chats, clouds; and JSON web tokens."""
 _SCHEME = re.compile(r"\b(bearer\s+|authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?)(?!\[redacted\])[^\s'\",;]+", re.I)
-_NAME = re.compile(r"([\w./-]*\w)['\"]?\s*(?:(=)|:(?!//))\s*")
+_NAME = re.compile(r"(?<![\w./-])([\w./-]{0,200}\w)['\"]?\s{0,9}(?:(=)|:(?!//))\s{0,9}")
 """The names in ``a.b=c``, ``-e A=b``, ``{a: b}`` and ``"a": "b"``, up to where the value begins."""
 _NOT_GIVEN = r"(?!\[redacted\]|\.\.\.)"
 _QUOTED = r"'[^']*'|\"[^\"]*\"|"

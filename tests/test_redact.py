@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -150,3 +151,11 @@ def test_fault_23_secrets_are_found_inside_of_arguments_and_of_the_environment(m
     assert mask(text, secret_values(arguments)) == " ".join([f"<{MASK}>"] * 4)
     quoted = "it's \\ secret\n"
     assert mask(f"x={quoted!r}", secret_values([f"+password={quoted}"])) == f'x="{MASK}"'
+
+
+@pytest.mark.parametrize("beginning", ["://", ":/a:", "a", "-eyJaaaaaaaa", "a = ", "--a ", "bearer ", "' ", "sk-"])
+def test_many_beginnings_take_no_time(beginning: str) -> None:
+    """Quadratic work would be minutes; the limit is generous for a busy machine."""
+    begin_s = time.process_time()
+    mask(beginning * (200_000 // len(beginning)), ())
+    assert time.process_time() - begin_s < 20

@@ -57,6 +57,20 @@ def test_fault_32_a_reader_that_speaks_another_language_is_told_what_can_be_said
     assert refused.code == 1 and refused.err.startswith("distprof: n") and len(refused.err.splitlines()) == 1
 
 
+def test_fault_23_a_job_leaves_no_secret_in_any_file_or_name(tmp_path: Path) -> None:
+    """One that fails: a login in a URL, a key of the environment, and one that tells by its shape."""
+    secrets = ("canary-5e1f0a", "q7x9", "hf_" + "a1b2" * 5)
+    drill = ("inject.rank=0", "inject.action=fail", f"name={secrets[0]}-{secrets[2]}-https://me:{secrets[1]}@host")
+    (done,) = run(Command(arguments=[*QUICK, *drill], environment={"HF_TOKEN": secrets[0]}), cwd=tmp_path)
+    assert done.code == 1 and "InjectedFailure" in done.err
+    (shown,) = run(Command(arguments=["report", str(next((tmp_path / "runs").iterdir()))]), cwd=tmp_path)
+    assert shown.code == 3
+    texts = [done.out, done.err, shown.out, *map(str, tmp_path.rglob("*"))]
+    texts += [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    for secret in secrets:
+        assert not any(secret in text for text in texts), secret
+
+
 def launch(rank: int, port: int, *overrides: str) -> Command:
     environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
