@@ -124,6 +124,9 @@ def _call(asked: dict[str, Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, kind in enumerate(asked["streams"], start=1):
             _replace(number, kind, f"{asked['place']}.{number}")
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            encoding = asked["environment"].get("PYTHONIOENCODING", "utf-8")
+            stream.reconfigure(encoding=encoding, errors="strict")  # type: ignore[attr-defined]
         sys.argv = ["distprof", *asked["arguments"]]
         from distprof.__main__ import main
 
