@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from distprof.standard_streams import guard_streams
+
 
 def main() -> None:
     """Runs the command line. Verbs do not load torch; a training job loads everything."""
     arguments = sys.argv[1:]
+    guard_streams(arguments)
     if arguments and arguments[0].isidentifier():
         from distprof.cli import run_verb
 

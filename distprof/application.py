@@ -9,13 +9,15 @@ import time
 from rich.console import Console
 
 from distprof.check import check
-from distprof.compose import compose
+from distprof.compose import compose, read_request
 from distprof.config import Config, WandbConfig, decode
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
 from distprof.redact import mask, secret_values
+from distprof.render.units import clean_text
 from distprof.render.wandb_log import require_wandb
 from distprof.world import Identity, join, leave, read_identity, resolve_device_type
 
+LONGEST_MESSAGE = 2000
 REFUSAL_GRACE_S = 10.0
 """How long the other ranks let rank 0 speak before they leave; its launcher ends them earlier."""
 
@@ -39,12 +41,10 @@ def run_training(arguments: list[str]) -> None:
 
 def _train(arguments: list[str]) -> None:
     identity = read_identity()
-    shows_only = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"} & set(arguments)
-    if shows_only and identity.rank != 0:
+    request = read_request(arguments)
+    if request.shows_only and identity.rank != 0:
         return
-    if identity.launched and {"--multirun", "-m"} & set(arguments):
-        raise UsageError("--multirun inside torchrun: one rank that fails would leave the others waiting; run it alone")
-    jobs = compose(arguments)
+    jobs = compose(request, launched=identity.launched, arguments=arguments)
     configs = [_decode(job.values, identity) for job in jobs]
     from distprof.train.job import run_job  # imports torch's distributed parts: not for --help and not for a slip
 
@@ -68,18 +68,30 @@ def _decode(values: dict[str, object], identity: Identity) -> Config:
 
 def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
     """Says it once for the whole job: rank 0 speaks and leaves, and its launcher takes the others along."""
-    if os.environ.get("RANK", "0") == "0":
-        print(f"distprof: {mask(message, secret_values(arguments))}", file=sys.stderr)
+    if not _is_led():
+        print(f"distprof: {_clean(message, arguments)}", file=sys.stderr)
     elif exit_code == EXIT_USAGE:
         time.sleep(REFUSAL_GRACE_S)
     _leave_now(exit_code)
+
+
+def _is_led() -> bool:
+    """Whether another process is rank 0; where the launcher's word makes no sense, nobody else would speak."""
+    try:
+        return read_identity().rank != 0
+    except UsageError:
+        return False
+
+
+def _clean(text: str, arguments: list[str]) -> str:
+    return clean_text(mask(text, secret_values(arguments)), LONGEST_MESSAGE)
 
 
 def _fail(error: BaseException, arguments: list[str]) -> None:
     """One line per rank; the traceback is in the rank's file and in the report."""
     lines = str(error).strip().splitlines() or [""]
     rank = os.environ.get("RANK", "0")
-    text = mask(f"{type(error).__name__}: {lines[0]}", secret_values(arguments))
+    text = _clean(f"{type(error).__name__}: {lines[0]}", arguments)
     print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
     _leave_now(EXIT_FAILED)
 

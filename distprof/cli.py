@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from distprof import __version__
-from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.redact import mask, secret_values
 from distprof.render.units import clean_text
 
 VERBS = ("report", "tables", "doctor", "bench")
+EXIT_INTERRUPTED = 130
+"""What shells say of a command that Ctrl-C ended."""
 LONGEST_MESSAGE = 2000
 """Letters of an error's one line: the name of a file in it may be anything."""
 
@@ -27,13 +30,23 @@ def run_verb(arguments: list[str]) -> int:
     try:
         return runners[options.verb](options)
     except DistprofError as error:
-        print(f"distprof: {clean_text(error, LONGEST_MESSAGE)}", file=sys.stderr)
+        _say(f"distprof: {error}", arguments)
         return error.exit_code
+    except OSError as error:
+        _say(f"distprof: {error.filename or options.verb}: {error.strerror or error}", arguments)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _say(text: str, arguments: Sequence[str], *, more: str = "") -> None:
+    print(clean_text(mask(text, secret_values(arguments)), LONGEST_MESSAGE) + more, file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        _say(f"{self.prog}: {message}", sys.argv[1:], more=f"; see {self.prog} --help")
+        self.exit(EXIT_USAGE)
 
 
 Runner = Callable[[argparse.Namespace], int]

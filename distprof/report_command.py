@@ -20,6 +20,7 @@ from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
 from distprof.report import Report
 from distprof.run import Phase, Run
+from distprof.standard_streams import require_width
 
 DESCRIPTION = """\
 Reports on a run folder (also when ranks are missing or the job died), on traces of PyTorch's profiler (JSON, gzipped or
@@ -96,8 +97,7 @@ def run_report(options: argparse.Namespace) -> int:
         DistprofError: Not readable, not one job, or a slip in the options.
     """
     names = read_names(options)
-    if options.width is not None and options.width < 20:
-        raise UsageError(f"--width {options.width}: must be 20 or more")
+    require_width(options.width)
     run = read_shown(options.paths, names)
     for line in list_unread(run.unread):
         print(line, file=sys.stderr)

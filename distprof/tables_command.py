@@ -26,6 +26,7 @@ from distprof.rank_names import name_ranks
 from distprof.render.tables import render_table, write_csv
 from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
+from distprof.standard_streams import require_width
 from distprof.trace import IntArray, Trace
 
 ROWS = 20
@@ -132,8 +133,7 @@ def run_tables(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if options.rows < 0:
         raise UsageError(f"--rows {options.rows}: must be 0 (all) or more")
-    if options.width is not None and options.width < 20:
-        raise UsageError(f"--width {options.width}: must be 20 or more")
+    require_width(options.width)
     if options.step is not None and not options.drop_warmup:
         raise UsageError("--step: says what the steps are for --drop-warmup; give both, or neither")
     if options.exclusive and "projection" not in (options.table or ()):

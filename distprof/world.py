@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,13 +66,10 @@ def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
     if missing:
         raise UsageError(f"{', '.join(missing)} not set beside RANK or WORLD_SIZE: start the job with torchrun")
     defaults = {"LOCAL_WORLD_SIZE": environment["WORLD_SIZE"], "TORCHELASTIC_RESTART_COUNT": "0"}
-    try:
-        rank, size, local_rank, local_size, restarts = (
-            int(environment.get(name, defaults.get(name, "")))
-            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
-        )
-    except ValueError as error:
-        raise UsageError(f"RANK, WORLD_SIZE, LOCAL_RANK: whole numbers expected ({error})") from None
+    rank, size, local_rank, _, local_size, restarts = (
+        _read_number(name, environment.get(name, defaults.get(name, "")))
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", *defaults)
+    )
     if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
         raise UsageError(
             f"RANK={rank} LOCAL_RANK={local_rank} WORLD_SIZE={size} LOCAL_WORLD_SIZE={local_size} do not fit together: "
@@ -80,6 +78,12 @@ def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
     return Identity(
         rank=rank, local_rank=local_rank, world_size=size, local_world_size=local_size, launched=True, restarts=restarts
     )
+
+
+def _read_number(name: str, text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        raise UsageError(f"{name}={text}: whole numbers are expected of a launcher: start the job with torchrun")
+    return int(text)
 
 
 def resolve_device_type(wanted: str) -> str:

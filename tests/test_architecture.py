@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
         "errors redact trace rank_names",
-        "decode rank_activity activity_report opening presence",
+        "decode rank_activity activity_report opening presence standard_streams",
         "config run waiting",
         "check hardware flops provenance report collective_lines nsys_tool record_lines",
         "stream matching",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -105,3 +106,56 @@ def test_no_secret_is_left_and_a_second_pass_changes_nothing(value: object) -> N
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.just("steps"), inner), max_leaves=8))
 def test_without_secrets_nothing_changes(value: object) -> None:
     assert redact(value) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("unrecognized arguments: --password=ab x", "unrecognized arguments: --password=[redacted] x"),
+        ("--api-key ab --width 3", "--api-key [redacted] --width 3"),
+        ("Could not set '+db.password=a,b'", "Could not set '+db.password=[redacted]'"),
+        ("+db={password: ab, user: me}", "+db={password: [redacted], user: me}"),
+        ('{"auth": "a b", "x": 1}', '{"auth": "[redacted]", "x": 1}'),
+        ("token: ab", "token: [redacted]"),
+        ("?api_key=ab&page=1", "?api_key=[redacted]&page=1"),
+        ("Authorization: Bearer ab.cd", "Authorization: [redacted] [redacted]"),
+        ("bearer ab", "bearer [redacted]"),
+        ("https://me:ab@host/x", "https://[redacted]@host/x"),
+        ("https:/me:ab@host/x: no such file", "https:/[redacted]@host/x: no such file"),
+        ("s3://me:a/b@c@host/x", "s3://[redacted]@host/x"),
+        ("https://ab@host", "https://[redacted]@host"),
+        (f"<{'sk-' + 'a1' * 9}>", "<[redacted]>"),
+        (f"hf_{'a1' * 9} ghp_{'a1' * 9} AKIA{'A1' * 8}", "[redacted] [redacted] [redacted]"),
+    ],
+)  # fmt: skip
+def test_fault_38_a_short_secret_is_masked_where_something_gives_it_away(text: str, expected: str) -> None:
+    assert mask(text, ()) == expected
+    assert mask(expected, ()) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train.steps=3 tokens: 5 tokens=4,096", "http://host:8080/a@b", "ssh host /a/b", "set WANDB_API_KEY=... first",
+        "max_tokens=3", "task-force disk-sk-x", "kernel<int, 4>: 3", "the authors: us", "--width 3", "C:/a/b",
+    ],
+)  # fmt: skip
+def test_other_texts_stay(text: str) -> None:
+    assert mask(text, ()) == text
+
+
+def test_fault_23_secrets_are_found_inside_of_arguments_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTPROF_TEST_PROXY", f"http://me:{CANARY}-1@proxy:3128")
+    arguments = ["report", "--token", f"{CANARY}-2", f"+db={{password: {CANARY}-3, x: 1}}", f"a=s3://me:{CANARY}-4@b"]
+    text = " ".join(f"<{CANARY}-{number}>" for number in (1, 2, 3, 4))
+    assert mask(text, secret_values(arguments)) == " ".join([f"<{MASK}>"] * 4)
+    quoted = "it's \\ secret\n"
+    assert mask(f"x={quoted!r}", secret_values([f"+password={quoted}"])) == f'x="{MASK}"'
+
+
+@pytest.mark.parametrize("beginning", ["://", ":/a:", "a", "-eyJaaaaaaaa", "a = ", "--a ", "bearer ", "' ", "sk-"])
+def test_many_beginnings_take_no_time(beginning: str) -> None:
+    """Quadratic work would be minutes; the limit is generous for a busy machine."""
+    begin_s = time.process_time()
+    mask(beginning * (200_000 // len(beginning)), ())
+    assert time.process_time() - begin_s < 20

@@ -22,6 +22,7 @@ from distprof.bench.nsys_tables import add_nsys_tables, run_nsys_tables
 from distprof.bench.overhead import measure_workload
 from distprof.bench.traces import add_traces, run_traces
 from distprof.errors import EXIT_OK, UsageError
+from distprof.redact import redact, secret_values
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _describe_cost(cost: PhaseCost) -> str:
 def _write(path: Path, options: argparse.Namespace, results: dict[str, list[Comparison]], cost: PhaseCost) -> None:
     document = {
         "distprof_version": __version__, "python": platform.python_version(), "machine": platform.machine(),
-        "ranks": options.ranks, "steps": options.steps, "repeats": options.repeats, "overrides": options.overrides,
+        "ranks": options.ranks, "steps": options.steps, "repeats": options.repeats,
+        "overrides": redact(options.overrides, secret_values(options.overrides)),
         "phase_cost": dataclasses.asdict(cost),
         "overhead": {train: [dataclasses.asdict(item) for item in found] for train, found in results.items()},
     }  # fmt: skip

@@ -9,10 +9,12 @@ from distprof.capture.command import USAGE
 from distprof.capture.environment import clean_environment, refuse_secrets
 from distprof.capture.job import capture
 from distprof.errors import DistprofError
+from distprof.standard_streams import guard_streams
 
 
 def main() -> None:
     """Captures a job; leaves with a documented exit code."""
+    guard_streams(sys.argv[1:])
     if sys.argv[1:] in (["-h"], ["--help"]):
         print(f"usage: {USAGE}\nThe options: nsys profile --help; the keys: python -m distprof --help")
         return

@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 
 from distprof.errors import UsageError
-from distprof.redact import MIN_SECRET_LENGTH, is_secret_name
+from distprof.redact import LOGIN_IN_URL, MIN_SECRET_LENGTH, is_secret_name
 
 _SECRET_WORDS = re.compile(
     r"(^|_)(auth|cookie|cred|creds|credentials?|jwt|keys?|pass|passphrase|passwd|password|pat|secrets?|tokens?)(_|$)",
     re.I,
 )
 """Stricter than `is_secret_name`: to leave out a variable too many costs less than to write a key."""
-_LOGIN_IN_URL = re.compile(r"://[^/\s@]+@")
 _NAMED = re.compile(r"([\w./-]*\w)['\"]?\s*(?:=|:(?!//))\s*(?=[^\s,}])")
 """The names in ``a.b=c``, ``-e A=b,C=d`` and ``{a: b, c: d}`` that have a value."""
 _NEVER_SECRET = frozenset(
@@ -32,7 +31,7 @@ def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], t
             name
             for name, value in environment.items()
             if name not in _NEVER_SECRET
-            and (_may_be_secret(name) or _LOGIN_IN_URL.search(value) or any(secret in value for secret in secrets))
+            and (_may_be_secret(name) or LOGIN_IN_URL.search(value) or any(secret in value for secret in secrets))
         )
     )
     return {name: value for name, value in environment.items() if name not in dropped}, dropped
@@ -51,7 +50,7 @@ def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> 
         names = _NAMED.findall(argument)
         if (secret := next(filter(is_secret_name, names), None)) is not None:
             raise UsageError(f"{secret}: holds a secret, and {remedy}")
-        if _LOGIN_IN_URL.search(argument):
+        if LOGIN_IN_URL.search(argument):
             raise UsageError(f"{names[0] if names else 'an argument'}: a URL with a login, and {remedy}")
         if (held := next((name for value, name in named_by_value.items() if value in argument), None)) is not None:
             raise UsageError(f"an argument holds the value of {held}, and {remedy}")

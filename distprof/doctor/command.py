@@ -17,9 +17,10 @@ from distprof import __version__
 from distprof.doctor.examine import examine
 from distprof.doctor.finding import Finding, State
 from distprof.doctor.gather import gather_facts
-from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
+from distprof.errors import EXIT_FAILED, EXIT_OK
 from distprof.redact import mask, secret_values
 from distprof.render.units import clean_text
+from distprof.standard_streams import require_width
 
 SCHEMA = "distprof.doctor/1.0"
 WIDE_COLUMNS = 140
@@ -45,8 +46,7 @@ def add_doctor(verbs: argparse._SubParsersAction[Any]) -> None:
 
 def run_doctor(options: argparse.Namespace) -> int:
     """Examines this machine and shows the findings; returns the exit code."""
-    if options.width is not None and options.width < 1:
-        raise UsageError(f"--width {options.width}: must be 1 or more")
+    require_width(options.width)
     findings = _clean(examine(gather_facts(options.runs_dir)), secret_values())
     if options.json:
         print(to_json(findings))

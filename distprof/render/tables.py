@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from distprof.activity.tables import Table
-from distprof.render.units import clean_text, format_time
+from distprof.render.units import clean_text, format_time, strip_controls
 
 DROPPED_FIRST = ("StdDev", "TID", "PID", "Min", "Style", "Med", "Max", "Lvl", "Child", "Avg", "Ops")
 """Words of the heads of the columns that give way on a narrow terminal, the first one first."""
@@ -26,8 +26,8 @@ NARROWEST = 8
 GAP = 2
 NUMBERED = ("PID", "TID")
 """Heads of numbers that are no amounts."""
-DANGEROUS = ("=", "+", "-", "@")
-"""What a cell begins with that a spreadsheet would run."""
+DANGEROUS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a cell begins with that a spreadsheet would run; the last four are the full-width forms of the others."""
 
 Format = Callable[[str, object], str]
 
@@ -35,7 +35,8 @@ Format = Callable[[str, object], str]
 def write_csv(table: Table) -> bytes:
     """The table as CSV: heads and numbers as `nsys stats --format csv` has them.
 
-    A text that a spreadsheet would take for a formula gets a ``'`` in front.
+    Texts are without escape sequences, control and direction-changing characters; one that a spreadsheet would take
+    for a formula, be it behind white space, gets a ``'`` in front.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -47,7 +48,8 @@ def write_csv(table: Table) -> bytes:
 
 def _write_cell(head: str, cell: object) -> str:
     if isinstance(cell, str):
-        return f"'{cell}" if cell.startswith(DANGEROUS) else cell
+        text = strip_controls(cell)
+        return f"'{text}" if text.lstrip().startswith(DANGEROUS) else text
     return format_cell(head, cell)
 
 

@@ -136,3 +136,15 @@ def clean_text(text: object, limit: int = NAME_LIMIT) -> str:
     )
     shown = " ".join("".join(kept).split())
     return shown if len(shown) <= limit else f"{shown[: limit - 3].rstrip()}..."
+
+
+def strip_controls(text: str) -> str:
+    """Text from data for a file that other programs read: all of it, but nothing that a terminal or an editor obeys.
+
+    Line ends stay, tabs and returns become spaces; lone surrogates stay for whoever encodes it.
+    """
+    return "".join(
+        " " if character in "\t\r" else character
+        for character in _ESCAPE.sub("", text)
+        if character in "\t\r\n" or unicodedata.category(character) not in ("Cc", "Cf")
+    )

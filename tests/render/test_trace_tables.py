@@ -99,3 +99,15 @@ def test_only_texts_are_quoted_for_spreadsheets() -> None:
     assert [row[1] for row in rows[1:]] == [
         "'=cmd|' /C calc'!A0", "'+1", "'-1", "'@sum", "operator=", 'say "a, b"\nnext', "\\ud800lone",
     ]  # fmt: skip
+
+
+def test_fault_16_a_cell_holds_nothing_that_a_terminal_or_a_spreadsheet_obeys() -> None:
+    names = {
+        "\x1b[31mred\x1b[0m \x1b]0;title\x07end": "red end", "nul\0 bell\a del\x7f csi\x9b31m": "nul bell del csi",
+        "\t=1+1": "' =1+1", "\r+1": "' +1", " @x": "' @x", "\n-1": "'\n-1", "\x1b[0m=1": "'=1", "\u202e=1": "'=1",
+        "\uff1dcmd()": "'\uff1dcmd()", "a\tb  c": "a b  c", "rtl\u202e\u200bname": "rtlname", "": "",
+    }  # fmt: skip
+    table = Table(name="t", heads=("Min (ns)", "Name"), rows=tuple((-1.5, name) for name in names))
+    rows = list(csv.reader(io.StringIO(write_csv(table).decode(), newline="")))[1:]
+    assert [row[1] for row in rows] == list(names.values())
+    assert {row[0] for row in rows} == {"-1.5"}, "a number is one, whatever it begins with"
