@@ -100,7 +100,8 @@ class WaitReport:
     phase: str
     """In which it is issued."""
     count_per_step: int
-    bytes_per_step: int
+    bytes_per_step: int | None
+    """None: of some of them it is not known."""
     wait_ns: tuple[float | None, ...]
     """Last arrival less own, mean over the collectives: spans that overlap are not added."""
     transfer_ns: float | None

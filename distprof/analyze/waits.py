@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +103,7 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
         reports.append(
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
-                bytes_per_step=sum(table.sizes_bytes[index] for index in own),
+                bytes_per_step=_add_sizes(table, own),
                 wait_ns=_place(basis, table, waits.wait_ns[:, :, own].mean(axis=(1, 2))),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() else None,
                 busy_ns=_place(basis, table, busy_ns), exposed_ns=_place(basis, table, exposed_ns),
@@ -112,6 +113,11 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
             )
         )  # fmt: skip
     return reports
+
+
+def _add_sizes(table: Collectives, own: Sequence[int]) -> int | None:
+    known = [size for index in own if (size := table.sizes_bytes[index]) is not None]
+    return sum(known) if len(known) == len(own) else None
 
 
 def _place(basis: Basis, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
