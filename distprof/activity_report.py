@@ -81,6 +81,8 @@ class RangeReport:
     """Of the GPU time of everything launched in the steps."""
     open_count: int
     warmup_count: int
+    outside_count: int
+    """Instances that begin in no measured step, behind the first one's begin: between two steps, or after the last."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from distprof.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, FloatArray, 
 
 MAX_COLLECTIVES = 1024
 FULL_COLLECTIVES = 32
-"""A step of up to so many is kept; of twice as many, every second is, and so on: a step stays under 2 KB on average."""
+"""A step of up to so many is kept; of more, every second is, every fourth and so on, so that fewer than so many are
+left of a step: it stays under 2 KB on average, with the orders that are written once."""
 MAX_ORDERS = 256
 """Orders of one rank; what comes after them is not kept."""
 
@@ -40,7 +41,8 @@ class Issue(NamedTuple):
     group: int
     """Code of the process group on this rank."""
     phase: Phase
-    size_bytes: int
+    size_bytes: int | None
+    """None: it is not known."""
 
 
 Order = tuple[Issue, ...]
@@ -182,15 +184,15 @@ class CollectiveReader:
 
     def _read_issue(self, item: object) -> Issue | None:
         match item:
-            case [str(kind), int(group), str(phase), int(size_bytes)] if size_bytes >= 0 and group in self._groups:
-                if kind in KINDS and phase in PHASE_CODE:
+            case [str(kind), int(group), str(phase), int() | None as size_bytes] if group in self._groups:
+                if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or size_bytes >= 0):
                     return Issue(CollectiveKind(kind), group, Phase(phase), size_bytes)
         return None
 
 
 def _find_stride(number: int) -> int:
     """A power of two, so that ranks which issue different numbers have steps in common."""
-    return 1 << max(0, (number - 1) // FULL_COLLECTIVES).bit_length()
+    return 1 if number <= FULL_COLLECTIVES else 1 << ((number - 1) // (FULL_COLLECTIVES - 1)).bit_length()
 
 
 def _is_time(value: object) -> bool:

@@ -31,6 +31,7 @@ def _device(pattern: str, fp32: float, tf32: float | None, bf16: float | None, f
     return Device(pattern=pattern, fp32=fp32, tf32=tf32, bf16=bf16, fp16=fp16, source=source)
 
 
+_AMD = re.compile(r"\b(AMD|Instinct|Radeon)\b", re.IGNORECASE)
 MEMORY = r"( ?\d+ ?GB?)?( HBM3e?)?"
 """HBM3 only: an H100 that says HBM2e need not be the SXM board."""
 HALF_RATE = "fp16 and bf16 at the half rate of fp32 accumulation"
@@ -73,6 +74,11 @@ DEVICES = (
     _device(r"MI350X( OAM)?", 144.2, None, 2306.9, 2306.9, "AMD Instinct MI350X datasheet"),
     _device(r"MI355X( OAM)?", 157.3, None, 2516.6, 2516.6, "AMD Instinct MI355X datasheet"),
 )
+
+
+def is_amd(device_name: str) -> bool:
+    """Whether the name is one that AMD gives its devices."""
+    return bool(_AMD.search(device_name))
 
 
 def find_peak(device_name: str, precision: str) -> Peak:

@@ -11,11 +11,12 @@ import numpy as np
 
 from distprof.collective_lines import GroupInfo, RankCollectives
 from distprof.rank_names import name_ranks
-from distprof.run import CollectiveKind, Collectives, FloatArray, IntArray, Phase
+from distprof.run import UNEVEN_KINDS, CollectiveKind, Collectives, FloatArray, IntArray, Phase
 
-Shape = tuple[tuple[CollectiveKind, int], ...]
-"""Kind and bytes of the collectives that one group sees in a step. Bytes are 0 for kind `OTHER`: an exchange of all
-with all has sizes of its own on every rank."""
+Item = tuple[CollectiveKind, int | None]
+Shape = tuple[Item, ...]
+"""Kind and bytes of the collectives that one group sees in a step. Bytes are 0 for `UNEVEN_KINDS`, of which every rank
+has sizes of its own, and None throughout a group in which some rank does not tell them."""
 _SHOWN_RANGES = 4
 
 
@@ -60,10 +61,12 @@ def match_collectives(
         members = [place for place, rank in enumerate(ranks) if tables[place] and (inside is None or rank in inside)]
         if not members:
             continue  # a group that none of those who name it is in: damaged
-        parts = [
-            [_cut(table, columns.get(group, [])) for table, columns in zip(tables[place], places[place], strict=True)]
+        own = [
+            [(table, columns.get(group, [])) for table, columns in zip(tables[place], places[place], strict=True)]
             for place in members
         ]
+        sized = all(_tell_sizes(table, columns) for pairs in own for table, columns in pairs)
+        parts = [[_cut(table, columns, sized=sized) for table, columns in pairs] for pairs in own]
         common = functools.reduce(np.intersect1d, (_steps(own) for own in parts), axis)
         shapes: dict[Shape, int] = {}
         seen = np.stack([_number_shapes(own, common, shapes) for own in parts])
@@ -98,9 +101,17 @@ def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
     return {group: sorted(columns) for group, columns in found.items()}
 
 
-def _cut(table: RankCollectives, columns: Sequence[int]) -> _Part:
+def _tell_sizes(table: RankCollectives, columns: Sequence[int]) -> bool:
+    """Whether the sizes of all these collectives are known, as far as they are the same on all ranks."""
     issues = [table.order[column] for column in columns]
-    shape = tuple((issue.kind, 0 if issue.kind is CollectiveKind.OTHER else issue.size_bytes) for issue in issues)
+    return all(issue.size_bytes is not None for issue in issues if issue.kind not in UNEVEN_KINDS)
+
+
+def _cut(table: RankCollectives, columns: Sequence[int], *, sized: bool) -> _Part:
+    issues = [table.order[column] for column in columns]
+    shape = tuple((issue.kind, 0 if issue.kind in UNEVEN_KINDS else issue.size_bytes) for issue in issues)
+    if not sized:
+        shape = tuple((kind, None) for kind, _ in shape)
     return _Part(table=table, columns=np.array(columns, dtype=np.int64), shape=shape)
 
 
@@ -127,13 +138,18 @@ def _tabulate(
             if part.shape == shape:
                 _copy(part, steps, tables[:, place])
     issues = [next(part for part in own if part.shape == shape) for own in parts]
-    sizes = np.max([[part.table.order[column].size_bytes for column in part.columns] for part in issues], axis=0)
+    sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
     return Collectives(
         group=name, ranks=np.array(members, dtype=np.int64), size=size,
-        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(int(size) for size in sizes),
+        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_find_largest, sizes)),
         steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
     )  # fmt: skip
+
+
+def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes_bytes if size is not None]
+    return max(known) if len(known) == len(sizes_bytes) else None
 
 
 def _copy(part: _Part, steps: IntArray, target: FloatArray) -> None:
@@ -152,7 +168,7 @@ def _describe(said: Sequence[tuple[int, Shape]]) -> str:
     """The first place at which ranks part, and what each of them did there."""
     for place, items in enumerate(zip_longest(*(shape for _, shape in said))):
         if len(set(items)) > 1:
-            by_item: dict[tuple[CollectiveKind, int] | None, list[int]] = {}
+            by_item: dict[Item | None, list[int]] = {}
             for (rank, _), item in zip(said, items, strict=True):
                 by_item.setdefault(item, []).append(rank)
             parts = [f"{_name(item)} on {name_ranks(ranks, most=_SHOWN_RANGES)}" for item, ranks in by_item.items()]
@@ -160,11 +176,13 @@ def _describe(said: Sequence[tuple[int, Shape]]) -> str:
     raise AssertionError("shapes that differ have a first difference")
 
 
-def _name(item: tuple[CollectiveKind, int] | None) -> str:
+def _name(item: Item | None) -> str:
     if item is None:
         return "missing"
     kind, size_bytes = item
-    return "of another kind" if kind is CollectiveKind.OTHER else f"{kind} of {size_bytes} B"
+    if kind is CollectiveKind.OTHER:
+        return "of another kind"
+    return f"{kind}" if size_bytes is None or kind in UNEVEN_KINDS else f"{kind} of {size_bytes} B"
 
 
 def _warn(parted: Sequence[_Divergence]) -> tuple[str, ...]:

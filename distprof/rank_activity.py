@@ -126,8 +126,10 @@ class RangeTotal:
     open_count: int
     """Instances that were never closed; not in any sum."""
     warmup_count: int
-    """Instances outside the window: in warm-up, or before the first step; not in the sums above."""
+    """Instances in warm-up: before the first measured step; not in the sums above."""
     warmup_host_ns: int
+    outside_count: int = 0
+    """Instances that begin later and in no measured step, such as after the last one; in no sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

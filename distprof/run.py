@@ -41,11 +41,12 @@ class Clock(enum.StrEnum):
 
 
 class CollectiveKind(enum.StrEnum):
-    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, exchanges and the like."""
+    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like."""
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"
     OTHER = "other"
 
 
@@ -55,6 +56,7 @@ COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
 OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
 """What a rank does itself, apart from the waits that stand inside these phases too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
+UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # every rank may have a size of its own
 
 TRACED = "traced"  # how a rank ended of which there is a trace only: nobody knows
 KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
@@ -217,8 +219,8 @@ class Collectives:
     """``[num_collectives]``, in the order of issue; so are the next two."""
     phases: tuple[Phase, ...]
     """The phase in which each is issued; backward for the gradients of DDP and FSDP."""
-    sizes_bytes: tuple[int, ...]
-    """The buffer reduced or, for gathers and scatters, the whole unsharded buffer."""
+    sizes_bytes: tuple[int | None, ...]
+    """The buffer reduced or, for gathers and scatters, the whole unsharded buffer. None: some rank does not tell."""
     steps: IntArray
     """Positions on axis 1 of ``Run.rows``, ascending, ``[num_steps]``."""
     arrival_ns: FloatArray

@@ -145,6 +145,8 @@ class TraceHead:
     names_default_domain: bool = False
     """The file has a record of the default domain, with the empty name: the tool's own tables write ``:range`` for
     its ranges, else ``range``."""
+    not_understood: str | None = None
+    """Events of kinds that the importer does not know, counted: a device may have worked in them. None: none."""
     notes: tuple[str, ...] = ()
     """What was dropped, clamped or not readable, and how often."""
 

@@ -103,7 +103,8 @@ class WaitReport:
     phase: str
     """In which it is issued."""
     count_per_step: int
-    bytes_per_step: int
+    bytes_per_step: int | None
+    """None: of some of them it is not known."""
     wait_ns: tuple[float | None, ...]
     """Last arrival less own, mean over the collectives: spans that overlap are not added. With members missing it is
     the last arrival of those that are there, and the wait at least this."""

@@ -80,6 +80,14 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path
     assert table.steps.tolist() == list(range(0, 512, stride)) and number / stride <= 32
 
 
+def test_a_size_that_is_not_known_comes_back_as_such(tmp_path: Path) -> None:
+    issues = tuple(Issue(CollectiveKind.ALL_TO_ALL, 0, Phase.FORWARD, size) for size in (None, 0))
+    seen = StepCollectives(order=issues, arrival_ns=[BEGIN_NS, BEGIN_NS + 1], end_ns=[None] * 2, exposed_ns=[None] * 2)
+    write(tmp_path / "a", [seen])
+    (table,) = read_stream(tmp_path / "a").collectives
+    assert table.order == issues
+
+
 def test_orders_without_end_are_kept_no_more_and_a_note_says_so(tmp_path: Path) -> None:
     write(tmp_path / "a", [make_seen(step, size_bytes=step) for step in range(MAX_ORDERS + 3)])
     stream = read_stream(tmp_path / "a")

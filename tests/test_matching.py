@@ -13,7 +13,7 @@ REDUCE, GATHER, OTHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, Co
 
 
 def make_table(
-    steps: list[int], kinds: list[CollectiveKind], *, sizes: list[int] | None = None, start_ns: float = 0.0,
+    steps: list[int], kinds: list[CollectiveKind], *, sizes: list[int | None] | None = None, start_ns: float = 0.0,
     groups: list[GroupInfo] | None = None,
 ) -> RankCollectives:  # fmt: skip
     """Arrivals at ``start_ns`` + 1000 x step + place; ends 10 later, exposed 5."""
@@ -42,6 +42,28 @@ def test_steps_that_all_members_have_are_lined_up() -> None:
     ]  # fmt: skip
     np.testing.assert_array_equal(found.end_ns, found.arrival_ns + 10)
     assert np.all(found.exposed_ns == 5)
+
+
+def test_sizes_that_are_not_known_part_nobody_and_are_no_0() -> None:
+    known, unknown = (make_table([0], [REDUCE, GATHER], sizes=[size, 32]) for size in (64, None))
+    for tables in ([[known], [unknown]], [[unknown], [unknown]]):
+        (found,), warnings = match_collectives([0, 1], tables, np.array([0]), world_size=2)
+        assert warnings == () and found.kinds == (REDUCE, GATHER) and found.sizes_bytes == (None, 32)
+    (found,), _ = match_collectives([0, 1], [[known], [known]], np.array([0]), world_size=2)
+    assert found.sizes_bytes == (64, 32)
+
+
+def test_kinds_part_ranks_also_where_sizes_are_not_known() -> None:
+    tables = [[make_table([0], [kind], sizes=[None])] for kind in (REDUCE, GATHER)]
+    found, (warning,) = match_collectives([0, 1], tables, np.array([0]), world_size=2)
+    assert found == () and "all_reduce on rank 0" in warning and "all_gather on rank 1" in warning
+    assert "None" not in warning
+
+
+def test_an_exchange_of_all_with_all_has_sizes_of_its_own_on_every_rank() -> None:
+    tables = [[make_table([0], [CollectiveKind.ALL_TO_ALL], sizes=[size])] for size in (64, 100)]
+    (found,), warnings = match_collectives([0, 1], tables, np.array([0]), world_size=2)
+    assert warnings == () and found.kinds == (CollectiveKind.ALL_TO_ALL,) and found.sizes_bytes == (100,)
 
 
 def test_groups_are_told_apart_whatever_their_codes() -> None:

@@ -63,11 +63,10 @@ def _list_issues(
 ) -> list[Issue]:
     place = segments.locate(launch_ns)
     phases = segments.code[np.maximum(place, 0)]
-    known_bytes = np.maximum(sizes_bytes, 0)
     return [
-        Issue(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size)
+        Issue(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size if size >= 0 else None)
         for kind, group, phase, size in zip(
-            kinds.tolist(), groups.tolist(), phases.tolist(), known_bytes.tolist(), strict=True
+            kinds.tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
         )
     ]
 

@@ -25,6 +25,7 @@ from distprof.activity.intervals import (
 )
 from distprof.activity.kernel_names import classify_collective, find_kind
 from distprof.activity.launches import NEVER_NS, find_launched
+from distprof.activity.operations import find_operations
 from distprof.rank_activity import DeviceTime
 from distprof.run import KINDS, CollectiveKind
 from distprof.trace import ActivityKind, BoolArray, IntArray, Trace
@@ -118,10 +119,10 @@ def code_collectives(trace: Trace) -> IntArray:
         kind = classify_collective(trace.names[name]) if name >= 0 else None
         codes[name] = -1 if kind is None else KINDS.index(kind)
     found = np.where(kernels, codes[gpu.name], -1)
-    if gpu.collective is not None:
-        told = (found == KINDS.index(CollectiveKind.OTHER)) & (gpu.collective >= 0)
-        for name in np.unique(gpu.collective[told]).tolist():
-            found[told & (gpu.collective == name)] = KINDS.index(find_kind(trace.names[name]))
+    other = np.flatnonzero(found == KINDS.index(CollectiveKind.OTHER))
+    operations = find_operations(trace, other)
+    for name in np.unique(operations[operations >= 0]).tolist():
+        found[other[operations == name]] = KINDS.index(find_kind(trace.names[name]))
     return found
 
 

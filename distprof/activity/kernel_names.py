@@ -21,11 +21,16 @@ _CACHED = 16_384
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::")
 _WRAPPER = re.compile(r"^cutlass|^_z|kentry|(^|::)(device_)?kernel2?$|attention_kernel_batched_impl|^flashattn")
 
-_LIBRARY = re.compile(r"^(.*::)?(nccl|rccl|msccl|oneccl|nvshmem)")
-_EXCHANGE = re.compile(
-    r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|cross_device_reduce|^k?userbuffers_"
-    r"|^deep_ep::(?!layout::)\w+::.*(dispatch|combine|barrier)"
+_LIBRARY = re.compile(
+    r"^(.*::)?([nrhxmp]ccl|msccl|oneccl|cncl|hcom_|ucc_|(nv|roc)_?shmem|k?userbuffers_|quickreduce::|multimem_)"
+    r"|^(\w+::)*(deep_ep|dpsk::ep|mori|c10d::(symmetric_memory|(nv|roc)shmem_extension))::"
 )
+_EXCHANGE = re.compile(
+    r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|cross_device_reduce|lamport|_on_stream_kernel"
+    r"|moea2a|(^|::)(a2a_|ep)(dispatch|combine)|exchangesplitandoffset"
+)
+_ROUTED = re.compile(r"dispatch(?!_layout)|combine|exchangesplit")
+"""Of the libraries that send tokens to their experts and back: an exchange of all with all."""
 _LOCAL = re.compile(
     r"^triton_(poi|red|per|tem|for|mm|bmm)|(warp|block)_?all_?reduce|(?<!fb)gemm|matmul|copy_(in|out)|elementwise"
 )
@@ -34,7 +39,12 @@ _KINDS: tuple[tuple[str, CollectiveKind], ...] = (
     ("crossdevicereduce", CollectiveKind.ALL_REDUCE),
     ("reducescatter", CollectiveKind.REDUCE_SCATTER),
     ("allgather", CollectiveKind.ALL_GATHER),
+    ("fcollect", CollectiveKind.ALL_GATHER),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+    ("all2all", CollectiveKind.ALL_TO_ALL),
 )
+_OPERATION = re.compile(r"([a-z]{1,4}ccl|gloo|ucc|mpi|_?c10d(_functional)?)::?\w", re.IGNORECASE)
+"""What PyTorch calls the annotations around collectives, and the operators that issue them."""
 
 _TRITON: tuple[tuple[Category, str], ...] = (
     (Category.ATTENTION, r"attention|sdpa"),
@@ -109,6 +119,18 @@ _BY_SHAPE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"volta_s884gemm(?!_(b?f16|fp16))"), "fp16"),
 )
 """Instruction shapes of cuBLAS and CUTLASS: 16x8x8 on data of 32 bits is TF32 from Ampere on."""
+_MATRIX_UNITS = re.compile(r"_mi\d+x\d+x\d+|mfma|wmma|_gtcx?\d?_|xdl")
+_AMD = re.compile(r"\bcijk_|_isa\d{3}|_isa\d\d[a-f]|gfx\d|^_zn2ck|(^|\W)ck(_tile)?::|miopen|_gtcx?\d?_|mfma")
+_MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|(?P<length>\d+)|(?P<type>DF16[_b]|Dh|[a-z])|.", re.DOTALL)
+_BUILT_IN: Mapping[str, str] = {
+    "t": "bf16", "DF16b": "bf16", "DF16_": "fp16", "Dh": "fp16", "f": "fp32", "d": "fp64", "a": "int8",
+}  # fmt: skip
+"""Types of Composable Kernel's operands as they stand in a mangled name; its bf16 is an unsigned short."""
+_COMPOSABLE = re.compile(r"(void )?ck(_tile)?::")
+_C_TYPE = re.compile(r"[<,] ?(unsigned short|signed char), ?(unsigned short|signed char), ")
+_WIDTHS = ("int8", "fp16", "bf16", "fp32", "fp64")
+_LEAST_TYPES = 3
+"""Operands and what they are added up in: shorter rows of types are something else."""
 _ANY_TOKEN = re.compile(rf"(?<![a-z0-9]){_TOKEN}(?![a-z0-9])")
 _FLOAT_VECTOR = re.compile(r"gem(v|m(k1|sn)_).*<[^a-z]*(int, int, )?float,")
 """Only here does ``float`` name the operands: elsewhere in a template it may be what products are added up in."""
@@ -118,13 +140,21 @@ _FLOAT_VECTOR = re.compile(r"gem(v|m(k1|sn)_).*<[^a-z]*(int, int, )?float,")
 def classify_collective(name: str) -> CollectiveKind | None:
     """The kind of collective that a kernel is; None: it is none. `CollectiveKind.OTHER`: any other, or unspecified.
 
-    Knows NCCL of all generations, RCCL, MSCCL, oneCCL and NVSHMEM, and kernels that say in their own name that they
-    exchange data between devices. A kernel that multiplies matrices *and* exchanges is compute.
+    Knows NCCL of all generations and its relatives, MSCCL and MSCCL++, oneCCL, NVSHMEM, PyTorch's symmetric memory,
+    DeepEP, MORI, and kernels that say in their own name that they exchange data between devices, such as the inference
+    servers' all-reduces. All kernels of such a library count: what prepares a dispatch is part of what it costs. A
+    kernel that multiplies matrices *and* exchanges is compute; one that only adds up or normalises what arrives is not.
     """
     own = _find_own_name(name)
     if _LOCAL.search(own) or not (_LIBRARY.match(own) or _EXCHANGE.search(own)):
         return None
-    return find_kind(own)
+    kind = find_kind(own)
+    return CollectiveKind.ALL_TO_ALL if kind is CollectiveKind.OTHER and _ROUTED.search(own) else kind
+
+
+def names_operation(label: str) -> bool:
+    """Whether an annotation or operator tells by its name which collective is issued inside it."""
+    return bool(_OPERATION.match(label))
 
 
 def find_kind(operation: str) -> CollectiveKind:
@@ -157,6 +187,13 @@ def find_precision(name: str) -> str | None:
     subject = name[:LONGEST_JUDGED].lower()
     if classify_kernel(name) not in (Category.MATMUL, Category.ATTENTION) or _NO_PRECISION.search(subject):
         return None
+    if subject.startswith("_z"):
+        words, operands = _read_mangled(name[:LONGEST_JUDGED])
+        subject = " ".join(words).lower()
+        if "ck" in words and operands:
+            return max((_BUILT_IN[operand] for operand in operands), key=_WIDTHS.index)
+    elif _COMPOSABLE.match(subject) and (found := _C_TYPE.search(subject)):
+        return "bf16" if found[1] == "unsigned short" else "int8"
     for pattern in _BY_LETTER:
         if found := pattern.search(subject):
             return _LETTER[found[1]]
@@ -171,6 +208,42 @@ def find_precision(name: str) -> str | None:
     if found := _ANY_TOKEN.search(subject):
         return _DATA[found[1]]
     return "fp32" if _FLOAT_VECTOR.search(subject) else None
+
+
+def runs_on_amd(name: str) -> bool:
+    """Whether a kernel is of a library that only AMD's devices run: Tensile, Composable Kernel, MIOpen."""
+    return bool(_AMD.search(name[:LONGEST_JUDGED].lower()))
+
+
+def multiplies_on_matrix_cores(name: str) -> bool:
+    """Whether a kernel for AMD's devices says that it uses their matrix instructions; where it does not say, no."""
+    return bool(_MATRIX_UNITS.search(name[:LONGEST_JUDGED].lower()))
+
+
+def _read_mangled(name: str) -> tuple[list[str], list[str]]:
+    """The words of a mangled name, and the first two types of its first row of built-in types that are operands'.
+
+    Substitutions such as ``S8_`` and numbers are neither. Source: the Itanium C++ ABI, "Mangling".
+    """
+    words: list[str] = []
+    row: list[str] = []
+    operands: list[str] = []
+    place = 2
+    while place < len(name):
+        found = _MANGLED.match(name, place)
+        assert found is not None
+        place = found.end()
+        if found["type"]:
+            row.append(found["type"])
+            continue
+        if len(row) >= _LEAST_TYPES and not operands and all(code in _BUILT_IN for code in row[:2]):
+            operands = row[:2]
+        row = []
+        if found["length"]:
+            length = int(found["length"][:4])
+            words.append(name[place : place + length])
+            place += length
+    return words, operands
 
 
 def _find_subject(name: str) -> str:

@@ -45,17 +45,21 @@ def total_ranges(
 
     Args:
         trace: One process.
-        window: An instance is measured if it begins in one of these, else it is warm-up.
+        window: An instance is measured if it begins in one of these. Before the first of them it is warm-up, else it
+            lies outside of the steps.
         max_ranges: How many names, at most.
         other_threads: False: ranges of the main thread hold what it launched itself, and nothing else.
     """
     ranges, names, nest = trace.ranges, fold_names(name_ranges(trace)), nest_ranges(trace.ranges)
     closed = find_closed(ranges)
     measured = closed & find_measured(ranges.begin_ns, window)
+    early = closed & ~measured & find_early(ranges.begin_ns, window)
     host_ns, own_ns = ranges.end_ns - ranges.begin_ns, find_exclusive(ranges, nest)
-    count, open_count, warm_count = (_count(names, rows) for rows in (measured, ~closed, closed & ~measured))
+    count, open_count, warm_count, outside_count = (
+        _count(names, rows) for rows in (measured, ~closed, early, closed & ~measured & ~early)
+    )
     host, own = _add_up(names, measured, host_ns), _add_up(names, measured, own_ns)
-    warm = _add_up(names, closed & ~measured, host_ns)
+    warm = _add_up(names, early, host_ns)
     order = sorted(range(len(names.labels)), key=lambda code: (-host[code], -warm[code], names.labels[code]))
     device = _find_device(trace, names, nest, measured, other_threads=other_threads)
     return tuple(
@@ -68,6 +72,7 @@ def total_ranges(
             open_count=open_count[code],
             warmup_count=warm_count[code],
             warmup_host_ns=warm[code],
+            outside_count=outside_count[code],
         )
         for code in order[:max_ranges]
     )
@@ -87,6 +92,13 @@ def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
         return np.ones(len(begin_ns), dtype=bool)
     pairs = np.asarray(window, dtype=np.int64).reshape(-1, 2)
     return find_inside(begin_ns, unite(pairs[:, 0], pairs[:, 1])) >= 0
+
+
+def find_early(begin_ns: IntArray, window: Window) -> BoolArray:
+    """Which begins lie before the first measured step, ``[num]``; all where none is measured."""
+    pairs = np.zeros((0, 2), np.int64) if window is None else np.asarray(window, dtype=np.int64).reshape(-1, 2)
+    early: BoolArray = begin_ns < (pairs[:, 0].min() if len(pairs) else np.iinfo(np.int64).max)
+    return early
 
 
 def find_exclusive(ranges: Ranges, nest: Nest) -> IntArray:

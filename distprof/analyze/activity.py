@@ -150,6 +150,7 @@ def _merge_range(
         gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns),
         open_count=sum(part.open_count for _, part in parts),
         warmup_count=sum(part.warmup_count for _, part in parts),
+        outside_count=sum(part.outside_count for _, part in parts),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.spread import median_of_others
 from distprof.report import BusiestRank
-from distprof.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, FloatArray
+from distprof.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, TRACED, Clock, FloatArray
 
 COMMUNICATION_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
@@ -16,10 +16,14 @@ OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
     """Exposed communication per step on the timing's clock, ns, ``[num_ranks]``; NaN: not measured.
 
-    The phases that are communication, and the waits inside the others as far as they were measured.
+    The phases that are communication, and the waits inside the others as far as they were measured. On the host, ranges
+    of a trace tell of them only where some range stands for them; else nobody knows what waiting is in the others.
     """
     waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[:, timing.used]).sum(axis=2)
     exposed: FloatArray = timing.mean_phase_ns[:, COMMUNICATION_CODES].sum(axis=1) + waits_ns.mean(axis=1)
+    if timing.clock is Clock.HOST:
+        traced = np.array([info.ended == TRACED for info in basis.run.ranks])
+        exposed[traced & (exposed == 0)] = np.nan
     return exposed
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.busiest import sum_exposed
 from distprof.analyze.cycles import Cycles
 from distprof.analyze.sources import list_sources
 from distprof.rank_names import name_ranks
@@ -122,6 +123,11 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
         notes.append("not every rank and step has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
         notes.append("phases were not recorded: step time only")
+    elif headline is not None and run.meta.world_size > 1 and not np.isfinite(sum_exposed(basis, headline)).any():
+        notes.append(
+            f"exposed communication is not measured: on the {headline.clock} clock no range stands for it, and what "
+            "there is of it lies inside the other phases"
+        )
     elif _lacks_collectives(basis):
         notes.append(
             "no collective was seen: if the ranks synchronised at all, their waiting stands in the other phases "
@@ -151,4 +157,5 @@ def _note_missing(basis: Basis) -> list[str]:
 def _lacks_collectives(basis: Basis) -> bool:
     """Whether several ranks worked side by side, collectives were watched for, and none was seen."""
     counts = np.array([basis.mean(f"{kind}_count")[basis.present] for kind in KINDS])
-    return basis.run.meta.world_size > 1 and bool(basis.counted.any()) and bool((counts == 0).all())
+    counts = counts[np.isfinite(counts).any(axis=1)]  # of a kind that the recorder did not know nothing is told
+    return basis.run.meta.world_size > 1 and bool(basis.counted.any()) and counts.size > 0 and bool((counts == 0).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +108,7 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
         reports.append(
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
-                bytes_per_step=sum(table.sizes_bytes[index] for index in own),
+                bytes_per_step=_add_sizes(table, own),
                 wait_ns=_place(basis, table, waits.wait_ns[:, :, own].mean(axis=(1, 2))),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() and not missing else None,
                 busy_ns=_place(basis, table, busy_ns), exposed_ns=_place(basis, table, exposed_ns),
@@ -122,6 +123,11 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
 def _find_last(last: BoolArray, missing: int) -> FloatArray:
     """Share of the collectives in which each member arrived last; NaN with members missing: one of them may have."""
     return np.full(len(last), np.nan) if missing else last.mean(axis=(1, 2))
+
+
+def _add_sizes(table: Collectives, own: Sequence[int]) -> int | None:
+    known = [size for index in own if (size := table.sizes_bytes[index]) is not None]
+    return sum(known) if len(known) == len(own) else None
 
 
 def _place(basis: Basis, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:

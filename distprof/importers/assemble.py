@@ -207,15 +207,22 @@ def _align_rows(own: Sequence[TracedRank]) -> tuple[FloatArray, FloatArray]:
 
 def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
     head = item.head
-    on_device = item.activity.device is not None
-    name = head.device_name or ("GPU" if on_device else "CPU")
+    kind = _find_device_type([item])
+    name = head.device_name or {"cuda": "GPU", "cpu": "CPU"}.get(kind, kind)
     return RankInfo(
         rank=rank, local_rank=0, host=head.host or f"host of rank {rank}", pid=head.pid,
-        device="cuda" if on_device else "cpu",
+        device=kind,
         snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes),
         peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
         ended=TRACED, notes=(_say_rank_source(head), *item.notes),
     )  # fmt: skip
+
+
+def _find_device_type(own: Sequence[TracedRank]) -> str:
+    """What the job ran on, as far as the traces show it."""
+    if any(item.activity.device is not None for item in own):
+        return "cuda"
+    return UNSAID if any(item.head.not_understood for item in own) else "cpu"
 
 
 def _say_rank_source(head: TraceHead) -> str:
@@ -239,7 +246,7 @@ def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence
         run_id=hashlib.sha256(who.encode()).hexdigest()[:16],
         name=name, started_utc=started, world_size=world_size,
         backend=next((head.backend for head in heads if head.backend), UNSAID),
-        device_type="cuda" if any(item.activity.device is not None for item in own) else "cpu",
+        device_type=_find_device_type(own),
         strategy=UNSAID, precision=UNSAID, work=None, versions={}, git=None, config={},
         notes=(f"read from {files:,} {' and '.join(tools)} file{'s' if files > 1 else ''}",),
         clock_readings=tuple(readings),

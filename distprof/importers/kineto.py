@@ -2,7 +2,8 @@
 
 Categories in, columns out: kernels, copies and memsets are the device's activities; runtime and driver calls are calls;
 ``cpu_op`` are operators; user annotations are ranges of the default domain, and PyTorch's modules ranges of the domain
-"module". The ranges that the profiler projects onto the device are left out: they are not the host's.
+"module". The ranges that the profiler projects onto the device are left out: they are not the host's. Events of other
+categories, such as other accelerators', are counted and named.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from distprof.errors import DataError
 from distprof.importers.json_stream import BOM, PART_BYTES, ArrayParts
 from distprof.importers.json_text import SPACE, Text
+from distprof.importers.kineto_annotations import STEP, move_annotations
 from distprof.importers.kineto_columns import KinetoColumns
 from distprof.importers.kineto_events import decode_events
 from distprof.importers.kineto_head import MAX_BASE_NS, Outside, find_device, read_outside
@@ -38,7 +40,6 @@ LONGEST_TRACE_NS = 10 * 86_400_000_000_000
 """Ten days."""
 SIGNS = (b'"traceEvents"', b'"ph"', b'"distributedInfo"', b'"deviceProperties"')
 """One of them stands near the beginning of every trace."""
-_STEP = re.compile(r"ProfilerStep#\s*(\d{1,18})")
 _COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HostToDevice|DeviceToHost|DeviceToDevice|HostToHost)", re.IGNORECASE)
 COPIES = {
     "htod": CopyKind.HOST_TO_DEVICE, "dtoh": CopyKind.DEVICE_TO_HOST, "dtod": CopyKind.DEVICE_TO_DEVICE,
@@ -87,7 +88,9 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
     for part in parts:
         columns.add(part)
     if not columns.num_used:
-        raise DataError(f"{path}: has no kernel, call, operator or annotation: not a trace of PyTorch's profiler")
+        found = columns.strangers.say()
+        what = f"has no kernel, call, operator or annotation{f' but {found}' if found else ''}"
+        raise DataError(f"{path}: {what}: not a trace of PyTorch's profiler")
     return _make_trace(path, columns, read_outside(path, parts.head, parts.tail))
 
 
@@ -99,16 +102,20 @@ def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     ops = columns.ops.close("begin_ns", "end_ns", "name", "thread")
     ranges = columns.ranges.close("begin_ns", "end_ns", "name", "domain", "thread")
     tables = (found, called, ops, ranges)
+    default = columns.names[""]
     names, order = _order_names(columns)
     begins_ns = np.concatenate([table["begin_ns"] for table in tables])
     middle_ns = int(np.partition(begins_ns, len(begins_ns) // 2)[len(begins_ns) // 2])  # one of them: it stays
     for table in tables:
         columns.losses.counts["events dropped: days away from the others"] += _drop_strays(table, middle_ns)
     notes = [*outside.notes, *columns.losses.say(), *_add_base(tables, middle_ns, outside.base_ns)]
+    if strangers := columns.strangers.say():
+        notes.append(f"events of kinds that are not understood, and in no figure: {strangers}")
     for table in tables:
         for column in ("name", "domain", "group", "collective"):
             if column in table:
                 table[column] = order[table[column]]
+    move_annotations(ops, ranges, names, int(order[default]), old=columns.is_old)
     calls, launched = _sort_calls(called)
     head = _make_head(path, columns, outside, found, tuple(notes))
     return Trace(
@@ -198,7 +205,7 @@ def _make_ranges(table: dict[str, IntArray], names: tuple[str, ...]) -> Ranges:
     table = _sort(table)
     numbers = np.full(len(names), UNKNOWN, np.int64)
     for code in np.unique(table["name"]):
-        if step := _STEP.fullmatch(names[code]):
+        if step := STEP.fullmatch(names[code]):
             numbers[code] = int(step[1])
     payload = numbers[table["name"]] if len(table["name"]) else table["name"]
     return Ranges(**table, style=np.zeros(len(payload), np.int64), payload=payload)
@@ -209,12 +216,12 @@ def _make_head(
 ) -> TraceHead:
     devices = Counter(gpu["device"].tolist())
     device = find_device(outside, devices.most_common(1)[0][0] if devices else UNKNOWN)
-    pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common() if isinstance(pid, int)]
+    pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common()]
     return TraceHead(
         path=str(path), tool="kineto", pid=pids[0] if pids else UNKNOWN, rank=outside.rank,
         rank_source=outside.rank_source, world_size=outside.world_size, host=outside.host, backend=outside.backend,
         device_name=device.name, device_memory_bytes=device.memory_bytes,
         compute_capability=device.compute_capability,
         memory_peak_bytes=columns.memory_peak_bytes if columns.memory_peak_bytes >= 0 else None,
-        group_ranks=outside.group_ranks, notes=notes,
+        group_ranks=outside.group_ranks, not_understood=columns.strangers.say(), notes=notes,
     )  # fmt: skip

@@ -6,9 +6,9 @@ files with fractions of a microsecond on the unix clock reach, the decimal text 
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from distprof.errors import DataError
+from distprof.importers.json_numbers import Number, find_time_text, read_int
 from distprof.importers.json_stream import Part
-from distprof.importers.kineto_events import NO_ARGS, Event, EventPart, Losses
+from distprof.importers.kineto_annotations import is_step
+from distprof.importers.kineto_events import NO_ARGS, Args, Event, EventPart, Losses
+from distprof.importers.kineto_roles import LEFT_OUT, Strangers, find_activity_kind, find_role, is_old
 from distprof.importers.limits import Limits
-from distprof.trace import UNKNOWN, ActivityKind, IntArray
+from distprof.trace import UNKNOWN, IntArray
 
 EXACT_US = 2.0**43
 MAX_TIME_US = 4.2e15
@@ -36,19 +39,6 @@ MEMORY_EVENT = "[memory]"
 CPU = 0
 """PyTorch's number of this type of device; every other one is an accelerator."""
 
-GPU_KINDS = {
-    "kernel": ActivityKind.KERNEL, "concurrent_kernel": ActivityKind.KERNEL,
-    "gpu_memcpy": ActivityKind.MEMCPY, "memcpy": ActivityKind.MEMCPY,
-    "gpu_memset": ActivityKind.MEMSET, "memset": ActivityKind.MEMSET,
-}  # fmt: skip
-ROLES = {
-    **dict.fromkeys(GPU_KINDS, "gpu"),
-    **dict.fromkeys(("runtime", "driver", "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"), "calls"),
-    **dict.fromkeys(("xpu_runtime", "privateuse1_runtime", "privateuse1_driver"), "calls"),
-    **dict.fromkeys(("cpu_op", "operator"), "ops"),
-    "user_annotation": "ranges", "python_function": "modules", "cpu_instant_event": "memory",
-}  # fmt: skip
-"""What to do with events, by category in small letters, old spellings and new; the others are left out."""
 ITEM_BYTES = {
     "double": 8, "long": 8, "int64": 8, "complexfloat": 8, "float": 4, "int": 4, "int32": 4, "half": 2, "bfloat16": 2,
     "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "complexdouble": 16,
@@ -100,9 +90,12 @@ class KinetoColumns:
         self.losses = Losses()
         self.names = Names(limits, self.losses)
         self.gpu, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
-        self.op_pids: Counter[int | str | None] = Counter()
-        self.call_pids: Counter[int | str | None] = Counter()
+        self.op_pids: Counter[int] = Counter()
+        self.call_pids: Counter[int] = Counter()
+        self.strangers = Strangers()
         self.memory_peak_bytes = UNKNOWN
+        self.is_old = False
+        """Whether the profiler knew no annotations."""
         self.num_used = 0
         self._num_events = 0
         self._path, self._limits = path, limits
@@ -121,17 +114,29 @@ class KinetoColumns:
         for event in read.events:
             groups[event.cat].append(event)
         for category, events in groups.items():
-            role = ROLES.get(category.lower()) if category else None
-            if role == "memory":
+            role = find_role(category)
+            if role is None:
+                self._add_strangers(category, events, read)
+            elif role == "memory":
                 self._add_memory(events)
-            elif role is not None:
+            elif role != LEFT_OUT:
+                self.is_old |= is_old(category or "")
                 self._add_spans(role, events, read)
+
+    def _add_strangers(self, category: str | None, events: list[Event], read: EventPart) -> None:
+        """Steps are known by their name alone; of the others it is said that they are there."""
+        steps = [event for event in events if event.ph == "X" and is_step(event.name or "")]
+        if steps:
+            self._add_spans("ranges", steps, read)
+        if (count := sum(event.ph in ("X", "B") for event in events) - len(steps)) > 0:
+            self.strangers.add(category, count)
 
     def _add_memory(self, events: list[Event]) -> None:
         for event in events:
             args = event.args
-            if event.name == MEMORY_EVENT and args is not None and args.device_type > CPU:
-                self.memory_peak_bytes = max(self.memory_peak_bytes, args.reserved_bytes)
+            if event.name == MEMORY_EVENT and args is not None and (read_int(args.device_type) or CPU) > CPU:
+                reserved_bytes = self._read_args([args], "reserved_bytes")
+                self.memory_peak_bytes = max(self.memory_peak_bytes, int(reserved_bytes[0]))
 
     def _add_spans(self, role: str, events: list[Event], read: EventPart) -> None:
         spans = [event for event in events if event.ph == "X"]
@@ -157,32 +162,68 @@ class KinetoColumns:
         if role == "gpu":
             self._add_gpu(spans, common)
             return
-        common["thread"] = _read_numbers([event.tid for event in spans])
+        common["thread"] = self._read_threads([event.tid for event in spans], "tid")
         if role == "calls":
-            launched = [(event.args or NO_ARGS).correlation for event in spans]
-            self.calls.add(**common, correlation=np.array(launched, np.int64))
-            _count_pids(self.call_pids, spans)
+            launched = [event.args or NO_ARGS for event in spans]
+            self.calls.add(**common, correlation=self._read_args(launched, "correlation"))
+            self._count_pids(self.call_pids, spans)
         elif role == "ops":
             self.ops.add(**common)
-            _count_pids(self.op_pids, spans)
+            self._count_pids(self.op_pids, spans)
         else:
             domain = codes[MODULE_DOMAIN if role == "modules" else ""]
             self.ranges.add(**common, domain=np.full(len(spans), domain, np.int64))
 
+    def _read_args(self, args: list[Args], name: str) -> IntArray:
+        """A number of every event; what is none is counted, and not known."""
+        values = [getattr(one, name) for one in args]
+        if set(map(type, values)) == {int}:
+            return np.array(values, np.int64)  # within 62 bits, or it would not have been decoded
+        found = [UNKNOWN if value is None else read_int(value) for value in values]
+        self._count_strange(name, sum(value is None for value in found))
+        return np.array([UNKNOWN if value is None else value for value in found], np.int64)
+
+    def _read_threads(self, values: list[Number], name: str) -> IntArray:
+        """Numbers of threads and processes; "stream 7" is 7, other words become a negative number of their own."""
+        if set(map(type, values)) == {int}:
+            return np.array(values, np.int64)
+        found = [_read_thread(value) for value in values]
+        strange = sum(isinstance(value, float) and number < 0 for value, number in zip(values, found, strict=True))
+        self._count_strange(name, strange)
+        return np.array(found, np.int64)
+
+    def _count_pids(self, pids: Counter[int], spans: list[Event]) -> None:
+        numbers = self._read_threads([event.pid for event in spans], "pid")
+        if len(pids) < MAX_PIDS:  # a trace has a few
+            pids.update(numbers[numbers >= 0].tolist())
+
+    def _read_word(self, value: Number, name: str) -> str | None:
+        """A name; also one that is a number."""
+        if value is None or isinstance(value, str):
+            return value
+        self._count_strange(name, int(not isinstance(value, int)))
+        return str(value) if isinstance(value, int) else None
+
+    def _count_strange(self, name: str, count: int) -> None:
+        if count:
+            self.losses.counts[f"fields not understood: {name}"] += count
+
     def _read_times(self, spans: list[Event], read: EventPart) -> tuple[IntArray, IntArray, np.ndarray[Any, Any]]:
         """Begin and end in ns, and which of them are usable."""
-        begin_us = np.array([event.ts for event in spans], np.float64)
-        span_us = np.array([event.dur for event in spans], np.float64)
+        begin_us, begin_texts = _read_us([event.ts for event in spans])
+        span_us, _ = _read_us([event.dur for event in spans])
         good = self._count_bad("no begin, or one that cannot be", (begin_us >= 0) & (begin_us <= MAX_TIME_US), None)
         good = self._count_bad("negative duration", ~(span_us < 0), good)
         good = self._count_bad("no duration, or one that cannot be", ~(span_us < 0) & (span_us <= MAX_SPAN_US), good)
         begin_ns = _to_ns(np.where(good, begin_us, 0.0))
-        late = np.flatnonzero(good & (begin_us >= EXACT_US)) if begin_us.max() >= EXACT_US else ()
+        late = np.flatnonzero(good & (begin_us >= EXACT_US)) if np.any(begin_us >= EXACT_US) else ()
         inexact = [row for row in late if type(spans[row].ts) is float]
         if inexact:
             texts = read.read_begins()
-            for row in inexact:
-                begin_ns[row] = int((Decimal(texts[id(spans[row])].decode()) * 1000).to_integral_value())
+            begin_texts |= {int(row): texts[id(spans[row])].decode() for row in inexact}
+        for row, text in begin_texts.items():
+            if good[row]:
+                begin_ns[row] = int((Decimal(text) * 1000).to_integral_value())
         return begin_ns, begin_ns + _to_ns(np.where(good, span_us, 0.0)), good
 
     def _count_bad(self, why: str, good: Any, before: Any) -> Any:
@@ -193,33 +234,39 @@ class KinetoColumns:
 
     def _add_gpu(self, spans: list[Event], common: dict[str, IntArray]) -> None:
         args = [event.args or NO_ARGS for event in spans]
-        stream = np.array([one.stream for one in args], np.int64)
-        device = np.array([one.device for one in args], np.int64)
-        size_bytes = np.array([one.size_bytes for one in args], np.int64)
+        stream, device, size_bytes, correlation, sent, received = (
+            self._read_args(args, name)
+            for name in ("stream", "device", "size_bytes", "correlation", "in_elements", "out_elements")
+        )
         group, collective = np.full((2, len(spans)), UNKNOWN, np.int64)
         for row, one in enumerate(args):
-            if one.stream < 0:
-                stream[row] = _read_numbers([spans[row].tid])[0]
-            if one.device < 0:
-                device[row] = _read_numbers([spans[row].pid])[0]
+            if stream[row] < 0:
+                stream[row] = self._read_threads([spans[row].tid], "tid")[0]
+            if device[row] < 0:
+                device[row] = self._read_threads([spans[row].pid], "pid")[0]
             if one.group is not None:
-                group[row] = self.names[one.group]
+                group[row] = self.names[self._read_word(one.group, "group")]
             if one.collective is not None:
-                collective[row] = self.names[one.collective]
-            if one.dtype is not None:
-                size_bytes[row] = _find_message_bytes(one.dtype, max(one.in_elements, one.out_elements))
-        kind = GPU_KINDS[(spans[0].cat or "").lower()]
+                collective[row] = self.names[self._read_word(one.collective, "collective")]
+            if (dtype := self._read_word(one.dtype, "dtype")) is not None:
+                size_bytes[row] = _find_message_bytes(dtype, int(max(sent[row], received[row])))
         self.gpu.add(
-            **common, kind=np.full(len(spans), kind, np.int64), stream=stream, device=device, group=group,
-            collective=collective,
-            size_bytes=np.maximum(size_bytes, UNKNOWN),
-            correlation=np.array([one.correlation for one in args], np.int64),
+            **common, kind=np.full(len(spans), find_activity_kind(spans[0].cat or ""), np.int64), stream=stream,
+            device=device, group=group, collective=collective, size_bytes=np.maximum(size_bytes, UNKNOWN),
+            correlation=correlation,
         )  # fmt: skip
 
 
-def _count_pids(pids: Counter[int | str | None], spans: list[Event]) -> None:
-    if len(pids) < MAX_PIDS:  # a trace has a few
-        pids.update([event.pid for event in spans])
+def _read_us(values: list[Number]) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[int, str]]:
+    """Times, NaN where there is none, and the texts of those that are written as text, by their places."""
+    if set(map(type, values)) <= {int, float}:
+        return np.array(values, np.float64), {}
+    texts = {place: text for place, value in enumerate(values) if (text := find_time_text(value)) is not None}
+    numbers = [
+        float(texts[place]) if place in texts else math.nan if value is None or isinstance(value, str) else value
+        for place, value in enumerate(values)
+    ]  # fmt: skip
+    return np.array(numbers, np.float64), texts
 
 
 def _to_ns(time_us: np.ndarray[Any, np.dtype[np.float64]]) -> IntArray:
@@ -235,18 +282,8 @@ def _find_message_bytes(dtype: str, elements: int) -> int:
     return UNKNOWN if item_bytes is None or not 0 <= elements < 2**56 else elements * item_bytes
 
 
-def _read_numbers(values: Sequence[int | str | None]) -> IntArray:
-    """Numbers of threads and streams; "stream 7" is 7, other words become a negative number of their own."""
-    try:
-        return np.array(values, np.int64)
-    except (ValueError, TypeError, OverflowError):
-        return np.array([_read_number(value) for value in values], np.int64)
-
-
-def _read_number(value: int | str | None) -> int:
-    if value is None or isinstance(value, int):
-        return UNKNOWN if value is None else value
-    digits = value.lower().removeprefix("stream").strip()
-    if digits.isascii() and digits.isdigit() and len(digits) <= 18:
-        return int(digits)
-    return -2 - zlib.crc32(value.encode("utf-8", "replace"))
+def _read_thread(value: Number) -> int:
+    number = read_int(value.lower().removeprefix("stream") if isinstance(value, str) else value)
+    if number is not None:
+        return number
+    return -2 - zlib.crc32(value.encode("utf-8", "replace")) if isinstance(value, str) else UNKNOWN

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from distprof.errors import DataError
+from distprof.importers.json_numbers import Number
 from distprof.importers.json_stream import Part
 from distprof.importers.json_text import BAD_TEXT, SPACED, mend
 from distprof.trace import UNKNOWN
 
-Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+WRONG = "events dropped: fields of wrong types or beyond 64 bits"
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """What is used of an event's arguments."""
+    """What is used of an event's arguments. Numbers may be written as text: ROCm's tools do so."""
 
-    correlation: Int = UNKNOWN
-    stream: Int = UNKNOWN
-    device: Int = UNKNOWN
-    size_bytes: Int = msgspec.field(default=UNKNOWN, name="bytes")
-    in_elements: Int = msgspec.field(default=UNKNOWN, name="In msg nelems")
-    out_elements: Int = msgspec.field(default=UNKNOWN, name="Out msg nelems")
-    dtype: str | None = None
-    group: str | None = msgspec.field(default=None, name="Process Group Name")
-    collective: str | None = msgspec.field(default=None, name="Collective name")
-    reserved_bytes: Int = msgspec.field(default=UNKNOWN, name="Total Reserved")
-    device_type: Int = msgspec.field(default=UNKNOWN, name="Device Type")
+    correlation: Number = UNKNOWN
+    stream: Number = UNKNOWN
+    device: Number = UNKNOWN
+    size_bytes: Number = msgspec.field(default=UNKNOWN, name="bytes")
+    in_elements: Number = msgspec.field(default=UNKNOWN, name="In msg nelems")
+    out_elements: Number = msgspec.field(default=UNKNOWN, name="Out msg nelems")
+    dtype: Number = None
+    group: Number = msgspec.field(default=None, name="Process Group Name")
+    collective: Number = msgspec.field(default=None, name="Collective name")
+    reserved_bytes: Number = msgspec.field(default=UNKNOWN, name="Total Reserved")
+    device_type: Number = msgspec.field(default=UNKNOWN, name="Device Type")
 
 
 NO_ARGS = Args()
@@ -42,17 +44,24 @@ class Event(msgspec.Struct, gc=False):
     ph: str | None = None
     cat: str | None = None
     name: str | None = None
-    pid: Int | str | None = None
-    tid: Int | str | None = None
-    ts: Int | float | None = None
-    dur: Int | float | None = None
+    pid: Number = None
+    tid: Number = None
+    ts: Number = None
+    dur: Number = None
     args: Args | None = NO_ARGS
 
 
-class _PlainEvent(Event, gc=False):
-    """The same whose arguments are not readable."""
-
-    args: msgspec.Raw = msgspec.Raw(b"null")  # type: ignore[assignment]
+_UNREAD = msgspec.Raw()
+_RawArgs = msgspec.defstruct(
+    "_RawArgs",
+    [(name, msgspec.Raw, msgspec.field(default=_UNREAD, name=written))
+     for name, written in zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True)],
+    gc=False,
+)  # fmt: skip
+_RawEvent = msgspec.defstruct(
+    "_RawEvent", [(name, msgspec.Raw, _UNREAD) for name in Event.__struct_fields__], gc=False
+)  # fmt: skip
+"""The same field by field, for events of which one is not as it should be."""
 
 
 class _Begin(msgspec.Struct, gc=False):
@@ -64,7 +73,8 @@ class _Begin(msgspec.Struct, gc=False):
 decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
 _decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
-_decode_plain = msgspec.json.Decoder(_PlainEvent).decode
+_decode_number = msgspec.json.Decoder(Number).decode
+_decode_word = msgspec.json.Decoder(str | None).decode
 _decode_begin = msgspec.json.Decoder(_Begin).decode
 
 
@@ -140,16 +150,40 @@ class EventPart:
 
 
 def _decode_alone(raw: msgspec.Raw, losses: Losses) -> Event | None:
-    """The event, or the event without its arguments, or None where its own fields are of wrong types."""
+    """The event without what is not readable of it, or None where nothing is told by what is left."""
     try:
         return _decode_event(raw)
     except BAD_TEXT:
         pass
     try:
-        event = _decode_plain(raw)
+        parts: Any = msgspec.json.decode(raw, type=_RawEvent)
+        fields: dict[str, Any] = {
+            name: _decode_word(part) if name in ("ph", "cat", "name") else _decode_number(part)
+            for name in ("ph", "cat", "name", "ts", "dur") if bytes(part := getattr(parts, name))
+        }  # fmt: skip
     except BAD_TEXT:
-        losses.counts["events dropped: fields of wrong types or beyond 64 bits"] += 1
+        losses.counts[WRONG] += 1
         return None
-    losses.counts["events whose arguments are of wrong types: read without them"] += 1
-    event.args = NO_ARGS  # type: ignore[assignment]
-    return event
+    return Event(**fields, **_decode_each(parts, ("pid", "tid")), args=_decode_args(parts.args, losses))
+
+
+def _decode_args(raw: msgspec.Raw, losses: Losses) -> Args:
+    """The arguments that are readable."""
+    try:
+        parts = msgspec.json.decode(raw, type=_RawArgs | None) if bytes(raw) else None
+    except BAD_TEXT:
+        losses.counts["events whose arguments are no object: read without them"] += 1
+        return NO_ARGS
+    return NO_ARGS if parts is None else Args(**_decode_each(parts, Args.__struct_fields__))
+
+
+def _decode_each(parts: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """What is there; for what is not readable a number that is none, which is counted where it would have been used."""
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            if bytes(part := getattr(parts, name)):
+                found[name] = _decode_number(part)
+        except BAD_TEXT:
+            found[name] = math.nan
+    return found

@@ -10,6 +10,8 @@ from typing import Any, TypeGuard
 
 import msgspec
 
+from distprof.hardware import is_amd
+from distprof.importers.json_numbers import read_int
 from distprof.importers.limits import MAX_WORLD
 
 BY_NAME = "the file's name"
@@ -91,18 +93,29 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
 
 
 def find_device(outside: Outside, number: int) -> Device:
-    """The device of that number, or one that nothing is known of."""
-    for device in outside.devices:
-        if device.get("id") == number:
-            memory_bytes = device.get("totalGlobalMem")
-            capability = (device.get("computeMajor"), device.get("computeMinor"))
-            known = all(_is_int(value) and 0 <= value < 1000 for value in capability)
-            return Device(
-                name=_cut(device.get("name")),
-                memory_bytes=memory_bytes if _is_int(memory_bytes) and 0 < memory_bytes < MAX_MEMORY_BYTES else None,
-                compute_capability=capability if known else None,  # type: ignore[arg-type]
-            )
-    return Device()
+    """The device of that number, or one that nothing is known of; no device has a number below 0.
+
+    AMD's tools number agents, of which the host's processors are some, and the file lists devices by numbers of its
+    own: where all that it lists are alike, it is one of them; of unlike ones nobody can tell.
+    """
+    listed = [(read_int(device.get("id")), _describe_device(device)) for device in outside.devices]
+    kinds = list(dict.fromkeys(device for _, device in listed))
+    if len(kinds) == 1 and number >= 0:
+        return kinds[0]
+    if any(is_amd(device.name or "") for device in kinds):
+        return Device()
+    return next((device for known, device in listed if known == number), Device())
+
+
+def _describe_device(device: Mapping[str, Any]) -> Device:
+    memory_bytes = read_int(device.get("totalGlobalMem"))
+    major, minor = (read_int(device.get(name)) for name in ("computeMajor", "computeMinor"))
+    told = major is not None and minor is not None and 0 <= major < 1000 and 0 <= minor < 1000
+    return Device(
+        name=_cut(device.get("name")),
+        memory_bytes=memory_bytes if memory_bytes is not None and 0 < memory_bytes < MAX_MEMORY_BYTES else None,
+        compute_capability=(major, minor) if told else None,  # type: ignore[arg-type]
+    )
 
 
 def _decode_outside(text: bytes) -> _Outside:
@@ -128,8 +141,9 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 def _read_int(fields: Mapping[str, Any], name: str, least: int, most: int, notes: list[str]) -> int | None:
     value = fields.get(name)
-    if value is None or (_is_int(value) and least <= value <= most):
-        return value
+    number = read_int(value)
+    if value is None or (number is not None and least <= number <= most):
+        return number
     notes.append(f"{name} is {str(value)[:40]!r}, not a number from {least} to {most}: left out")
     return None
 

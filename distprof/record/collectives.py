@@ -37,7 +37,7 @@ class _Form(NamedTuple):
 
 
 _REDUCE, _SCATTER, _GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
-_OTHER = CollectiveKind.OTHER
+_EXCHANGE, _OTHER = CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER
 _FORMS: dict[str, _Form] = {
     "all_reduce": _Form(_REDUCE, 0, "tensor", 2),
     "all_gather": _Form(_GATHER, 0, "tensor_list", 2),
@@ -51,8 +51,8 @@ _FORMS: dict[str, _Form] = {
     "gather": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "gather_single": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "scatter": _Form(_OTHER, 0, "tensor", 3, shard=True),
-    "all_to_all": _Form(_OTHER, 1, "input_tensor_list", 2),
-    "all_to_all_single": _Form(_OTHER, 1, "input", 4),
+    "all_to_all": _Form(_EXCHANGE, 1, "input_tensor_list", 2),
+    "all_to_all_single": _Form(_EXCHANGE, 1, "input", 4),
     "barrier": _Form(_OTHER, -1, "", 0),
 }
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}

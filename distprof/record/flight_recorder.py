@@ -28,7 +28,7 @@ MIN_STEPS = 3
 """Fewer steps inside the ring say nothing."""
 _SORTS = {
     CollectiveKind.ALL_REDUCE: "reductions", CollectiveKind.REDUCE_SCATTER: "reductions",
-    CollectiveKind.ALL_GATHER: "gathers", CollectiveKind.OTHER: "others",
+    CollectiveKind.ALL_GATHER: "gathers", CollectiveKind.ALL_TO_ALL: "others", CollectiveKind.OTHER: "others",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "reduce_scatter_single": (CollectiveKind.REDUCE_SCATTER, 3, False),
     "reduce_scatter_tensor": (CollectiveKind.REDUCE_SCATTER, 3, False),
     "broadcast": (CollectiveKind.OTHER, 2, False),
-    "all_to_all_single": (CollectiveKind.OTHER, 3, False),
+    "all_to_all_single": (CollectiveKind.ALL_TO_ALL, 3, False),
 }
 """Kind, position of the group, and whether the tensor given is one rank's part of the whole."""
 _NEWER = {"all_gather_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}

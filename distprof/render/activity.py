@@ -45,7 +45,7 @@ RANGE_WORDS = (
     "Neither is a share of the other, and warm-up is in neither."
 )
 CPU_WORDS = "How long a range was open on the host, which is where this job ran."
-HOST_ONLY_WORDS = "Host times only: no device activity was traced, so nothing is known of what the device worked on."
+HOST_ONLY_WORDS = "Host times only: nothing is known of what the device worked on."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +208,10 @@ def describe_ranges(report: Report) -> list[str]:
     if all(item.gpu_ns is None for item in activity.ranges):
         on_cpu = report.device_type == "cpu" and not is_traced(report)
         lines = [CPU_WORDS if on_cpu else HOST_ONLY_WORDS]
+    if outside := [item for item in activity.ranges if item.outside_count]:
+        names = ", ".join(name_range(item, 40) for item in outside[:3]) + (", ..." if len(outside) > 3 else "")
+        count = sum(item.outside_count for item in outside)
+        lines.append(f"{count:,} ranges began between two steps or after the last one and are in no sum: {names}")
     if opened := [item for item in activity.ranges if item.open_count]:
         names = ", ".join(name_range(item, 40) for item in opened[:3]) + (", ..." if len(opened) > 3 else "")
         lines.append(f"{sum(item.open_count for item in opened):,} ranges were never closed and are in no sum: {names}")

@@ -150,7 +150,7 @@ def _is_told(label: str, report: Report) -> bool:
     told = {
         "step time": head.step_mean_ns is not None, "throughput": head.tokens_per_s is not None,
         "arithmetic": head.achieved_flops_per_s is not None, "MFU, HFU": head.mfu_ratio is not None,
-        "exposed comm.": head.exposed_ratio is not None and report.world_size > 1,
+        "exposed comm.": (head.exposed_ratio is not None or bool(report.phases)) and report.world_size > 1,
         "busiest rank": head.busiest is not None,
     }  # fmt: skip
     return not is_traced(report) or told.get(label, True)

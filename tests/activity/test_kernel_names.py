@@ -7,15 +7,23 @@ from collections import Counter
 
 import pytest
 
-from distprof.activity.kernel_names import classify_collective, classify_kernel, find_precision
+from distprof.activity.kernel_names import (
+    classify_collective,
+    classify_kernel,
+    find_precision,
+    multiplies_on_matrix_cores,
+    names_operation,
+    runs_on_amd,
+)
 from distprof.rank_activity import Category
 from distprof.run import CollectiveKind
 from tests.activity.real_traces import FILES, find_shared, read_events
 
-REDUCE, SCATTER, GATHER, OTHER = (
+REDUCE, SCATTER, GATHER, EXCHANGE, OTHER = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_GATHER,
+    CollectiveKind.ALL_TO_ALL,
     CollectiveKind.OTHER,
 )
 COLLECTIVES = {
@@ -37,7 +45,7 @@ COLLECTIVES = {
     "nccl:all_reduce": REDUCE,
     "nccl:_all_gather_base": GATHER,
     "nccl:_reduce_scatter_base": SCATTER,
-    "nccl:all_to_all": OTHER,
+    "nccl:all_to_all": EXCHANGE,
     "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)": REDUCE,
     "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)": REDUCE,
     "void c10d::symmetric_memory::two_shot_all_reduce_kernel_inplace<float, 16, 8>(float**, unsigned long)": REDUCE,
@@ -45,17 +53,59 @@ COLLECTIVES = {
     "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<half, 8>()": REDUCE,
     "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)": SCATTER,
     "nvshmemi_barrier_on_stream_kernel_threadgroup(int)": OTHER,
-    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)": OTHER,
-    "void deep_ep::internode_ll::combine<true, 7168, 9, 2>(void*, void*)": OTHER,
-    "void oneccl_all_to_all_kernel<float>(float*)": OTHER,
+    "void barrier_on_stream_kernel_threadgroup<(threadgroup_t)1>(int, int)": OTHER,
+    "void nvshmemi_signal_wait_until_on_stream_kernel(unsigned long*, int, unsigned long)": OTHER,
+    "void fcollect_on_stream_kernel<float, (threadgroup_t)2>(int, float*, float const*, unsigned long)": GATHER,
+    "void alltoall_on_stream_kernel<float, (threadgroup_t)2>(int, float*, float const*, unsigned long)": EXCHANGE,
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)": EXCHANGE,
+    "void deep_ep::internode_ll::combine<true, 7168, 9, 2>(void*, void*)": EXCHANGE,
+    "void deep_ep::internode_ll::clean_low_latency_buffer<256>(int*, int)": OTHER,
+    "void deep_ep::intranode::barrier<8>(int**, int)": OTHER,
+    "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*)": OTHER,
+    "void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*, float*, bool const*)": EXCHANGE,
+    "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*, long*, float*)": EXCHANGE,
+    "void dpsk::ep::internode::notify_dispatch<false, 8>(int const*, long*, int, int const*)": EXCHANGE,
+    "void dpsk::ep::internode::cached_notify<false>(int, int, int, int, int*, int, int, int const*)": OTHER,
+    "void dpsk::ep::cuda::get_dispatch_layout<256, 32, 8>(long const*, int*, int*, int*, bool*)": OTHER,
+    "void mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>(EpDispatchCombineArgs<__hip_bfloat16>)": EXCHANGE,
+    "void EpCombineInterNodeKernel<float>(mori::moe::EpDispatchCombineArgs<float>)": EXCHANGE,
+    "void a2a_dispatch_send_kernel<16, 8, NotFixed, NotFixed, NotFixed>(unsigned long)": EXCHANGE,
+    "void tensorrt_llm::kernels::moe_alltoall::moeA2ADispatchKernel<8>(int const*)": EXCHANGE,
+    "void tensorrt_llm::kernels::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>()": EXCHANGE,
+    "void c10d::nvshmem_extension::exchangeSplitAndOffset(long*, int, int)": EXCHANGE,
+    "exchangeSplitAndOffset_2d(long*, long*, int, int, unsigned long, bool)": EXCHANGE,
+    "allToAllV(void*, void*, long*, unsigned long, int, int)": EXCHANGE,
+    "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)": OTHER,
+    "c10d::symmetric_memory::put_signal_kernel(unsigned int**, int, int, int, int, unsigned long)": OTHER,
+    "void c10d::symmetric_memory::multimem_one_shot_all_reduce_kernel<float, 16, 8>(float*, float*)": REDUCE,
+    "void c10d::symmetric_memory::multimem_all_gather_kernel<16>(char*, char*)": GATHER,
+    "void vllm::cross_device_reduce_1stage<__half, 2>(vllm::RankData*, vllm::RankSignals)": REDUCE,
+    "void sglang::cross_device_reduce_1stage<__nv_bfloat16, 4>(sglang::RankData*)": REDUCE,
+    "void aiter::cross_device_reduce_2stage<__hip_bfloat16, 8>(aiter::RankData*)": REDUCE,
+    "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half, 8>, true>, __half>": REDUCE,
+    "void tensorrt_llm::kernels::twoShotAllReduceKernel<half, 8, true, false>(AllReduceParams)": REDUCE,
+    "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)2, __nv_bfloat16, true>()": REDUCE,
+    "void flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<__nv_bfloat16, 256>(AllReduceFusionParams)": REDUCE,
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_twoshot_sync<(Pattern)1, half, 8>()": REDUCE,
+    "void transformer_engine::userbuffers_fp16_sum_inplace_gpu_mc<4>(int, int, int)": OTHER,
+    "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop_fp8": OTHER,
+    "void mscclpp::executionKernel<__half, mscclpp::LL16Packet>(int, mscclpp::DeviceExecutionPlan*)": OTHER,
+    "pcclKernel_twoShotAllReduceKernel": REDUCE,
+    "hcom_allReduce__432_0_1": REDUCE,
+    "void oneccl_all_to_all_kernel<float>(float*)": EXCHANGE,
 }
 NOT_COLLECTIVES = (
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, AllReduceFunctor>>(ReduceOp)",
     "triton_poi_fused_all_gather_into_tensor_wait_tensor_0",
     "void fsdp::all_gather_copy_in_kernel<float>(float*)",
     "void block_all_reduce_sum_f32_kernel<256>(float*, float*, int)",
-    "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*)",
     "gemm_all_reduce_fused_kernel",
+    "void deep_gemm::fp8_gemm_kernel<7168u, 2112u>(float*)",
+    "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::KernelParams<half, half, 4, true>>()",
+    "void cuda::reduce_fused_impl<__nv_bfloat16, false, false>(int4 const*, float const*)",
+    "void success_kernel<float>(float*)",
+    "void steps::dispatch_rows<float>(float*)",
+    "void blockAllReduceKernel<float>(float*)",
     "void at::native::vectorized_elementwise_kernel<4, ncclFunctor>(int)",
     "ampere_sgemm_128x64_tn",
     "",
@@ -95,6 +145,18 @@ PRODUCTS = {
     "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<tuple<>, cutlass::bfloat16_t, float": "bf16",
     "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32_MI16x16x16x1": "bf16",
     "void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<float, ck::bhalf_t>>()": "bf16",
+    "void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<64, unsigned short, unsigned short, float>>()": "bf16",
+    "void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<64, signed char, signed char, int>>()": "int8",
+    "_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS_47GridwiseGemm_bk0mk1_bk0nk1_mn_xdlops_"
+    "bwd_weightILi64EttftLNS_25InMemoryDataOperationEnumE1ENS_16TensorDescriptorINS_5TupleIJNS_5EmbedINS6_IJiiEEES8_": (
+        "bf16"
+    ),
+    "_ZN2ck27kernel_gemm_xdl_cshuffle_v3INS_28GridwiseGemm_xdl_cshuffle_v3INS_13tensor_layout4gemm8RowMajorENS3_11Column"
+    "MajorES4_DF16_DF16_fDF16_DF16_NS_16tensor_operation12element_wise11PassThroughES8_S8_": "fp16",
+    "_ZN2ck27kernel_gemm_xdl_cshuffle_v3INS_28GridwiseGemm_xdl_cshuffle_v3INS_13tensor_layout4gemm8RowMajorES4_S4_ffffS8"
+    "_": "fp32",
+    "_ZN2ck15kernel_gemm_xdlINS_12GridwiseGemmILi256EaaiaS8_EEEvv": "int8",
+    "_ZN7cutlass6KernelI52cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_tn_8EEvNT_6ParamsE": "bf16",
     "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT": "fp16",
     "volta_h884gemm_64x64_ldg8_nn": "fp16",
     "volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn": "fp16",
@@ -113,6 +175,8 @@ PRODUCTS = {
     "cutlass_80_tensorop_d884gemm_64x64_16x3_nn_align1": "fp64",
     # where the name does not tell
     "nvjet_sss_128x128_64x4_1x2_h_bz_NTT": None,
+    "_ZN2ck16tensor_operation6device11kernel_gemmINS_7SomeS8_IS8_S8_S_": None,
+    "_ZN4mine11gemm_kernelIttftS8_EEvv": None,
     "Cijk_Alik_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT256x128x32": None,
     "cutlass_80_tensorop_s1688f32gemm_64x64_16x4_nn_align4": None,
     "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, float": None,
@@ -197,10 +261,39 @@ def test_other_kernels(category: Category, name: str) -> None:
     assert find_precision(name) is None
 
 
+AMD = {
+    "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_ISA90a_IU1": (True, True),
+    "Cijk_Ailk_Bljk_BBS_BH_MT32x32x64_MI16x16x16x1_SN_1LDSB0": (True, True),
+    "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_1LDSB0_APM1_ISA000": (True, False),
+    "_ZN2ck27kernel_gemm_xdl_cshuffle_v3INS_28GridwiseGemm_xdl_cshuffle_v3": (True, True),
+    "_ZN2ck14kernel_gemm_dlINS_12GridwiseGemm": (True, False),
+    "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8": (True, True),
+    "mfma_moe2_afp4_wfp4_bf16_cshuffle_t64x128x256_vs": (True, True),
+    "ampere_sgemm_128x64_tn": (False, False),
+    "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT": (False, False),
+}
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_matrix_instructions_of_amd(name: str) -> None:
+    assert (runs_on_amd(name), multiplies_on_matrix_cores(name)) == AMD[name]
+
+
+def test_annotations_that_name_an_operation() -> None:
+    told = ("nccl:all_to_all", "gloo:all_reduce", "c10d::alltoall_base_", "_c10d_functional::all_reduce", "rccl:send")
+    assert all(map(names_operation, told))
+    untold = ("record_param_comms", "## all_reduce ##", "nccl", "ProfilerStep#1", "aten::mm", "my nccl:all_reduce", "")
+    assert not any(map(names_operation, untold))
+
+
 def test_hostile_names_end_soon() -> None:
-    for name in ("nccl_AllReduce" + "x" * 1_000_000, "<" * 1_000_000, "gemv" * 250_000, "std::enable_if" * 70_000):
+    whole = ("nccl_AllReduce" + "x" * 1_000_000, "<" * 1_000_000, "gemv" * 250_000, "std::enable_if" * 70_000)
+    for name in (*whole, "_Z" + "9" * 1_000_000, "_Zgemm" + "t" * 1_000_000, "_ZgemmS" + "8" * 1_000_000):
         classify_kernel(name)
         find_precision(name)
+        runs_on_amd(name)
+        multiplies_on_matrix_cores(name)
+        names_operation(name)
     assert classify_collective("NCCLKERNEL_ALLREDUCE\x1b[31m</script>") is REDUCE
 
 

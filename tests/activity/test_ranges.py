@@ -83,16 +83,17 @@ def test_what_ranges_of_one_name_hold_on_two_threads_counts_once() -> None:
     assert [cells[4:6] for cells in project([trace]).rows] == [(110, 2), (10, 1), (1, 1)]
 
 
-def test_what_begins_outside_of_the_window_is_warmup() -> None:
+def test_what_begins_before_the_window_is_warmup_and_what_begins_after_it_is_outside() -> None:
     made = MadeTrace()
-    for begin_ns, long_ns in ((0, 1000), (2000, 10), (3000, 20), (4000, 40)):
+    for begin_ns, long_ns in ((0, 1000), (2000, 10), (3000, 20), (4000, 40), (5500, 7)):
         made.range("layer", begin_ns, begin_ns + long_ns)
         made.launch("matmul", begin_ns + 1, begin_ns + 5, begin_ns + 5 + long_ns)
-    (layer,) = total_ranges(made.build(), window=[(3000, 4000), (2000, 3000)])
+    (layer,) = total_ranges(made.build(), window=[(3000, 4000), (2000, 3000), (5000, 5500)])
     assert (layer.count, layer.host_ns, layer.gpu_ns, layer.activities) == (2, 30, 30, 2)
-    assert (layer.warmup_count, layer.warmup_host_ns) == (2, 1040)
+    assert (layer.warmup_count, layer.warmup_host_ns) == (1, 1000)
+    assert layer.outside_count == 2  # one between two steps, one behind the last
     (layer,) = total_ranges(made.build(), window=np.empty((0, 2), dtype=np.int64))
-    assert (layer.count, layer.warmup_count, layer.gpu_ns) == (0, 4, 0)
+    assert (layer.count, layer.warmup_count, layer.gpu_ns, layer.outside_count) == (0, 5, 0, 0)
 
 
 def test_host_time_is_not_device_time() -> None:

@@ -93,8 +93,6 @@ def test_fp32_matmul_is_silent_below_a_twentieth_and_without_tensor_cores() -> N
         ("Tesla V100-SXM2-32GB", (7, 0), "volta_sgemm_128x64_tn", False, "Tesla V100-SXM2-32GB"),
         ("Unheard Of", (9, 0), "sgemm", True, "compute capability 9.0"),
         ("Unheard Of", (7, 5), "sgemm", False, "compute capability 7.5"),
-        ("AMD Instinct Unheard Of", (9, 4), "sgemm", False, "compute capability 9.4"),
-        ("AMD Instinct MI300X", None, "Cijk_Alik_Bljk_SB_MT128", True, "AMD Instinct MI300X"),
         (None, None, "ampere_sgemm_128x64_tn", True, "it runs ampere_sgemm_128x64_tn"),
         (None, None, "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nt_align1>(T1::Params)", True, "it runs"),
         (None, None, "volta_sgemm_128x64_tn", False, "it runs volta_sgemm_128x64_tn"),
@@ -107,6 +105,38 @@ def test_fp32_matmul_knows_tensor_cores_by_name_capability_or_kernel(
     finding = find(check_fp32_matmul, rank)
     assert ("set_float32_matmul_precision" in finding.remedy) == tf32
     assert next(value for what, value, _ in show_evidence(finding) if what == "tensor cores").startswith(source)
+
+
+MFMA = "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1_ISA90a_IU1"
+VALU = "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_1LDSB0_APM1_ISA906"
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "kernel", "use", "source"),
+    [
+        ("AMD Radeon Graphics", (9, 0), MFMA, "use the matrix cores at the rate of fp32", "it runs Cijk_Alik_Bljk_SB"),
+        (None, None, MFMA, "use the matrix cores at the rate of fp32", "it runs Cijk_Alik_Bljk_SB"),
+        ("AMD Instinct MI300X", (9, 4), MFMA, "use the matrix cores at the rate of fp32", "AMD Instinct MI300X"),
+        ("AMD Instinct MI300X", (9, 4), VALU, "leave the matrix cores idle", "AMD Instinct MI300X"),
+    ],
+)
+def test_fp32_matmul_speaks_of_matrix_cores_on_amd(
+    device: str | None, capability: tuple[int, int] | None, kernel: str, use: str, source: str
+) -> None:
+    rank = make_fp32(0.8, name=kernel, device_name=device, compute_capability=capability)
+    finding = find(check_fp32_matmul, rank)
+    assert finding.title == f"80.0 % of GPU time is single-precision (fp32) matrix products, which {use}"
+    assert next(value for what, value, _ in show_evidence(finding) if what == "matrix cores").startswith(source)
+    text = f"{finding.title} {finding.remedy} {finding.consequence} {show_evidence(finding)}"
+    assert not any(word in text for word in ("tensor cores", "compute capability", "set_float32", "TF32", "NVIDIA"))
+    assert "bf16" in finding.remedy
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (9, 4), None])
+def test_fp32_matmul_does_not_guess_what_an_amd_device_has(capability: tuple[int, int] | None) -> None:
+    """An architecture's number is no capability: the MI50, which has no matrix cores, is a 9.0 as the MI250 is."""
+    strange = make_fp32(0.8, name=VALU, device_name="AMD Unheard Of", compute_capability=capability)
+    assert find_why(check_fp32_matmul, strange) == "the trace does not tell what kind of device it is"
 
 
 def test_fp32_matmul_says_when_it_cannot_tell() -> None:

@@ -267,7 +267,8 @@ def test_missing_and_absurd_ranks(tmp_path: Path) -> None:
     assert read("rank0_of_rank8.json") == (None, None, "not in the file", 0)
     assert read(rank=8, world_size=8) == (None, 8, "not in the file", 1)
     assert read(rank=-1, world_size=8) == (None, 8, "not in the file", 1)
-    assert read(rank="3", world_size=0) == (None, None, "not in the file", 2)
+    assert read(rank="3", world_size=0) == (3, None, "distributedInfo", 1)
+    assert read(rank="third", world_size=0) == (None, None, "not in the file", 2)
     assert read(rank=True, world_size=1e300) == (None, None, "not in the file", 2)
     assert read(rank=10**30) == (None, None, "not in the file", 1)
 

@@ -97,7 +97,9 @@ NO_SPAN = "no duration, or one that cannot be"
         ({"ph": "X", "cat": "kernel", "ts": 1, "dur": 1}, "no name"),
         (make_op(None, 5, 1), "no name"),  # type: ignore[arg-type]
         (make_op(7, 5, 1), WRONG),  # type: ignore[arg-type]
-        (make_op("a", "5", 1), WRONG),
+        (make_op("a", "5 o'clock", 1), NO_BEGIN),
+        (make_op("a", "1e5", 1), NO_BEGIN),
+        (make_op("a", 5, "NaN"), NO_SPAN),
         (make_op("a", 2**63, 1), WRONG),
         (make_op("a", 10**400, 1), WRONG),
         (make_op("a", True, 1), WRONG),
@@ -124,10 +126,14 @@ def test_what_is_no_json_is_mended_and_said(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_cost_the_arguments_only(tmp_path: Path) -> None:
-    events = [*make_sound(), make_kernel("late", 140, 1, "9"), make_op("a", 3, 4), {**make_op("b", 3, 4), "args": [1]}]  # type: ignore[arg-type]
+    late = make_kernel("late", 140, 1, [9])  # type: ignore[arg-type]
+    events = [*make_sound(), late, make_op("a", 3, 4), {**make_op("b", 3, 4), "args": [1]}]
     trace = read_kineto(write_kineto(tmp_path / "t.json", events))
-    assert trace.gpu.call.tolist() == [0, -1] and len(trace.ops.name) == 3
-    assert trace.head.notes == ("2 events whose arguments are of wrong types: read without them",)
+    assert trace.gpu.call.tolist() == [0, -1] and trace.gpu.stream.tolist() == [7, 7] and len(trace.ops.name) == 3
+    assert trace.head.notes == (
+        "1 events whose arguments are no object: read without them",
+        "1 fields not understood: correlation",
+    )
 
 
 def test_begin_and_end_events_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.ranks import call_on_ranks
 
 FORWARD = PHASE_CODE[Phase.FORWARD]
 REDUCE, SCATTER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
-GATHER, OTHER = CollectiveKind.ALL_GATHER, CollectiveKind.OTHER
+GATHER, EXCHANGE, OTHER = CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER
 
 
 def record_step(recorder: Recorder, work: Callable[[], Any]) -> tuple[StepRecord, list[SeenCollective]]:
@@ -121,7 +121,7 @@ def see_blocking_ones(recorder: Recorder) -> None:
 
     record, seen = record_step(recorder, work)
     scatters = [SCATTER, SCATTER][not scatters_lists :]
-    kinds = [REDUCE, GATHER, GATHER, *scatters, OTHER, OTHER, OTHER, OTHER, OTHER, OTHER, REDUCE]
+    kinds = [REDUCE, GATHER, GATHER, *scatters, OTHER, OTHER, OTHER, OTHER, EXCHANGE, OTHER, REDUCE]
     assert [KINDS[item.kind] for item in seen] == kinds
     sizes = [16, 32, 32, *(32 for _ in scatters), 16, 16, 32, 32, 32, 0, 16]
     assert [item.size_bytes for item in seen] == sizes

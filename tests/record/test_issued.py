@@ -43,7 +43,7 @@ def test_a_bucket_is_exposed_from_the_last_one_to_the_end_of_backward() -> None:
         SeenCollective(0, 0, BACKWARD, 100, 1_010, 1_046, 0), SeenCollective(0, 1, BACKWARD, 50, 1_040, None, 8),
     ]  # fmt: skip
     assert recorder.groups[group] == ("mine", (0, 2))
-    assert record.exposed_host_ns == [8, 0, 0, 0] and record.exposed_device_ns == [4, 0, 0, 0]
+    assert record.exposed_host_ns == [8, 0, 0, 0, 0] and record.exposed_device_ns == [4, 0, 0, 0, 0]
     assert record.wait_host_ns == record.wait_device_ns == [0] * len(OWN_PHASES)
 
 
@@ -123,8 +123,8 @@ def test_what_the_host_cannot_see_is_not_known_and_what_is_left_out_is_not_zero(
     recorder.end_step()
     record, seen = take_one(recorder)
     assert [item.exposed_ns for item in seen] == [None, None, 2]
-    assert record.exposed_host_ns == [None, 0, None, 2]
-    assert record.exposed_device_ns == [3, 0, None, 1]
+    assert record.exposed_host_ns == [None, 0, None, 0, 2]
+    assert record.exposed_device_ns == [3, 0, None, 0, 1]
     assert [KINDS[item.kind] for item in seen] == [REDUCE, GATHER, CollectiveKind.OTHER]
     assert ["on the device" in note or "asynchronous" in note for note in name_unseen([record])] == [True, True]
 

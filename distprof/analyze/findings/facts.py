@@ -13,11 +13,23 @@ Result = Finding | NotChecked | None
 """What a rule says: something, that it lacks its data, or nothing."""
 
 NO_DEVICE = "no device activity was traced"
+NO_CALLS = "no calls of the device's API were traced"
 NO_STEPS = "no steps are known, so nobody can tell what lies inside them"
 MAX_RANK_LINES = 3
 """Ranks that get a line of evidence of their own."""
 MAX_NAMED = 60
 """Characters of a list of ranks."""
+
+
+def say_untraced(run: Run, what: str) -> str:
+    """``what``, which says that something was not traced; where there are events that nobody understands, just that."""
+    strange = find_strange(run)
+    return what if strange is None else f"{what.replace('traced', 'understood')} (the coverage says what there is)"
+
+
+def find_strange(run: Run) -> str | None:
+    """Events in the traces that nobody understands, counted; of several ranks those of the first that has any."""
+    return next((item.head.not_understood for item in run.activity if item.head.not_understood), None)
 
 
 def list_on_device(run: Run) -> list[RankActivity]:

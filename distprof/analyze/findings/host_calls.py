@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.findings.facts import (
+    NO_CALLS,
     NO_DEVICE,
     NO_STEPS,
     Result,
@@ -124,7 +125,7 @@ def check_sync_in_step(run: Run) -> Result:
     """Calls inside the steps in which the host waits for the device, by rank."""
     rule = "sync_in_step"
     if all(item.calls_ns is None for item in run.activity):
-        return NotChecked(rule=rule, why="no calls of the device's API were traced")
+        return NotChecked(rule=rule, why=NO_CALLS)
     steps_ns = {item.rank: ns for item in run.activity if item.num_steps and (ns := sum_steps_ns(run, item))}
     items = [item for item in run.activity if item.rank in steps_ns and item.calls_ns is not None]
     if not items:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from distprof.activity.kernel_names import multiplies_on_matrix_cores, runs_on_amd
 from distprof.activity_report import Figure, Finding, NotChecked
 from distprof.analyze.findings.facts import (
     NO_DEVICE,
@@ -21,7 +22,7 @@ from distprof.analyze.findings.facts import (
     sum_kernels,
 )
 from distprof.analyze.findings.wording import say_name, say_share, say_time, strip_kernel_name
-from distprof.hardware import find_peak
+from distprof.hardware import find_peak, is_amd
 from distprof.rank_activity import Category, RankActivity
 from distprof.run import Run
 
@@ -108,13 +109,19 @@ def _name_longest(item: RankActivity, category: Category, precision: str | None 
 class _Cores:
     """What a device multiplies with."""
 
-    tensor_cores: bool
+    there: bool
     tf32: bool
     source: str
+    amd: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the vendor calls them."""
+        return "matrix cores" if self.amd else "tensor cores"
 
 
 def check_fp32_matmul(run: Run) -> Result:
-    """Share of fp32 matrix products in the GPU time of devices that have tensor cores."""
+    """Share of fp32 matrix products in the GPU time of devices that have tensor cores, or matrix cores."""
     rule = "fp32_matmul"
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
@@ -131,7 +138,7 @@ def check_fp32_matmul(run: Run) -> Result:
         return NotChecked(rule=rule, why="the trace does not tell what kind of device it is")
     fired = {
         rank: share for rank, share in shares.items()
-        if share >= WORTH_RATIO and (found := cores[rank]) is not None and found.tensor_cores
+        if share >= WORTH_RATIO and (found := cores[rank]) is not None and found.there
     }  # fmt: skip
     if not fired:
         return None
@@ -140,8 +147,8 @@ def check_fp32_matmul(run: Run) -> Result:
     assert item.device is not None and found is not None
     return Finding(
         rule=rule,
-        title=f"{say_share(fired[item.rank])} of GPU time is single-precision (fp32) matrix products, which leave the "
-        f"tensor cores idle{say_ranks(fired, shares)}",
+        title=f"{say_share(fired[item.rank])} of GPU time is single-precision (fp32) matrix products, which "
+        f"{_say_use(item, found)}{say_ranks(fired, shares)}",
         share_ratio=min(1.0, divide(_sum_precision(item, "fp32"), item.device.span_ns)),
         evidence=(
             *list_figures("fp32 matrix products, of GPU time", fired, say_share),
@@ -150,14 +157,35 @@ def check_fp32_matmul(run: Run) -> Result:
                 value=_name_longest(item, _longest_category(item), "fp32"),
                 where=f"rank {item.rank}",
             ),
-            Figure(what="tensor cores", value=found.source, where=name_some(fired)),
+            Figure(what=found.name, value=found.source, where=name_some(fired)),
         ),
         consequence=_say_ceiling(item, fired[item.rank], tf32=found.tf32),
-        remedy="torch.set_float32_matmul_precision('high') multiplies in TF32 (fewer digits in the products, the same "
-        "range); autocast to bf16 halves the memory traffic too. Check the loss curve after either."
-        if found.tf32
-        else "Autocast to fp16 with a gradient scaler, or to bf16 where the device has it; TF32 needs an NVIDIA device "
-        "of compute capability 8.0. Check the loss curve.",
+        remedy=_say_remedy(found),
+    )
+
+
+def _say_use(item: RankActivity, cores: _Cores) -> str:
+    """What fp32 products do with the cores. NVIDIA's have no full fp32; AMD's have, at a lower rate."""
+    kernels = [kernel for kernel in item.kernels if kernel.precision == "fp32"]
+    if cores.amd and all(multiplies_on_matrix_cores(kernel.name) for kernel in kernels):
+        return f"use the {cores.name} at the rate of fp32"
+    return f"leave the {cores.name} idle"
+
+
+def _say_remedy(cores: _Cores) -> str:
+    if cores.amd:
+        return (
+            "Autocast to bf16, or to fp16 with a gradient scaler: the matrix cores multiply either several times as "
+            "fast as fp32, and it halves the memory traffic. Check the loss curve."
+        )
+    if cores.tf32:
+        return (
+            "torch.set_float32_matmul_precision('high') multiplies in TF32 (fewer digits in the products, the same "
+            "range); autocast to bf16 halves the memory traffic too. Check the loss curve after either."
+        )
+    return (
+        "Autocast to fp16 with a gradient scaler, or to bf16 where the device has it; TF32 needs an NVIDIA device of "
+        "compute capability 8.0. Check the loss curve."
     )
 
 
@@ -191,22 +219,30 @@ def _say_ceiling(item: RankActivity, share_ratio: float, *, tf32: bool) -> str:
 
 
 def _find_cores(item: RankActivity) -> _Cores | None:
-    """Whether a device has tensor cores: by name, else capability, else the kernels that it ran. None: unknown."""
+    """Whether a device has tensor cores: by name, else capability, else the kernels that it ran. None: unknown.
+
+    AMD's devices have matrix cores instead, and their capability is the architecture's number, which devices with and
+    without share: it tells nothing here.
+    """
     head, name = item.head, item.head.device_name or ""
+    amd = is_amd(name) or any(runs_on_amd(kernel.name) for kernel in item.kernels)
     if _WITHOUT_TENSOR_CORES.search(name):
-        return _Cores(tensor_cores=False, tf32=False, source=name)
+        return _Cores(there=False, tf32=False, source=name)
     peaks = {precision: find_peak(name, precision).flops_per_s for precision in ("fp32", "tf32", "fp16")}
     if peaks["fp32"] is not None:
         fast = peaks["fp16"] is not None and peaks["fp16"] > peaks["fp32"]
-        return _Cores(tensor_cores=fast, tf32=peaks["tf32"] is not None, source=say_name(name))
+        return _Cores(there=fast, tf32=peaks["tf32"] is not None and not amd, source=say_name(name), amd=amd)
+    if amd:
+        kernel = next((kernel.name for kernel in item.kernels if multiplies_on_matrix_cores(kernel.name)), None)
+        source = f"it runs {say_name(kernel or '')}"
+        return None if kernel is None else _Cores(there=True, tf32=False, source=source, amd=True)
     if (capability := head.compute_capability) is not None:
         source = f"compute capability {capability[0]}.{capability[1]}"
-        amd = "AMD" in name or "Instinct" in name
-        return _Cores(tensor_cores=capability >= (7, 0), tf32=capability >= (8, 0) and not amd, source=source)
+        return _Cores(there=capability >= (7, 0), tf32=capability >= (8, 0), source=source)
     found = max((_read_architecture(kernel.name) for kernel in item.kernels), default=((0, 0), ""))
     if found[0] < (7, 0):
         return None
-    return _Cores(tensor_cores=True, tf32=found[0] >= (8, 0), source=f"it runs {say_name(found[1])}")
+    return _Cores(there=True, tf32=found[0] >= (8, 0), source=f"it runs {say_name(found[1])}")
 
 
 def _read_architecture(kernel: str) -> tuple[tuple[int, int], str]:

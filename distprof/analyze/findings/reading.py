@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.findings.facts import NO_DEVICE, NO_STEPS, Result, divide, name_some
+from distprof.analyze.findings.facts import NO_DEVICE, NO_STEPS, Result, divide, name_some, say_untraced
 from distprof.analyze.findings.wording import say_count, say_factor, say_name, say_share, say_time
 from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
 from distprof.rank_activity import RankActivity
@@ -148,7 +148,7 @@ def _say_host_only(run: Run, ranges: list[_Merged]) -> Finding:
     largest = sorted(ranges, key=lambda part: -part.host_ns)[:MAX_SHOWN]
     return Finding(
         rule="host_is_not_gpu",
-        title=f"The times and shares of all {len(ranges):,} ranges are host times only: no device activity was traced",
+        title=f"The times and shares of all {len(ranges):,} ranges are host times only: {say_untraced(run, NO_DEVICE)}",
         share_ratio=1.0,
         evidence=tuple(
             Figure(

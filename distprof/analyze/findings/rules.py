@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distprof.activity.kernels import SMALL_NS
 from distprof.activity_report import Finding, NotChecked
 from distprof.analyze.findings import host_calls, idle, memory, products, reading, siblings, small_kernels
-from distprof.analyze.findings.facts import Result
+from distprof.analyze.findings.facts import NO_CALLS, NO_DEVICE, Result, say_untraced
 from distprof.analyze.findings.wording import say_time
 from distprof.run import Run
 
@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="fp32_matmul",
-        looks_at="fp32 matrix products on devices with tensor cores, of GPU time",
+        looks_at="fp32 matrix products on devices with tensor or matrix cores, of GPU time",
         threshold=f"{_percent(products.WORTH_RATIO)}: with less there is nothing to gain",
         needs="kernels whose names tell the precision; the device's name or capability, or kernels made for it",
         check=products.check_fp32_matmul,
@@ -141,7 +141,8 @@ def find_findings(run: Run) -> tuple[tuple[Finding, ...], tuple[NotChecked, ...]
         if isinstance(result, Finding):
             found.append((not rule.costs_time, -result.share_ratio, place, result))
         elif result is not None:
-            lacking.append(result)
+            said = result.why in (NO_DEVICE, NO_CALLS)
+            lacking.append(replace(result, why=say_untraced(run, result.why)) if said else result)
     return tuple(item[-1] for item in sorted(found, key=lambda item: item[:-1])), tuple(lacking)
 
 
