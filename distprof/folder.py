@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,12 @@ def read_meta(folder: Path) -> RunMeta:
     if not 1 <= meta.world_size <= 1_000_000:
         raise DataError(f"{path}: world_size={meta.world_size} cannot be")
     return meta
+
+
+def add_note(folder: Path, note: str) -> None:
+    """Adds to the notes of ``run.json`` what became known of the job at its end."""
+    meta = read_meta(folder)
+    write_meta(folder, replace(meta, notes=(*meta.notes, note)))
 
 
 def read_run(folder: Path) -> Run:

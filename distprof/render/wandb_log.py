@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import netrc
 import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +20,6 @@ from distprof.render.wandb_scalars import METRICS, make_points, make_summary, ma
 from distprof.report import Report
 from distprof.run import FloatArray, RunMeta
 
-FINISH_TIMEOUT_S = 30.0
-"""How long the end of a job waits for an upload."""
 PUBLIC_SERVER = "https://api.wandb.ai"
 
 
@@ -50,6 +47,10 @@ class WandbLogger:
         """Takes an open run; see `start`."""
         self._run, self._meta, self._peaks, self._say = run, meta, peaks, say
         self._failed = False
+        self.got_steps = 0
+        """Steps that its service has answered for."""
+        self.concluded = self.closed = False
+        """Whether it has the table and the summary; whether the run is closed, and uploaded where it is online."""
 
     @classmethod
     def start(
@@ -96,20 +97,29 @@ class WandbLogger:
         return cls(run, meta=meta, peaks=peaks, say=say)
 
     def log_rows(self, rows: FloatArray) -> None:
-        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; fast ones as one point."""
+        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; fast ones as one point.
+
+        Waits until wandb's service has answered.
+        """
         if not self._failed:
-            self._attempt(lambda: [self._run.log(point) for point in make_points(rows, self._meta, self._peaks)])
+            self._attempt(lambda: self._log(rows))
 
     def finish(self, report: Report) -> None:
-        """Logs the table and the summary and closes the run, waiting at most `FINISH_TIMEOUT_S`."""
+        """Logs the table and the summary and closes the run; waits for an upload, however long."""
         if not self._failed:
             self._attempt(lambda: self._conclude(report))
-        closing = threading.Thread(target=lambda: self._attempt(self._close), daemon=True, name="distprof-wandb")
-        closing.start()
-        closing.join(FINISH_TIMEOUT_S)
-        if closing.is_alive():
-            folder = Path(self._run.dir).parent
-            self._say(f"wandb: the upload is not done after {FINISH_TIMEOUT_S:.0f} s; later: wandb sync {folder}")
+        self._attempt(self._close)
+
+    @property
+    def folder(self) -> Path:
+        """Where wandb keeps the run."""
+        return Path(self._run.dir).parent
+
+    def _log(self, rows: FloatArray) -> None:
+        for point in make_points(rows, self._meta, self._peaks):
+            self._run.log(point)
+        self._run.status()  # an answer of the service: what is merely sent, a service that stands still never reads
+        self.got_steps += rows.shape[1]
 
     def _conclude(self, report: Report) -> None:
         import wandb
@@ -117,12 +127,15 @@ class WandbLogger:
         columns, rows = make_table(report)
         self._run.log({"ranks_by_phase": wandb.Table(columns=[*columns], data=rows)})
         self._run.summary.update(make_summary(report))
+        self._run.status()
+        self.concluded = True
 
     def _close(self) -> None:
         import wandb
 
         self._run.finish()
         wandb.teardown()  # its service writes the end of the file when it leaves, not when the run is finished
+        self.closed = True
 
     def _attempt(self, work: Callable[[], object]) -> None:
         try:

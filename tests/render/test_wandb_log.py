@@ -143,6 +143,9 @@ class BrokenWandb:
     def log(self, *_: Any) -> None:
         self.fail("log")
 
+    def status(self) -> None:
+        """Answers."""
+
     def teardown(self) -> None:
         assert self.finished
 
