@@ -19,7 +19,7 @@ from distprof.compose import compose
 from distprof.config import Config, WandbConfig, decode
 from distprof.errors import EXIT_FAILED, EXIT_USAGE, DistprofError, UsageError
 from distprof.redact import mask, secret_values
-from distprof.render.wandb_log import require_wandb
+from distprof.render.wandb_log import end_service, require_wandb
 from distprof.signals import SignalWatch
 from distprof.world import Identity, join, leave, read_identity, resolve_device_type
 
@@ -115,6 +115,7 @@ def leave_now(exit_code: int) -> None:
         if type(item) is tempfile.TemporaryDirectory:  # what Python would do for them, such as wandb's
             with contextlib.suppress(OSError):
                 item.cleanup()
+    end_service(only_stopped=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

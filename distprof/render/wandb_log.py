@@ -6,9 +6,13 @@ record of the command line and the machine is switched off, because overrides ma
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import netrc
 import os
+import shutil
+import signal
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +42,24 @@ def is_logged_in() -> bool:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
+
+
+def end_service(*, only_stopped: bool) -> None:
+    """Kills wandb's service, a child of this process, when it does not answer: it would keep the job's output open.
+
+    The folder of its socket, which it removes when it ends by itself, goes with it.
+
+    Args:
+        only_stopped: Only where it is stopped as by SIGSTOP; otherwise it ends by itself when its parent is gone.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):  # not on every system; wandb tells nobody the number
+        with contextlib.suppress(OSError, ValueError):
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+            state, parent = rest.split()[:2]
+            if name == "wandb-core" and int(parent) == os.getpid() and (state in "tT" or not only_stopped):
+                os.kill(int(folder.name), signal.SIGKILL)
+                for socket in Path(tempfile.gettempdir()).glob(f"wandb-{parent}-{folder.name}-*"):
+                    shutil.rmtree(socket, ignore_errors=True)
 
 
 class WandbLogger:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distprof.config import WandbConfig
 from distprof.live import Listener
-from distprof.render.wandb_log import WandbLogger
+from distprof.render.wandb_log import WandbLogger, end_service
 from distprof.report import Report
 from distprof.run import FloatArray, RunMeta
 
@@ -58,7 +58,7 @@ class WandbThread:
         """
         ended = self._listener.finish(lambda: self._conclude(report), limit_s=FINISH_TIMEOUT_S)
         logger = self._logger
-        if ended and (logger is None or logger.closed):
+        if ended and (logger is None or (logger.concluded and logger.closed)):
             return None  # where no run could be opened, or none was wanted, that was said
         steps = self._told_steps - (logger.got_steps if logger is not None else 0)
         parts = [f"{steps} of {self._told_steps} steps"] if steps else []
@@ -68,6 +68,8 @@ class WandbThread:
             late = f"the upload is not done after {FINISH_TIMEOUT_S:.0f} s"
             self._say(f"wandb: {late}; later: wandb sync {logger.folder}")
             return None
+        if not ended:
+            end_service(only_stopped=False)
         missed = f"W&B did not get {' and '.join(parts)}{'' if ended else ': it gave no answer in time'}"
         self._say(f"wandb: {missed}; {self._folder} holds everything")
         return missed
