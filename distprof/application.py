@@ -95,9 +95,9 @@ def _fail(error: BaseException, arguments: list[str]) -> None:
     rank, secrets = os.environ.get("RANK", "0"), secret_values(arguments)
     text = mask(f"{type(error).__name__}: {lines[0]}", secrets)
     print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
-    _tell_launcher(text, mask("".join(traceback.format_exception(error)), secrets))
     if _A_PEER_LEFT.search(str(error)):
         time.sleep(PEER_GRACE_S)
+    _tell_launcher(text, mask("".join(traceback.format_exception(error)), secrets))
     leave_now(EXIT_FAILED)
 
 

@@ -202,15 +202,6 @@ def leave_by(error: BaseException, world: World, runs_dir: str) -> None:
     assert told.notes[-1] == "error: phase backward was left by an exception, in 1 step(s), first in step 2"
 
 
-def leave_in_every_way(world: World, runs_dir: str) -> None:
-    for error in (SystemExit(5), SystemExit("no disk"), SystemExit(0), KeyboardInterrupt()):
-        leave_by(error, world, runs_dir)
-
-
-def test_leaving_early_is_told_with_its_exit_code(tmp_path: Path) -> None:
-    call_on_ranks(1, leave_in_every_way, str(tmp_path / "runs"), tmp_path=tmp_path)
-
-
 def fork_inside(world: World, runs_dir: str) -> None:
     job = start_job(world, runs_dir)
     run_steps(job, 2)
@@ -226,8 +217,14 @@ def fork_inside(world: World, runs_dir: str) -> None:
     assert read_run(job.folder).ranks[0].ended == "completed"
 
 
-def test_fault_29_a_forked_process_writes_nothing(tmp_path: Path) -> None:
-    call_on_ranks(1, fork_inside, str(tmp_path / "runs"), tmp_path=tmp_path)
+def leave_in_every_way(world: World, runs_dir: str) -> None:
+    fork_inside(world, runs_dir)
+    for error in (SystemExit(5), SystemExit("no disk"), SystemExit(0), KeyboardInterrupt()):
+        leave_by(error, world, runs_dir)
+
+
+def test_fault_29_a_forked_process_writes_nothing_and_who_leaves_early_says_how(tmp_path: Path) -> None:
+    call_on_ranks(1, leave_in_every_way, str(tmp_path / "runs"), tmp_path=tmp_path)
 
 
 def be_told_to_leave(world: World, runs_dir: str) -> None:
