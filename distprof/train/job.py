@@ -50,9 +50,8 @@ class Audience:
         self.say(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
         if isinstance(self._config.logger, WandbConfig):
             peaks = [rank.peak.flops_per_s for rank in ranks]
-            self._wandb = WandbThread(
-                meta=meta, config=self._config.logger, folder=folder, say=self.say, peaks=peaks
-            )
+            logger = self._config.logger
+            self._wandb = WandbThread(meta=meta, config=logger, folder=folder, say=self.say, peaks=peaks)
             self._wandb.start()
         total = self._config.train.warmup_steps + self._config.train.steps + self._config.profile.window_steps
         self._progress = StepProgress(self._console, total)
@@ -84,7 +83,6 @@ class Audience:
                 report = self._write(folder)
         render_terminal(report, self._console)
         self.say(f"run folder: {folder}  (report.html, report.json, trace.json.gz; again: distprof report {folder})")
-
 
     def _write(self, folder: Path) -> Report:
         run = read_folder(folder)  # with the kernel windows: all ranks have written theirs
