@@ -44,6 +44,11 @@ def is_logged_in() -> bool:
         return False
 
 
+def choose_mode(config: WandbConfig) -> str:
+    """What was asked for: "online", "offline", "disabled", or nothing in particular."""
+    return config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
+
+
 def end_service(*, only_stopped: bool) -> None:
     """Kills wandb's service, a child of this process, when it does not answer: it would keep the job's output open.
 
@@ -96,7 +101,7 @@ class WandbLogger:
         Returns:
             None when wandb cannot even log offline.
         """
-        wanted = config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
+        wanted = choose_mode(config)
         if wanted == "disabled":
             say("wandb: disabled by WANDB_MODE")
             return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distprof.config import WandbConfig
 from distprof.live import Listener
-from distprof.render.wandb_log import WandbLogger, end_service
+from distprof.render.wandb_log import WandbLogger, choose_mode, end_service
 from distprof.report import Report
 from distprof.run import FloatArray, RunMeta
 
@@ -30,7 +30,7 @@ class WandbThread:
         peaks: Sequence[float | None] = (),
     ) -> None:
         """Takes what `WandbLogger.start` takes; `start` starts it."""
-        self._folder, self._say = folder, say
+        self._folder, self._say, self._wanted = folder, say, choose_mode(config) != "disabled"
         self._logger: WandbLogger | None = None
         self._told_steps = 0
 
@@ -58,8 +58,8 @@ class WandbThread:
         """
         ended = self._listener.finish(lambda: self._conclude(report), limit_s=FINISH_TIMEOUT_S)
         logger = self._logger
-        if ended and (logger is None or (logger.concluded and logger.closed)):
-            return None  # where no run could be opened, or none was wanted, that was said
+        if not self._wanted or (ended and logger is not None and logger.concluded and logger.closed):
+            return None
         steps = self._told_steps - (logger.got_steps if logger is not None else 0)
         parts = [f"{steps} of {self._told_steps} steps"] if steps else []
         if logger is None or not logger.concluded:

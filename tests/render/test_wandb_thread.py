@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 from pathlib import Path
@@ -93,6 +94,19 @@ def test_fault_31_wherever_wandb_blocks_the_end_of_the_job_is_bounded_and_says_w
         assert said[-1] == f"wandb: the upload is not done after 1 s; later: wandb sync {tmp_path / 'run'}"
     else:
         assert len(said) == 1 and said[0].startswith("wandb: offline")
+
+
+def test_fault_10_a_run_that_could_not_be_opened_is_missing_and_one_that_nobody_wanted_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = SilentWandb("nowhere", tmp_path)
+    monkeypatch.setattr(broken, "init", lambda **_: 1 / 0)
+    monkeypatch.setitem(sys.modules, "wandb", broken)  # type: ignore[arg-type]
+    note, said = log_whole_run(make_run(num_steps=5), tmp_path)
+    assert note == "W&B did not get 5 of 5 steps and the table and the summary" and len(said) == 2
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setattr(sys.modules[__name__], "CONFIG", dataclasses.replace(CONFIG, mode="auto"))
+    assert log_whole_run(make_run(num_steps=5), tmp_path) == (None, ["wandb: disabled by WANDB_MODE"])
 
 
 def test_fault_10_what_wandb_refuses_is_missing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
