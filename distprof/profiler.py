@@ -57,8 +57,8 @@ class Profiler:
         phases: bool,
         timeout_s: float,
         done: Callable[[], None],
-        left: Callable[[], None],
         clean: Callable[[str], str],
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes its parts; see `distprof.start.start_profiler`."""
         self._clean, self._done, self._left = clean, done, left
