@@ -137,7 +137,7 @@ class RankInfo:
     ended: str | None = None
     """"completed", "failed", "terminated", `TRACED`. None: the stream stops without a word (killed, or running)."""
     error: str | None = None
-    """The last line of what it failed with."""
+    """The last line of what it failed with; of a terminated rank the signal, and where it was."""
     traceback: str | None = None
     rows_lost: int = 0
     """Rows measured and not written, because the writer fell behind or the disk was full."""

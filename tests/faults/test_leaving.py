@@ -10,8 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from distprof.cli import run_verb
 from distprof.folder import read_run
-from tests.ranks import run_alone, start_ranks, wait_until
+from tests.ranks import start_ranks, wait_until
 
 ENDLESS = ("train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=1", "profile.window_s=0.1")
 LEAVE_LIMIT_S = 20.0
@@ -91,8 +92,7 @@ def test_fault_05_the_report_comes_from_the_files_when_rank_0_is_killed(tmp_path
     assert ranks[1].returncode == 1 and "rank 1 failed: " in errors
     kept = count_steps(tmp_path)
     assert not (find_folder(tmp_path) / "report.json").exists()
-    shown = run_alone(["report", str(find_folder(tmp_path))], tmp_path)
-    assert shown.returncode == 3, shown.stderr
+    assert run_verb(["report", str(find_folder(tmp_path))]) == 3
     report = read_report(tmp_path)
     assert report["coverage"]["ranks_missing"] == [0] and min(kept) > 3
     assert [rank["steps_recorded"] for rank in report["ranks"]] == kept
