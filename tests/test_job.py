@@ -165,7 +165,7 @@ def test_fault_01_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path:
     assert report["coverage"]["ranks_missing"] == [1] and not report["coverage"]["complete"]
     assert report["ranks"][0]["ended"] in ("failed", "terminated")
     noticed = [report["ranks"][0]["error"], *report["coverage"]["notes"]]
-    assert any("onnection closed by peer" in text for text in noticed), noticed
+    assert any(re.search("onnection (closed|reset) by peer", text) for text in noticed), noticed
     assert 0 <= report["ranks"][1]["last_step"] < 30
 
 
@@ -181,9 +181,8 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
     rank = read_report(tmp_path)["ranks"][1]
     assert rank["ended"] == "failed" and "inject.action=fail on rank 1" in rank["error"]
     assert "in inject" in rank["traceback"] and rank["last_step"] == 3
-    assert "rank 1: error: phase backward was left by an exception, in 1 step(s), first in step 3" in (
-        read_report(tmp_path)["coverage"]["notes"]
-    )
+    notes = read_report(tmp_path)["coverage"]["notes"]
+    assert any("error: phase backward was left by an exception, in 1 step(s), first in step 3" in note for note in notes)
 
 
 @pytest.mark.parametrize(
