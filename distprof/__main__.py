@@ -15,9 +15,13 @@ def main() -> None:
         from distprof.cli import run_verb
 
         sys.exit(run_verb(arguments))
-    from distprof.application import run_training
+    from distprof.signals import watch_signals
 
-    run_training(arguments)
+    signals = watch_signals()  # loading torch takes seconds, and a signal may come before
+    from distprof.application import leave_now, run_training
+
+    run_training(arguments, signals)
+    leave_now(0)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,12 @@ def _read_meta(path: Path, root: int) -> RunMeta:
     return meta
 
 
+def add_note(folder: Path, note: str) -> None:
+    """Adds to the notes of ``run.json`` what became known of the job at its end."""
+    meta = read_meta(folder)
+    write_meta(folder, replace(meta, notes=(*meta.notes, note)))
+
+
 def read_run(folder: Path) -> Run:
     """Reads a run folder: whatever of it can be trusted, with a warning for whatever cannot.
 

@@ -87,7 +87,7 @@ class Courier(threading.Thread):
         exchange: Exchange,
         window_s: float,
         lost: Callable[[str], None],
-        together: Callable[[], None] | None = None,
+        together: Callable[[], object] | None = None,
         stop_recording: Callable[[], None] | None = None,
     ) -> None:
         """Wires the thread up; `start` starts it.

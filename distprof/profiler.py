@@ -12,6 +12,7 @@ profiler.close()
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -57,9 +58,11 @@ class Profiler:
         timeout_s: float,
         done: Callable[[], None],
         clean: Callable[[str], str],
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes its parts; see `distprof.start.start_profiler`."""
-        self._clean, self._done = clean, done
+        self._clean, self._done, self._left = clean, done, left
+        self._pid = os.getpid()
         self._plan, self._recorder, self._scribe, self._courier = plan, recorder, scribe, courier
         self._flight = InFlight(recorder)
         self._undo = watch_collectives(self._flight) if phases else lambda: None
@@ -91,7 +94,7 @@ class Profiler:
                 if name and name.count(".") < self._module_depth:
                     before, after = self._ranges.module_hooks(name)
                     module.register_forward_pre_hook(before)
-                    module.register_forward_hook(after)
+                    module.register_forward_hook(after, always_call=True)
 
     def step(self, *, warmup: bool = False) -> Context:
         """One optimizer step, with whatever the block does. A block that raises is recorded as failed.
@@ -135,7 +138,7 @@ class Profiler:
         Args:
             error: What ended training early, for the record of this rank.
         """
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:  # the files are those of the process that started
             return
         self._closed = True
         if self._recorder.open:
@@ -148,16 +151,22 @@ class Profiler:
             self._done()
         else:
             self._flush(error)
+        self._left()
 
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows, without waiting for anyone: its peers may be gone."""
-        terminated = isinstance(error, SystemExit)
         self._scribe.take(False)
-        self._scribe.end(
-            "terminated" if terminated else "failed",
-            error=None if terminated else self._clean(_last_line(error)),
-            traceback=None if terminated else self._clean("".join(traceback.format_exception(error)))[-16_000:],
-        )
+        trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
+        match error:
+            case KeyboardInterrupt():
+                self._scribe.end("terminated", error="KeyboardInterrupt")
+            case SystemExit(code=None | 0):
+                self._scribe.end("terminated", error="exit code 0")
+            case SystemExit(code=code):
+                number, said = (code, "") if isinstance(code, int) else (1, f": {code}")
+                self._scribe.end("failed", error=self._clean(f"exit code {number}{said}")[:500], traceback=trace)
+            case _:
+                self._scribe.end("failed", error=self._clean(_last_line(error)), traceback=trace)
         self._courier.finish(alone=True, timeout_s=0.0)
 
 

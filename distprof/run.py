@@ -129,7 +129,7 @@ class RankInfo:
     """"completed", "failed", "terminated", `TRACED`. None: the stream has no end (killed, or still running)."""
     last_write: LastWrite | None = None  # of a stream without an end
     error: str | None = None
-    """The last line of what it failed with."""
+    """The last line of what it failed with; of a terminated rank the signal, and where it was."""
     traceback: str | None = None
     rows_lost: int = 0
     """Rows measured and not written, because the writer fell behind or the disk was full."""

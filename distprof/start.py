@@ -5,8 +5,8 @@ Everything here is collective: the ranks agree on one folder, or leave together 
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,10 +22,9 @@ from distprof.budget import describe_stop, keep_budget
 from distprof.config import HardwareConfig, ProfileConfig
 from distprof.decode import decode
 from distprof.errors import DistprofError, UsageError
-from distprof.folder import create_run_folder, rank_path, read_meta, write_meta
+from distprof.folder import add_note, create_run_folder, rank_path, read_meta, write_meta
 from distprof.gather import Courier, Exchange
-from distprof.hardware import find_peak
-from distprof.live import LiveSteps
+from distprof.live import Listener, LiveSteps
 from distprof.profiler import KernelProfiler, Profiler, WarnOnce
 from distprof.provenance import read_commit, read_versions
 from distprof.record.capture_range import agree_on_capture
@@ -33,16 +32,19 @@ from distprof.record.cuda_clock import CudaClock
 from distprof.record.host_clock import probe_links, read_clocks
 from distprof.record.kernel_window import plan_window
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
-from distprof.record.peak import measure_peak
+from distprof.record.on_signal import end_on_signal
+from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.scribe import Scribe
 from distprof.record.shadow import ShadowPlan
-from distprof.record.snapshot import take_snapshot
 from distprof.redact import mask, redact, secret_values
 from distprof.remote import RemoteStreams
-from distprof.run import DeviceSnapshot, FloatArray, Peak, RankInfo, RunMeta, Work
+from distprof.run import FloatArray, RankInfo, RunMeta, Work
+from distprof.signals import SignalWatch
 from distprof.stream import StreamWriter
 from distprof.world import World, collect_texts, share_text
+
+OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ def start_profiler(
     timeout_s: float = 600.0,
     arguments: Sequence[str] = (),
     say: Callable[[str], None] = print,
-    on_start: Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None] | None = None,
+    on_start: OnStart | None = None,
+    signals: SignalWatch | None = None,
 ) -> Job:
     """Makes the run folder and the profiler. Collective; may synchronise.
 
@@ -92,7 +95,9 @@ def start_profiler(
         arguments: The command line, searched for secrets to mask.
         say: Says a line to the user.
         on_start: On rank 0: called once with who takes part; returns what gets the whole steps while the job runs,
-            ``[num_ranks, num_new_steps, ROW_WIDTH]``, from a background thread.
+            ``[num_ranks, num_new_steps, ROW_WIDTH]``. Both are called on a thread that nothing waits for.
+        signals: Who watches for signals in this process. None: SIGTERM and SIGHUP are watched for until the profiler
+            is closed, where the program does not handle them itself and this is its main thread.
 
     Raises:
         UsageError: The folder cannot be made; raised on every rank.
@@ -102,7 +107,7 @@ def start_profiler(
     group: Any = dist.new_group(backend="gloo") if world.size > 1 else None
     name = mask(name, secrets)
     folder, run_id = _agree_on_folder(world, name=name, runs_dir=runs_dir, run_dir=run_dir)
-    info = _describe_rank(world, precision, hardware)
+    info = describe_rank(world, precision, hardware)
     clean_config = redact(config, secrets)
     assert isinstance(clean_config, dict)
     meta = RunMeta(
@@ -113,25 +118,31 @@ def start_profiler(
     )  # fmt: skip
     phases = profile.level != "off"
     compared = group is not None and phases  # at level off there is nothing to compare
-    if compared:
-        meta = _read_hosts(group, meta, links=True)
     writer, ranks, apart = _open_streams(world, folder, meta, info)
-    on_steps = on_start(meta, ranks, folder) if on_start is not None and world.rank == 0 else None
     ranges = _make_ranges(profile, world, info)
-    capture = agree_on_capture(ranges, world.device)
     on_device = world.device.type == "cuda"
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
     scribe = Scribe(recorder=recorder, writer=writer, device=world.device, warn=warn)
     remote = RemoteStreams(apart, scribe.refuse)
+    stopped = f"distprof: stopped early; what was recorded: distprof report {folder}"
+    unwatch = end_on_signal(signals, scribe, tell=partial(say, stopped) if world.rank == 0 else None)
+    if compared:
+        meta = _read_clocks(world, group, folder, meta, scribe, links=True)
+    listener: Listener | None = None
+    if on_start is not None and world.rank == 0:
+        listener = Listener(partial(on_start, meta, ranks, folder), what="the display of steps", failed=warn)
+        listener.start()
+    tell = listener.tell if listener is not None else None
+    capture = agree_on_capture(ranges, world.device)
     exchange, limit = Exchange(group), profile.max_overhead_ratio if phases else None
     plan = ShadowPlan(profile.shadow_every if phases and capture is None else 0)  # a tool wants to see every step
-    on_steps = keep_budget(limit, every=profile.shadow_every, stop=exchange.ask_to_stop, say=say, on_steps=on_steps)
+    on_steps = keep_budget(limit, every=profile.shadow_every, stop=exchange.ask_to_stop, say=say, on_steps=tell)
     deliver = _make_delivery(world, remote, on_steps) if world.rank == 0 else None
     courier = Courier(
         take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=exchange,
         window_s=profile.window_s, lost=lambda text: _keep(scribe, warn, text),
-        together=(lambda: _read_again(world, group, folder, meta, scribe)) if compared else None,
+        together=(lambda: _read_clocks(world, group, folder, meta, scribe)) if compared else None,
         stop_recording=lambda: _stop_recording(plan, scribe, limit),
     )  # fmt: skip
     window = plan_window(
@@ -144,7 +155,7 @@ def start_profiler(
         recorder=recorder, plan=plan, scribe=scribe, courier=courier, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=on_device, phases=phases,
         timeout_s=timeout_s, clean=lambda text: mask(text, secrets),
-        done=remote.end,
+        done=lambda: _finish_others(remote, listener, folder, warn), left=unwatch,
     )  # fmt: skip
     return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)
 
@@ -174,34 +185,6 @@ def _agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | N
     return Path(said["folder"]), said["run_id"]
 
 
-def _describe_rank(world: World, precision: str, hardware: HardwareConfig) -> RankInfo:
-    index = world.device.index if world.device.type == "cuda" else None
-    snapshot, notes = take_snapshot(world.device.type, index)
-    return RankInfo(
-        rank=world.rank, local_rank=world.identity.local_rank, host=world.host, pid=os.getpid(),
-        device=str(world.device), snapshot=snapshot, notes=notes,
-        peak=_choose_peak(world, precision, hardware, snapshot),
-    )  # fmt: skip
-
-
-def _choose_peak(world: World, precision: str, hardware: HardwareConfig, snapshot: DeviceSnapshot | None) -> Peak:
-    wanted = hardware.peak
-    if isinstance(wanted, float):
-        return Peak(flops_per_s=wanted, source="hardware.peak, as configured")
-    if wanted == "none":
-        return Peak(flops_per_s=None, source="hardware.peak=none")
-    if wanted == "auto" and world.device.type == "cuda":
-        return find_peak(snapshot.name if snapshot else "unknown device", precision)
-    measured = Peak(flops_per_s=None, source="not measured")
-    turns = torch.tensor([world.identity.local_world_size])
-    dist.all_reduce(turns, op=dist.ReduceOp.MAX)  # hosts may hold different numbers of ranks
-    for turn in range(int(turns)):  # one at a time: the ranks of a host share its cores
-        if turn == world.identity.local_rank:
-            measured = measure_peak(world.device, precision)
-        dist.all_reduce(torch.zeros(1))
-    return measured
-
-
 def _read_hosts(group: dist.ProcessGroup, meta: RunMeta, *, links: bool) -> RunMeta:
     """Adds a reading of every rank's clock, and of the links between hosts. Collective; what fails costs a note."""
     try:
@@ -212,14 +195,17 @@ def _read_hosts(group: dist.ProcessGroup, meta: RunMeta, *, links: bool) -> RunM
         return replace(meta, notes=(*meta.notes, f"host clocks were not read at the {when} of the job: {why}"))
 
 
-def _read_again(world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, scribe: Scribe) -> None:
-    """Reads the clocks once more, so that their drift is known. Collective among the background threads."""
-    meta = _read_hosts(group, meta, links=False)
+def _read_clocks(
+    world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, scribe: Scribe, *, links: bool = False
+) -> RunMeta:
+    """Reads the hosts, also once more at the end so that drift is known, and keeps it in ``run.json``. Collective."""
+    meta = _read_hosts(group, meta, links=links)
     if world.rank == 0:
         try:
             write_meta(folder, meta)
         except OSError as error:
             scribe.refuse("run.json was not brought up to date", error)
+    return meta
 
 
 def _open_streams(
@@ -294,3 +280,17 @@ def _make_delivery(
             live.add(tables)
 
     return deliver
+
+
+def _finish_others(
+    remote: RemoteStreams, listener: Listener | None, folder: Path, warn: Callable[[str], None]
+) -> None:
+    """On rank 0, after every rank's last row: ends the files written for others, and lets whoever listens go."""
+    remote.end()
+    if listener is not None:
+        listener.finish()
+    if listener is not None and (missed := listener.missed_steps):
+        note = f"{missed} step(s) were not shown while the job ran: what on_start gave was too slow, or failed"
+        warn(note)
+        with contextlib.suppress(OSError, DistprofError):  # it is said, and the folder may be full or gone
+            add_note(folder, note)

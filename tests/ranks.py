@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,34 @@ def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: s
     """``torchrun --nproc-per-node NUMBER -m distprof ARGUMENTS``."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
     return _run([*launcher, "-m", "distprof", *arguments], cwd, environment)
+
+
+def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
+    """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = make_environment(
+        WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        OMP_NUM_THREADS="1", **environment,
+    )  # fmt: skip
+    return [
+        subprocess.Popen(
+            [sys.executable, *command], cwd=cwd, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in range(number)
+    ]  # fmt: skip
+
+
+def wait_until(holds: Callable[[], bool], processes: Sequence[subprocess.Popen[str]], limit_s: float = 120) -> None:
+    """Waits for a condition while every process lives."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        for process in processes:
+            assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 def _run(command: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
-        "errors redact trace rank_names",
+        "errors redact trace rank_names signals",
         "decode rank_activity activity_report opening presence standard_streams",
         "config run waiting",
         "check hardware flops provenance report collective_lines nsys_tool record_lines",

@@ -143,7 +143,7 @@ def test_neither_what_is_kept_nor_what_a_step_does_grows(tmp_path: Path, monkeyp
             job.gather()
     tracemalloc.stop()
     job.profiler.close()
-    assert job.seen == STEPS and job.recorder.rows_lost == 0
+    assert job.seen == STEPS and job.recorder.finished.lost == 0
     assert sorted(operations[0]) == sorted(operations[1])
     assert len(set(operations[0])) == 2  # of a step, and of a shadow step
     assert kept[0] == kept[1] and len(kept[0]) > 10

@@ -152,7 +152,7 @@ def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path) ->
     require_verdict(read_report(tmp_path), 1, "optimizer", 200)
 
 
-def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:
+def test_fault_01_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:
     drill = [
         "inject.rank=1",
         "inject.phase=forward",
@@ -170,18 +170,25 @@ def test_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) ->
     report = read_report(tmp_path)
     assert report["coverage"]["ranks_missing"] == [1] and not report["coverage"]["complete"]
     assert report["ranks"][0]["ended"] in ("failed", "terminated")
+    noticed = [report["ranks"][0]["error"], *report["coverage"]["notes"]]
+    assert any(re.search("onnection (closed|reset) by peer", text) for text in noticed), noticed
     assert 0 <= report["ranks"][1]["last_step"] < 30
 
 
-def test_a_failing_rank_leaves_its_traceback(tmp_path: Path) -> None:
+def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp_path: Path) -> None:
     drill = ["inject.rank=1", "inject.phase=backward", "inject.action=fail", "inject.from_step=3"]
-    done = run_ranks(2, [*QUICK, *drill], tmp_path)
+    done = run_ranks(2, [*QUICK, *drill], tmp_path, HF_TOKEN="of step 3")
     assert done.returncode == 1
     assert "rank 1 failed: InjectedFailure" in done.stderr
+    (cause,) = re.findall(r"Root Cause .*", done.stderr, re.S)
+    assert re.search(r"rank +: 1 ", cause) and "in inject" in cause and "of step 3" not in done.stderr
+    assert "InjectedFailure: inject.action=fail on rank 1 in backward [redacted]" in cause
     assert run_alone(["report", str(find_folder(tmp_path))], tmp_path).returncode == 3
     rank = read_report(tmp_path)["ranks"][1]
     assert rank["ended"] == "failed" and "inject.action=fail on rank 1" in rank["error"]
     assert "in inject" in rank["traceback"] and rank["last_step"] == 3
+    note = "error: phase backward was left by an exception, in 1 step(s), first in step 3"
+    assert any(note in text for text in read_report(tmp_path)["coverage"]["notes"])
 
 
 @pytest.mark.parametrize(
@@ -242,7 +249,7 @@ def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
     assert len(list(find_folder(tmp_path).glob("ranks/*.jsonl"))) == 4
 
 
-def test_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
+def test_fault_04_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "distprof", *QUICK, "train.steps=100000", "profile.window_s=0.1"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=make_environment(), text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
@@ -252,17 +259,21 @@ def test_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 143 and "Traceback" not in errors
-    assert read_run(find_folder(tmp_path)).ranks[0].ended == "terminated"
+    said, errors = process.communicate(timeout=30)
+    assert process.returncode == 143 and "Traceback" not in errors and "distprof report" in said
+    (told,) = read_run(find_folder(tmp_path)).ranks
+    assert told.ended == "terminated" and (told.error or "").startswith("SIGTERM ")
 
 
 def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_path: Path) -> None:
     from tests.wandb_file import read_wandb_file
 
     overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1"]
-    done = run_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf")
+    own = tmp_path / "tmp"
+    own.mkdir()
+    done = run_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf", TMPDIR=str(own))
     assert done.returncode == 0, done.stderr
+    assert [path.name for path in own.iterdir() if not path.name.startswith("torch")] == []
     assert done.stdout.count("wandb: offline") == 1
     (path,) = find_folder(tmp_path).glob("wandb/offline-run-*/*.wandb")
     told = read_wandb_file(path)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from torch.multiprocessing import ProcessExitedException
 
-from distprof import start
+from distprof import live, start
 from distprof.config import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.folder import read_run
@@ -169,3 +172,97 @@ def misuse(world: World, runs_dir: str) -> None:
         pass
     assert profiler.phase("data") is profiler.phase("data")  # nothing is allocated per use
     profiler.close()
+
+
+def be_deaf(meta: Any, ranks: Any, folder: Path) -> Any:
+    def take(rows: FloatArray) -> None:
+        threading.Event().wait()
+
+    return take
+
+
+def never_begin(meta: Any, ranks: Any, folder: Path) -> Any:
+    threading.Event().wait()
+
+
+def work_beside_the_deaf(world: World, runs_dir: str) -> None:
+    live.CALL_LIMIT_S = 1.0
+    for on_start in (be_deaf, never_begin):
+        job = start_job(world, runs_dir, on_start=on_start)
+        run_steps(job, 5)
+        job.profiler.close()
+        if world.rank == 0:
+            run = read_run(job.folder)
+            assert [info.ended for info in run.ranks] == ["completed"] * 2
+            assert run.column("tokens").tolist() == [[10, 11, 12, 13, 14]] * 2
+            assert run.meta.notes[0].startswith("5 step(s) were not shown while the job ran: ")
+            assert len(run.meta.clock_readings) == 4  # those of the end too
+
+
+def test_fault_31_a_callback_that_blocks_holds_no_rank_up(tmp_path: Path) -> None:
+    call_on_ranks(2, work_beside_the_deaf, str(tmp_path / "runs"), tmp_path=tmp_path)
+
+
+def leave_by(error: BaseException, world: World, runs_dir: str) -> None:
+    job = start_job(world, runs_dir)
+    run_steps(job, 2)
+    try:
+        with job.profiler.step(), job.profiler.phase("backward"):
+            raise error
+    except BaseException as raised:
+        job.profiler.close(raised)
+    told = read_run(job.folder).ranks[0]
+    expected = {
+        "5": ("failed", "exit code 5"), "no disk": ("failed", "exit code 1: no disk"),
+        "0": ("terminated", "exit code 0"), "": ("terminated", "KeyboardInterrupt"),
+    }  # fmt: skip
+    assert (told.ended, told.error) == expected[str(error)]
+    assert ("leave_by" in (told.traceback or "")) == (told.ended == "failed")
+    assert told.notes[-1] == "error: phase backward was left by an exception, in 1 step(s), first in step 2"
+
+
+def fork_inside(world: World, runs_dir: str) -> None:
+    job = start_job(world, runs_dir)
+    run_steps(job, 2)
+    child = os.fork()
+    if child == 0:  # as a worker of a DataLoader that inherits everything and ends as it likes
+        run_steps(job, 3)
+        job.profiler.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    run_steps(job, 1)
+    job.profiler.close()
+    assert read_run(job.folder).column("step").tolist() == [[0, 1, 2]]
+    assert read_run(job.folder).ranks[0].ended == "completed"
+
+
+def leave_in_every_way(world: World, runs_dir: str) -> None:
+    fork_inside(world, runs_dir)
+    for error in (SystemExit(5), SystemExit("no disk"), SystemExit(0), KeyboardInterrupt()):
+        leave_by(error, world, runs_dir)
+
+
+def test_fault_29_a_forked_process_writes_nothing_and_who_leaves_early_says_how(tmp_path: Path) -> None:
+    call_on_ranks(1, leave_in_every_way, str(tmp_path / "runs"), tmp_path=tmp_path)
+
+
+def be_told_to_leave(world: World, runs_dir: str) -> None:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    job = start_job(world, runs_dir)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # the program's own
+    job.profiler.close()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    job = start_job(world, runs_dir)
+    run_steps(job, 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(60)
+    raise AssertionError("it was told to leave")
+
+
+def test_fault_33_a_program_that_handles_no_signals_has_the_end_written(tmp_path: Path) -> None:
+    with pytest.raises(ProcessExitedException) as left:
+        call_on_ranks(1, be_told_to_leave, str(tmp_path / "runs"), tmp_path=tmp_path)
+    assert left.value.exit_code == 128 + signal.SIGTERM
+    _, folder = sorted((tmp_path / "runs").iterdir())
+    (told,) = read_run(folder).ranks
+    assert (told.ended, told.error) == ("terminated", "SIGTERM between two steps")

@@ -8,6 +8,7 @@ domain objects differ between the releases that matter.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,6 +67,10 @@ class NvtxRanges:
             self._depth -= 1
             self._nvtx.pop_range(domain=OWN_DOMAIN)
 
+    def error(self, code: int) -> None:
+        """Marks the open phase as one that an exception leaves, or that was left open: ``error``, in its category."""
+        self._nvtx.mark("error", domain=OWN_DOMAIN, category=PHASES[code].value, payload=self._step)
+
     def begin_mark(self, code: int) -> None:
         """Opens the range of exposed communication inside a phase."""
         self.end_mark()
@@ -85,12 +90,19 @@ class NvtxRanges:
         self._nvtx.pop_range(domain=OWN_DOMAIN)
 
     def module_hooks(self, name: str) -> tuple[Any, Any]:
-        """A forward pre-hook and a forward hook that show a module as a range called ``name``."""
+        """A forward pre-hook and a forward hook that show a module as a range called ``name``.
+
+        The forward hook may be called without the other, as where a module's forward raises before.
+        """
+        opened: list[int] = []  # threads: a recomputed forward runs on one of autograd's
 
         def open_range(*_: Any) -> None:
+            opened.append(threading.get_ident())
             self._nvtx.push_range(name, domain=OWN_DOMAIN, category="module", payload=self._step)
 
         def close_range(*_: Any) -> None:
-            self._nvtx.pop_range(domain=OWN_DOMAIN)
+            if threading.get_ident() in opened:
+                opened.remove(threading.get_ident())
+                self._nvtx.pop_range(domain=OWN_DOMAIN)
 
         return open_range, close_range

@@ -14,11 +14,10 @@ from typing import Any
 
 from distprof.record.instruments import DeviceClock, PhaseRanges
 from distprof.record.issued import ASYNCHRONOUS, ON_DEVICE, IssuedLog
-from distprof.record.step_record import StepRecord, settle
+from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, as_float, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
 from distprof.run import KINDS, CollectiveKind
 
-QUEUED_STEPS = 8192
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 
 
@@ -48,10 +47,13 @@ class Recorder:
         """The open step's segments."""
         self._issued = IssuedLog()
         self._interrupted: tuple[int, int] | None = None
+        self._broken: BrokenPhase | None = None
         self._before_step: list[Callable[[], None]] = []
         self.groups: list[tuple[str, tuple[int, ...] | None]] = [("default", None)]
         """Name and global ranks of each process group, by code; None: every rank. Only ever appended to."""
-        self._step, self._warmup, self._shadow, self._tokens, self._micro_steps = 0, False, False, 0, 0
+        self.step = 0
+        """The open step, or the last one."""
+        self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
         self._loss: Any = None
         self._grad_norm: Any = None
         self._stamping = False
@@ -60,10 +62,7 @@ class Recorder:
         self.recording = False
         """Whether one is running with instruments: not at level off, and not in a shadow step."""
         self._on_device: deque[tuple[int, StepRecord]] = deque()
-        self._finished: deque[StepRecord] = deque(maxlen=QUEUED_STEPS)
-        self._put = self._taken = 0
-        self.rows_lost = 0
-        """Finished steps that were overwritten before anyone took them."""
+        self.finished = FinishedSteps()
 
     def begin_step(self, step: int, *, warmup: bool, shadow: bool = False) -> None:
         """Opens a step; one left open by an exception is closed as failed.
@@ -77,7 +76,8 @@ class Recorder:
             self.end_step(failed=True)
         while self._before_step:
             self._before_step.pop(0)()
-        self._step, self._warmup, self._shadow = step, warmup, shadow
+        self._broken = None
+        self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = 0
         self._loss = self._grad_norm = None
         self.open, self.recording = True, self._phases and not shadow
@@ -93,12 +93,14 @@ class Recorder:
         """Closes the step and queues its record."""
         now = self._now()
         self.timeline.room = 0
+        if self.recording and self.timeline.is_inside:
+            self._break(raised=False)
         if self.ranges is not None:
             self.ranges.end_step()
         record = self._record(now, failed)
         self.open = self.recording = False
         if not self._stamping or self._device is None:
-            self._queue(record)
+            self.finished.put(record)
         else:
             ticket = self._device.close(position=self.timeline.count, scalars=(self._loss, self._grad_norm))
             self._on_device.append((ticket, record))
@@ -118,9 +120,11 @@ class Recorder:
             if self.ranges is not None:
                 self.ranges.enter(code)
 
-    def exit(self) -> None:
-        """Closes the phase opened last and goes back to the one around it."""
+    def exit(self, *, raised: bool = False) -> None:
+        """Closes the phase opened last, which an exception leaves if it ``raised``; goes back to the one around it."""
         if self.recording:
+            if raised:
+                self._break(raised=True)
             if self.ranges is not None:
                 self.ranges.exit()
             self.timeline.exit()
@@ -242,15 +246,18 @@ class Recorder:
         """
         if wait:
             self._collect_from_device(wait=True)
-        taken = [settle(self._finished.popleft()) for _ in range(len(self._finished))]
-        self._taken += len(taken)
-        self.rows_lost = self._put - self._taken - len(self._finished)
-        return taken
+        return [settle(record) for record in self.finished.take()]
 
     def _switch(self, code: int) -> int:
         now_ns = self.timeline.switch(code)
         self._stamp()
         return now_ns
+
+    def _break(self, *, raised: bool) -> None:
+        """Marks the innermost open phase as one that did not end as it should."""
+        self._broken = self._broken or BrokenPhase(self.timeline.phase, raised)
+        if self.ranges is not None:
+            self.ranges.error(self.timeline.phase)
 
     @property
     def _position(self) -> int:
@@ -269,17 +276,13 @@ class Recorder:
         segments = self.timeline.keep(now)
         issued = self._issued.take()
         return StepRecord(
-            step=self._step, warmup=self._warmup, failed=failed, shadow=self._shadow, micro_steps=self._micro_steps,
-            tokens=self._tokens, step_host_ns=now - self.timeline.stamps[0],
+            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
+            micro_steps=self._micro_steps, tokens=self._tokens, step_host_ns=now - self.timeline.stamps[0],
             phase_host_ns=self.timeline.sum_phases(segments, now) if self.recording else None,
             segments=segments, segments_lost=self.timeline.lost,
             issued=issued if self.recording else None,
-            scalars=(None, None) if self._stamping else (_as_float(self._loss), _as_float(self._grad_norm)),
+            scalars=(None, None) if self._stamping else (as_float(self._loss), as_float(self._grad_norm)),
         )  # fmt: skip
-
-    def _queue(self, record: StepRecord) -> None:
-        self._put += 1
-        self._finished.append(record)
 
     def _collect_from_device(self, *, wait: bool) -> None:
         """Moves steps whose events have happened to the queue, in order."""
@@ -292,8 +295,4 @@ class Recorder:
             durations, total, record.scalars = read
             if record.segments_lost == 0:
                 record.device_ns, record.step_device_ns = durations, total
-            self._queue(record)
-
-
-def _as_float(value: Any) -> float | None:
-    return None if value is None else float(value)
+            self.finished.put(record)

@@ -12,11 +12,15 @@ from distprof.collective_lines import GroupInfo, StepCollectives, name_codes
 from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
-from distprof.record.step_record import StepRecord, name_unseen
-from distprof.run import FloatArray
+from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
+from distprof.run import PHASES, FloatArray
 from distprof.stream import StreamWriter
 
 _LAST_STEPS = 32
+FAILING_GRACE_S = 0.5
+"""How long a rank that is told to leave may go on to say why it fails: that is worth more than who told it."""
+BUSY_GRACE_S = 0.5
+"""How long it then waits for the thread that is just taking steps, and may wait for a device."""
 
 
 class Scribe:
@@ -34,7 +38,9 @@ class Scribe:
             warn: Told when writing fails, once.
         """
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
-        self._lock = threading.Lock()
+        self._lock, self._taking = threading.Lock(), threading.Lock()
+        self._ended = threading.Event()
+        self._broken: dict[BrokenPhase, list[int]] = {}  # the first step, and how many
         self._unwritten = 0
         self._refused = False
         self._notes: list[str] = []
@@ -47,10 +53,17 @@ class Scribe:
         Args:
             wait: Waits for the device's last steps. Synchronises: only after training.
         """
+        with self._taking:
+            return self._take(wait)
+
+    def _take(self, wait: bool) -> list[FloatArray]:
         records = self._recorder.drain(wait=wait)
         if not records:
             return []
         self._last.extend(records)
+        for record in records:
+            if record.broken is not None:
+                self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
@@ -86,7 +99,8 @@ class Scribe:
             if ended == "completed":
                 unseen = find_unseen(read_ring(), self._last)
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
-            lost = self._recorder.rows_lost + self._unwritten
+            self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
+            lost = self._recorder.finished.lost + self._unwritten
             try:
                 self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
             except OSError as failure:
@@ -95,6 +109,22 @@ class Scribe:
             if ended != "completed":
                 keep_ring(self._writer.path)
             self._writer = None
+            self._ended.set()
+
+    def terminate(self, signal_name: str) -> None:
+        """Writes what has finished, and the end, while the training thread may be anywhere. Waits a second at most.
+
+        Does nothing when the rank has ended already, or ends within `FAILING_GRACE_S`.
+        """
+        if self._ended.wait(FAILING_GRACE_S):
+            return
+        place = _describe_place(self._recorder)
+        if self._taking.acquire(timeout=BUSY_GRACE_S):
+            try:
+                self._take(False)
+            finally:
+                self._taking.release()
+        self.end("terminated", error=f"{signal_name} {place}")
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
         if self._writer is None or self._unwritten:
@@ -108,6 +138,21 @@ class Scribe:
         except OSError as error:
             self._unwritten += len(rows)
             self.refuse("steps are no longer written", error, "; training goes on")
+
+
+def _describe_place(recorder: Recorder) -> str:
+    """Where the training thread is, as seen from another."""
+    if not recorder.open:
+        return "between two steps"
+    position = recorder.timeline.count - 1
+    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
+    return f"in step {recorder.step}{phase}"
+
+
+def _describe_broken(phase: BrokenPhase, seen: list[int]) -> str:
+    first, number = seen
+    what = "was left by an exception" if phase.raised else "was left open and closed with the step"
+    return f"error: phase {PHASES[phase.code]} {what}, in {number} step(s), first in step {first}"
 
 
 def _describe(record: StepRecord) -> StepCollectives | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distprof.record.issued import ASYNCHRONOUS, MAX_COLLECTIVES, ON_DEVICE, Issued
 from distprof.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 
+QUEUED_STEPS = 8192
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
 
 
@@ -29,6 +31,14 @@ class SeenCollective(NamedTuple):
     """None: not known."""
 
 
+class BrokenPhase(NamedTuple):
+    """A phase that did not end as it should."""
+
+    code: int
+    raised: bool
+    """Left by an exception. False: left open, and closed with its step."""
+
+
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
     """One finished step. What stands below ``device_ns`` follows from the rest; `settle` adds it."""
@@ -36,6 +46,8 @@ class StepRecord:
     step: int
     warmup: bool
     failed: bool
+    broken: BrokenPhase | None = None
+    """The first phase that did not end as it should. None: all did, or nobody looked."""
     shadow: bool = False
     """Ran without instruments."""
     micro_steps: int
@@ -62,6 +74,34 @@ class StepRecord:
     exposed_host_ns: list[int | None] | None = None
     """By position in `KINDS`: how long compute waited for collectives of the kind. None: not known."""
     exposed_device_ns: list[int | None] | None = None
+
+
+class FinishedSteps:
+    """Steps between the thread that trains and the one that writes them. Bounded: the oldest give way."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._records: deque[StepRecord] = deque(maxlen=QUEUED_STEPS)
+        self._put = self._taken = 0
+        self.lost = 0
+        """Steps that were overwritten before anyone took them; as of the last `take`."""
+
+    def put(self, record: StepRecord) -> None:
+        """Adds one."""
+        self._put += 1
+        self._records.append(record)
+
+    def take(self) -> list[StepRecord]:
+        """Takes what there is. On one thread at a time."""
+        taken = [self._records.popleft() for _ in range(len(self._records))]
+        self._taken += len(taken)
+        self.lost = self._put - self._taken - len(self._records)
+        return taken
+
+
+def as_float(value: Any) -> float | None:
+    """A number or a tensor of one."""
+    return None if value is None else float(value)
 
 
 def settle(record: StepRecord) -> StepRecord:

@@ -48,6 +48,11 @@ class Timeline:
         self._full_ns = self._late_code = self._late_ns = 0
         self._late_totals = [0] * len(PHASES)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a phase is open."""
+        return self.phase != OTHER or bool(self.around)
+
     def begin(self) -> int:
         """Starts a row with a segment of `OTHER`; returns its stamp, ns."""
         self.count = self.lost = 0
@@ -113,7 +118,7 @@ class Switchboard(Protocol):
     """What a phase tells when it cannot write by itself. Implemented by `distprof.record.recorder.Recorder`."""
 
     def enter(self, code: int) -> None: ...
-    def exit(self) -> None: ...
+    def exit(self, *, raised: bool = False) -> None: ...
 
 
 class PhaseContext:
@@ -146,10 +151,10 @@ class PhaseContext:
     ) -> None:
         timeline = self._timeline
         position = timeline.count
-        if position < timeline.room:
+        if kind is None and position < timeline.room:
             now_ns = timeline.now
             timeline.stamps[position] = now_ns()
             timeline.codes[position] = timeline.phase = timeline.around.pop() if timeline.around else OTHER
             timeline.count = position + 1
         else:
-            self._recorder.exit()
+            self._recorder.exit(raised=kind is not None)

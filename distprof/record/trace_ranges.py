@@ -46,6 +46,11 @@ class TraceRanges:
         if self._outer is not None:
             self._outer.exit()
 
+    def error(self, code: int) -> None:
+        """Passes on that the open phase did not end as it should; a window that an error ends leaves no trace."""
+        if self._outer is not None:
+            self._outer.error(code)
+
     def begin_mark(self, code: int) -> None:
         """Opens the annotation of exposed communication inside a phase."""
         if self._outer is not None:

@@ -6,10 +6,13 @@ record of the command line and the machine is switched off, because overrides ma
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import netrc
 import os
-import threading
+import shutil
+import signal
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +24,6 @@ from distprof.render.wandb_scalars import METRICS, make_points, make_summary, ma
 from distprof.report import Report
 from distprof.run import FloatArray, RunMeta
 
-FINISH_TIMEOUT_S = 30.0
-"""How long the end of a job waits for an upload."""
 PUBLIC_SERVER = "https://api.wandb.ai"
 
 
@@ -43,6 +44,29 @@ def is_logged_in() -> bool:
         return False
 
 
+def choose_mode(config: WandbConfig) -> str:
+    """What was asked for: "online", "offline", "disabled", or nothing in particular."""
+    return config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
+
+
+def end_service(*, only_stopped: bool) -> None:
+    """Kills wandb's service, a child of this process, when it does not answer: it would keep the job's output open.
+
+    The folder of its socket, which it removes when it ends by itself, goes with it.
+
+    Args:
+        only_stopped: Only where it is stopped as by SIGSTOP; otherwise it ends by itself when its parent is gone.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):  # not on every system; wandb tells nobody the number
+        with contextlib.suppress(OSError, ValueError):
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+            state, parent = rest.split()[:2]
+            if name == "wandb-core" and int(parent) == os.getpid() and (state in "tT" or not only_stopped):
+                os.kill(int(folder.name), signal.SIGKILL)
+                for socket in Path(tempfile.gettempdir()).glob(f"wandb-{parent}-{folder.name}-*"):
+                    shutil.rmtree(socket, ignore_errors=True)
+
+
 class WandbLogger:
     """One W&B run. Called from one thread at a time; nothing it calls may raise into training."""
 
@@ -50,6 +74,10 @@ class WandbLogger:
         """Takes an open run; see `start`."""
         self._run, self._meta, self._peaks, self._say = run, meta, peaks, say
         self._failed = False
+        self.got_steps = 0
+        """Steps that its service has answered for."""
+        self.concluded = self.closed = False
+        """Whether it has the table and the summary; whether the run is closed, and uploaded where it is online."""
 
     @classmethod
     def start(
@@ -73,7 +101,7 @@ class WandbLogger:
         Returns:
             None when wandb cannot even log offline.
         """
-        wanted = config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
+        wanted = choose_mode(config)
         if wanted == "disabled":
             say("wandb: disabled by WANDB_MODE")
             return None
@@ -96,20 +124,29 @@ class WandbLogger:
         return cls(run, meta=meta, peaks=peaks, say=say)
 
     def log_rows(self, rows: FloatArray) -> None:
-        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; fast ones as one point."""
+        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; fast ones as one point.
+
+        Waits until wandb's service has answered.
+        """
         if not self._failed:
-            self._attempt(lambda: [self._run.log(point) for point in make_points(rows, self._meta, self._peaks)])
+            self._attempt(lambda: self._log(rows))
 
     def finish(self, report: Report) -> None:
-        """Logs the table and the summary and closes the run, waiting at most `FINISH_TIMEOUT_S`."""
+        """Logs the table and the summary and closes the run; waits for an upload, however long."""
         if not self._failed:
             self._attempt(lambda: self._conclude(report))
-        closing = threading.Thread(target=lambda: self._attempt(self._close), daemon=True, name="distprof-wandb")
-        closing.start()
-        closing.join(FINISH_TIMEOUT_S)
-        if closing.is_alive():
-            folder = Path(self._run.dir).parent
-            self._say(f"wandb: the upload is not done after {FINISH_TIMEOUT_S:.0f} s; later: wandb sync {folder}")
+        self._attempt(self._close)
+
+    @property
+    def folder(self) -> Path:
+        """Where wandb keeps the run."""
+        return Path(self._run.dir).parent
+
+    def _log(self, rows: FloatArray) -> None:
+        for point in make_points(rows, self._meta, self._peaks):
+            self._run.log(point)
+        self._run.status()  # an answer of the service: what is merely sent, a service that stands still never reads
+        self.got_steps += rows.shape[1]
 
     def _conclude(self, report: Report) -> None:
         import wandb
@@ -117,12 +154,15 @@ class WandbLogger:
         columns, rows = make_table(report)
         self._run.log({"ranks_by_phase": wandb.Table(columns=[*columns], data=rows)})
         self._run.summary.update(make_summary(report))
+        self._run.status()
+        self.concluded = True
 
     def _close(self) -> None:
         import wandb
 
         self._run.finish()
         wandb.teardown()  # its service writes the end of the file when it leaves, not when the run is finished
+        self.closed = True
 
     def _attempt(self, work: Callable[[], object]) -> None:
         try:

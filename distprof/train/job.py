@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.compose import to_yaml
 from distprof.config import Config, ProfileConfig, WandbConfig
-from distprof.errors import EXIT_OK, EXIT_PARTIAL
-from distprof.folder import complete_ends, write_whole
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError
+from distprof.folder import add_note, complete_ends, write_whole
 from distprof.importers.read import read_folder
-from distprof.render.files import write_files
+from distprof.render.files import Written, write_files
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
-from distprof.render.wandb_log import WandbLogger
+from distprof.render.wandb_thread import WandbThread
+from distprof.report import Report
 from distprof.run import FloatArray, RankInfo, RunMeta
+from distprof.signals import SignalWatch
 from distprof.start import Job, start_profiler
 from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
@@ -39,7 +39,7 @@ class Audience:
         """Shows nothing yet."""
         self._config, self._console = config, console
         self._progress: StepProgress | None = None
-        self._wandb: WandbLogger | None = None
+        self._wandb: WandbThread | None = None
 
     def start(self, meta: RunMeta, ranks: tuple[RankInfo, ...], folder: Path) -> Callable[[FloatArray], None]:
         """Opens W&B and the progress display; returns what gets the whole steps."""
@@ -50,19 +50,19 @@ class Audience:
         self.say(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
         if isinstance(self._config.logger, WandbConfig):
             peaks = [rank.peak.flops_per_s for rank in ranks]
-            self._wandb = WandbLogger.start(
-                meta=meta, config=self._config.logger, folder=folder, say=self.say, peaks=peaks
-            )
+            logger = self._config.logger
+            self._wandb = WandbThread(meta=meta, config=logger, folder=folder, say=self.say, peaks=peaks)
+            self._wandb.start()
         total = self._config.train.warmup_steps + self._config.train.steps + self._config.profile.window_steps
         self._progress = StepProgress(self._console, total)
         return self.show
 
     def show(self, rows: FloatArray) -> None:
         """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+        if self._wandb is not None:
+            self._wandb.tell(rows)
         if self._progress is not None:
             self._progress.show(rows)
-        if self._wandb is not None:
-            self._wandb.log_rows(rows)
 
     def say(self, text: str) -> None:
         """One line for the user."""
@@ -83,11 +83,12 @@ class Audience:
         Raises:
             DataError: The run folder is gone or damaged.
         """
-        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows: they are written by now
-        report = analyze(run)
-        written = write_files(folder, run, report)
-        if self._wandb is not None:
-            self._wandb.finish(report)
+        report, written = self._write(folder, completed_rows)
+        missed = self._wandb.finish(report) if self._wandb is not None else None
+        if missed is not None:
+            with contextlib.suppress(OSError, DistprofError):  # it is said, and the folder may be full or gone
+                add_note(folder, missed)
+                report, written = self._write(folder, completed_rows)
         render_terminal(report, self._console)
         again = f"again: distprof report {folder}"
         if written.problem is not None:
@@ -95,6 +96,11 @@ class Audience:
             again += " --out FOLDER"
         self.say(f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})")
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
+
+    def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Report, Written]:
+        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows: they are written by now
+        report = analyze(run)
+        return report, write_files(folder, run, report)
 
 
 def run_job(
@@ -105,6 +111,7 @@ def run_job(
     notes: Sequence[str],
     arguments: Sequence[str],
     console: Console,
+    signals: SignalWatch | None = None,
 ) -> int:
     """Trains, and on rank 0 reports. Collective. Returns the exit code of a job that has completed.
 
@@ -115,6 +122,7 @@ def run_job(
         notes: What the report should say besides.
         arguments: The command line, searched for secrets to mask.
         console: Where rank 0 speaks.
+        signals: Who watches for signals.
 
     Raises:
         UsageError: The run folder cannot be made, on every rank; this torch cannot shard on a CPU, on every rank;
@@ -123,6 +131,8 @@ def run_job(
     """
     require_sharding(config, world.device)
     audience = Audience(config, console)
+    if signals is not None:
+        signals.add(lambda name: audience.stop())
     batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
     work = count_work(config.train) if world.rank == 0 else None
     if work is not None and world.device.type == "cpu":
@@ -131,13 +141,12 @@ def run_job(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
         profile=_place_window(config), hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
         work=work, notes=notes, timeout_s=config.group_timeout_s,
-        arguments=arguments, say=audience.say, on_start=audience.start,
+        arguments=arguments, say=audience.say, on_start=audience.start, signals=signals,
     )  # fmt: skip
     try:
         _train(config, world, job, batches)
         job.profiler.close()
     except BaseException as error:
-        _stop_signals()
         job.profiler.close(error)
         if world.rank == 0:
             audience.stop()
@@ -148,7 +157,6 @@ def run_job(
 
 
 def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> None:
-    signal.signal(signal.SIGTERM, _leave)
     strategy = build_strategy(config, world)
     job.profiler.watch(strategy.model)
     wait_for_everyone()
@@ -172,12 +180,3 @@ def _describe_strategy(config: Config) -> str:
     if replicas > 1:
         return f"{config.strategy.name}({replicas} replicas)"
     return f"{config.strategy.name}({wrap})" if wrap else config.strategy.name
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
-def _stop_signals() -> None:
-    """The launcher may ask a second time; what is being written should still be written."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)

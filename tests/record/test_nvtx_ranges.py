@@ -7,9 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.recorder import Recorder
+from distprof.record.step_record import BrokenPhase
+from distprof.record.timeline import PhaseContext
 from distprof.run import PHASE_CODE, Phase
 from distprof.trace import OWN_DOMAIN
 
@@ -38,8 +42,9 @@ class FakeNvtx(SimpleNamespace):
     def end_range(self, handle: int) -> None:
         self.log.append((f"{self.marks.pop(handle)}>", "", -1))
 
-    def mark(self, message: str, *, domain: str, category: str) -> None:
-        self.log.append((message, category, -1))
+    def mark(self, message: str, *, domain: str, category: str, payload: int = -1) -> None:
+        inside = "/".join([*self.open, message]) if category != "meta" else message
+        self.log.append((inside, category, payload))
 
 
 @pytest.fixture
@@ -85,6 +90,32 @@ def test_what_an_exception_leaves_open_is_closed_with_the_step(nvtx: FakeNvtx) -
     recorder.mark(PHASE_CODE[Phase.ALL_GATHER])
     recorder.end_step(failed=True)
     assert nvtx.open == [] and nvtx.marks == {}
+
+
+def test_fault_29_a_phase_that_raises_or_stays_open_is_closed_and_marked(nvtx: FakeNvtx) -> None:
+    recorder = Recorder(ranges=(ranges := make_ranges()))
+    forward = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.FORWARD])
+    layer = nn.Linear(1, 1)
+    before, after = ranges.module_hooks("layer")
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(after, always_call=True)
+    recorder.begin_step(3, warmup=False)
+    with pytest.raises(RuntimeError), forward, forward:  # entered again inside itself
+        layer(torch.zeros(5))
+    with forward:
+        layer(torch.zeros(1))
+    recorder.end_step()
+    recorder.begin_step(4, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.DATA])
+    recorder.mark(PHASE_CODE[Phase.ALL_REDUCE])
+    recorder.end_step()
+    told = [(path, payload) for path, category, payload in nvtx.log if path.endswith("/error")]
+    assert told == [("step/forward/forward/error", 3), ("step/forward/error", 3), ("step/data/error", 4)]
+    assert nvtx.log.count(("step/forward/layer", "module", 3)) == 1  # the second call is where it belongs
+    assert nvtx.open == [] and nvtx.marks == {}
+    raised, left_open = recorder.drain()
+    assert raised.broken == BrokenPhase(PHASE_CODE[Phase.FORWARD], True)
+    assert left_open.broken == BrokenPhase(PHASE_CODE[Phase.DATA], False)
 
 
 def test_a_tool_announces_itself_by_an_environment_variable() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.record.recorder import QUEUED_STEPS, Recorder
+from distprof.record.recorder import Recorder
+from distprof.record.step_record import QUEUED_STEPS
 from distprof.record.timeline import MAX_SEGMENTS
 from distprof.run import PHASE_CODE, PHASES, Phase
 from tests.fakes import FakeClock, FakeDevice
@@ -150,7 +151,7 @@ def test_steps_that_nobody_took_are_counted() -> None:
         recorder.begin_step(step, warmup=False)
         recorder.end_step()
     assert len(recorder.drain()) == QUEUED_STEPS
-    assert recorder.rows_lost == 3
+    assert recorder.finished.lost == 3
 
 
 def test_at_level_off_only_the_step_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 
 from distprof.record.recorder import Recorder
 from distprof.record.scribe import Scribe
-from distprof.run import COLUMN, Peak, RankInfo
+from distprof.record.timeline import PhaseContext
+from distprof.run import COLUMN, PHASE_CODE, PHASES, Peak, Phase, RankInfo
 from distprof.stream import StreamWriter, read_stream
 
 INFO = RankInfo(
@@ -42,6 +44,49 @@ def test_steps_are_written_as_they_are_taken(tmp_path: Path) -> None:
     stream = read_stream(tmp_path / "a")
     assert [row[COLUMN["step"]] for row in stream.rows] == [0, 1]
     assert stream.info.ended == "completed" and stream.info.notes == ("something was not measured",)
+
+
+def test_fault_29_what_left_a_phase_the_wrong_way_is_in_the_notes(tmp_path: Path) -> None:
+    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    forward = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.FORWARD])
+    data = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.DATA])
+    for step in range(4):
+        recorder.begin_step(step, warmup=False)
+        if step in (1, 2):
+            with contextlib.suppress(StopIteration), forward, data:
+                raise StopIteration
+        if step == 3:
+            forward.__enter__()
+        recorder.end_step()
+        scribe.take(False)
+    scribe.end("completed")
+    stream = read_stream(tmp_path / "a")
+    assert stream.info.notes == (
+        "error: phase data was left by an exception, in 2 step(s), first in step 1",
+        "error: phase forward was left open and closed with the step, in 1 step(s), first in step 3",
+    )
+    phases = stream.rows[:, [COLUMN[f"{phase}_host_ns"] for phase in PHASES]]
+    assert phases.sum(axis=1).tolist() == stream.rows[:, COLUMN["step_host_ns"]].tolist()
+
+
+def test_a_signal_ends_the_file_while_another_thread_waits_for_the_device(tmp_path: Path) -> None:
+    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    record(recorder, 0)
+    recorder.begin_step(1, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.BACKWARD])
+    with scribe._taking:  # as the thread that takes steps, and never comes back
+        scribe.terminate("SIGTERM")
+    info = read_stream(tmp_path / "a").info
+    assert (info.ended, info.error) == ("terminated", "SIGTERM in step 1, backward")
+
+
+def test_a_rank_that_is_failing_says_why_before_a_signal_does(tmp_path: Path) -> None:
+    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    record(recorder, 0)
+    scribe.take(False)
+    scribe.end("failed", error="Connection closed by peer")
+    scribe.terminate("SIGTERM")
+    assert read_stream(tmp_path / "a").info.error == "Connection closed by peer"
 
 
 def test_fault_08_a_full_disk_stops_writing_once_and_training_never(

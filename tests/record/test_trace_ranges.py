@@ -53,7 +53,7 @@ def test_phases_and_marks_are_annotations_inside_the_step(annotations: list[str]
     ]  # fmt: skip
     assert outer.seen == [
         ("step", (7,)), ("enter", (BACKWARD,)), ("begin_mark", (ALL_REDUCE,)), ("end_mark", ()),
-        ("begin_mark", (ALL_REDUCE,)), ("exit", ()), ("enter", (FORWARD,)), ("end_step", ()),
+        ("begin_mark", (ALL_REDUCE,)), ("exit", ()), ("enter", (FORWARD,)), ("error", (FORWARD,)), ("end_step", ()),
     ]  # fmt: skip
 
 

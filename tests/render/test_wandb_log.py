@@ -85,7 +85,9 @@ def test_no_secret_is_in_any_file_of_wandb(tmp_path: Path, monkeypatch: pytest.M
         assert b"canary" not in path.read_bytes(), path
 
 
-def test_an_unreachable_server_costs_seconds_and_ends_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_10_an_unreachable_server_costs_seconds_and_ends_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = "canary0123456789abcdef0123456789abcdef01"
     monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
@@ -143,6 +145,9 @@ class BrokenWandb:
     def log(self, *_: Any) -> None:
         self.fail("log")
 
+    def status(self) -> None:
+        """Answers."""
+
     def teardown(self) -> None:
         assert self.finished
 
@@ -152,7 +157,7 @@ class BrokenWandb:
 
 
 @pytest.mark.parametrize("place", ["init", "define_metric", "log", "finish"])
-def test_whatever_wandb_raises_is_said_once_and_goes_no_further(
+def test_fault_10_whatever_wandb_raises_is_said_once_and_goes_no_further(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, said, run = BrokenWandb(place), list[str](), make_run()

@@ -1,0 +1,44 @@
+"""Who a rank is before its first step: its host, its device, and the best that device can do."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from distprof.config import HardwareConfig
+from distprof.hardware import find_peak
+from distprof.record.peak import measure_peak
+from distprof.record.snapshot import take_snapshot
+from distprof.run import DeviceSnapshot, Peak, RankInfo
+from distprof.world import World
+
+
+def describe_rank(world: World, precision: str, hardware: HardwareConfig) -> RankInfo:
+    """This rank, before its first step. Collective where a peak is measured; may synchronise."""
+    index = world.device.index if world.device.type == "cuda" else None
+    snapshot, notes = take_snapshot(world.device.type, index)
+    return RankInfo(
+        rank=world.rank, local_rank=world.identity.local_rank, host=world.host, pid=os.getpid(),
+        device=str(world.device), snapshot=snapshot, notes=notes,
+        peak=_choose_peak(world, precision, hardware, snapshot),
+    )  # fmt: skip
+
+
+def _choose_peak(world: World, precision: str, hardware: HardwareConfig, snapshot: DeviceSnapshot | None) -> Peak:
+    wanted = hardware.peak
+    if isinstance(wanted, float):
+        return Peak(flops_per_s=wanted, source="hardware.peak, as configured")
+    if wanted == "none":
+        return Peak(flops_per_s=None, source="hardware.peak=none")
+    if wanted == "auto" and world.device.type == "cuda":
+        return find_peak(snapshot.name if snapshot else "unknown device", precision)
+    measured = Peak(flops_per_s=None, source="not measured")
+    turns = torch.tensor([world.identity.local_world_size])
+    dist.all_reduce(turns, op=dist.ReduceOp.MAX)  # hosts may hold different numbers of ranks
+    for turn in range(int(turns)):  # one at a time: the ranks of a host share its cores
+        if turn == world.identity.local_rank:
+            measured = measure_peak(world.device, precision)
+        dist.all_reduce(torch.zeros(1))
+    return measured

@@ -1,0 +1,79 @@
+"""Weights & Biases on a thread of its own: neither training nor the ranks' files wait for it, whatever it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from distprof.config import WandbConfig
+from distprof.live import Listener
+from distprof.render.wandb_log import WandbLogger, choose_mode, end_service
+from distprof.report import Report
+from distprof.run import FloatArray, RunMeta
+
+FINISH_TIMEOUT_S = 30.0
+"""How long the end of a job waits for an upload. For a service that gives no answer it does not wait that long."""
+INIT_GRACE_S = 15.0
+"""What opening a run takes besides the time to go online: wandb gives up ten seconds late, and then it logs offline."""
+
+
+class WandbThread:
+    """Opens a W&B run, logs to it and closes it, beside training."""
+
+    def __init__(
+        self,
+        *,
+        meta: RunMeta,
+        config: WandbConfig,
+        folder: Path,
+        say: Callable[[str], None],
+        peaks: Sequence[float | None] = (),
+    ) -> None:
+        """Takes what `WandbLogger.start` takes; `start` starts it."""
+        self._folder, self._say, self._wanted = folder, say, choose_mode(config) != "disabled"
+        self._logger: WandbLogger | None = None
+        self._told_steps = 0
+
+        def begin() -> Callable[[FloatArray], None] | None:
+            self._logger = WandbLogger.start(meta=meta, config=config, folder=folder, say=say, peaks=peaks)
+            return self._logger.log_rows if self._logger is not None else None
+
+        limit_s = config.init_timeout_s + INIT_GRACE_S
+        self._listener = Listener(begin, what="wandb", failed=say, begin_limit_s=limit_s)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._listener.start()
+
+    def tell(self, rows: FloatArray) -> None:
+        """Has whole steps logged, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
+        self._told_steps += rows.shape[1]
+        self._listener.tell(rows)
+
+    def finish(self, report: Report) -> str | None:
+        """Has the table and the summary logged and the run closed, within a limited time.
+
+        Returns:
+            What W&B did not get, which is also said. None: nothing is missing.
+        """
+        ended = self._listener.finish(lambda: self._conclude(report), limit_s=FINISH_TIMEOUT_S)
+        logger = self._logger
+        if not self._wanted or (ended and logger is not None and logger.concluded and logger.closed):
+            return None
+        steps = self._told_steps - (logger.got_steps if logger is not None else 0)
+        parts = [f"{steps} of {self._told_steps} steps"] if steps else []
+        if logger is None or not logger.concluded:
+            parts.append("the table and the summary")
+        elif not parts:
+            late = f"the upload is not done after {FINISH_TIMEOUT_S:.0f} s"
+            self._say(f"wandb: {late}; later: wandb sync {logger.folder}")
+            return None
+        if not ended:
+            end_service(only_stopped=False)
+        missed = f"W&B did not get {' and '.join(parts)}{'' if ended else ': it gave no answer in time'}"
+        self._say(f"wandb: {missed}; {self._folder} holds everything")
+        return missed
+
+    def _conclude(self, report: Report) -> None:
+        if self._logger is not None:
+            self._logger.finish(report)

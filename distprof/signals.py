@@ -1,0 +1,101 @@
+"""Signals, heard by a thread of their own: the main thread may be inside a library's C++ code for minutes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LAST_RESORT_S = 5.0
+"""A process that was told to leave is gone by then, even where a disk does not answer."""
+_STOP = b"\0"  # no signal has this number
+
+
+class SignalWatch(threading.Thread):
+    """Has what is known written down when a signal comes, and leaves the process with 128 and the signal's number.
+
+    Python runs a handler on the main thread, between two instructions of its own, and those may never come. The
+    number of the signal is written to a pipe at once, on whatever thread it meets, and this thread reads the pipe.
+    """
+
+    def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
+        """Hears nothing yet; see `watch_signals`.
+
+        Args:
+            leave: Ends the process; may be replaced later.
+        """
+        super().__init__(name="distprof-signals", daemon=True)
+        self.leave = leave
+        self._before: dict[signal.Signals, Any] = {}
+        self._actions: list[Callable[[str], None]] = []
+        self._hears, self._tells = os.pipe()
+
+    def install(self, signals: Iterable[signal.Signals]) -> bool:
+        """Takes the signals that nobody handles or ignores yet; False: there are none. Main thread only."""
+        free = (signal.SIG_DFL, signal.default_int_handler)
+        chosen = [number for number in signals if signal.getsignal(number) in free]
+        os.set_blocking(self._tells, False)
+        other = signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
+        if other != -1 or not chosen:  # an event loop of the program's hears them
+            signal.set_wakeup_fd(other)
+            return False
+        self._before = {number: signal.signal(number, _hear) for number in chosen}
+        os.register_at_fork(after_in_child=self._put_back)  # a child's signals are not this process's
+        self.start()
+        return True
+
+    def add(self, action: Callable[[str], None]) -> Callable[[], None]:
+        """Has something done before the process leaves, with the signal's name, on this thread; the newest first.
+
+        Returns:
+            What takes it back.
+        """
+        self._actions.append(action)
+        return lambda: self._actions.remove(action) if action in self._actions else None
+
+    def close(self) -> None:
+        """Gives the signals back. On another thread than the main one Python does not allow that: nothing is done."""
+        if threading.current_thread() is threading.main_thread() and self._before:
+            self._put_back()
+            os.write(self._tells, _STOP)
+
+    def run(self) -> None:
+        """Waits for a signal."""
+        while (told := os.read(self._hears, 1)) not in (b"", _STOP):
+            if signal.getsignal(told[0]) is _hear:  # and not one that the program has since taken for itself
+                self._end(signal.Signals(told[0]))
+
+    def _end(self, number: signal.Signals) -> None:
+        last_resort = threading.Timer(LAST_RESORT_S, os._exit, (128 + number,))
+        last_resort.daemon = True
+        last_resort.start()
+        for action in reversed(self._actions):
+            with contextlib.suppress(Exception):  # whatever fails, the process leaves as it was told
+                action(number.name)
+        self.leave(128 + number)
+        last_resort.cancel()
+
+    def _put_back(self) -> None:
+        before, self._before = self._before, {}
+        if before:
+            signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            if signal.getsignal(number) is _hear:
+                signal.signal(number, handler)
+
+
+def watch_signals(signals: Iterable[signal.Signals] = ENDING) -> SignalWatch | None:
+    """Starts to watch for those of some signals that nobody handles; None: there are none, or not the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    watch = SignalWatch()
+    return watch if watch.install(signals) else None
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    """Python passes a signal on to the pipe only when it has a handler."""

@@ -1,0 +1,142 @@
+"""How ranks leave: by signals in a hang and at the start, by the death of rank 0, beside a W&B that stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from distprof.cli import run_verb
+from distprof.folder import read_run
+from tests.ranks import start_ranks, wait_until
+
+ENDLESS = ("train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=1", "profile.window_s=0.1")
+LEAVE_LIMIT_S = 20.0
+"""Two seconds are promised; a test machine has other things to do."""
+
+
+def find_folder(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def count_steps(tmp_path: Path) -> list[int]:
+    """Steps on disk, of every rank that has a file."""
+    return [path.read_bytes().count(b'"type":"step"') for path in sorted(tmp_path.glob("runs/*/ranks/rank-*.jsonl"))]
+
+
+def end_all(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=30)
+
+
+def read_report(tmp_path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((find_folder(tmp_path) / "report.json").read_text())
+    return report
+
+
+def test_fault_33_signals_end_the_files_of_ranks_that_hang_and_twice_is_once(tmp_path: Path) -> None:
+    ranks = start_ranks(3, ["-m", "distprof", *ENDLESS, "logger=none"], tmp_path)
+    try:
+        wait_until(lambda: len(count_steps(tmp_path)) == 3 and min(count_steps(tmp_path)) > 3, ranks)
+        ranks[2].send_signal(signal.SIGSTOP)
+        seen: list[list[int]] = []
+        wait_until(lambda: seen.append(count_steps(tmp_path)) or seen[-8:] == [seen[-1]] * 8, ranks)  # type: ignore[func-returns-value]
+        for number in (signal.SIGTERM, signal.SIGTERM):
+            ranks[0].send_signal(number)
+        ranks[1].send_signal(signal.SIGHUP)
+        said = [process.communicate(timeout=LEAVE_LIMIT_S) for process in ranks[:2]]
+    finally:
+        end_all(ranks)
+    assert [process.returncode for process in ranks[:2]] == [128 + signal.SIGTERM, 128 + signal.SIGHUP]
+    assert "Traceback" not in "".join(map("".join, said)) and "distprof report" in said[0][0]
+    run = read_run(find_folder(tmp_path))
+    assert [rank.ended for rank in run.ranks] == ["terminated", "terminated", None]
+    told = [rank.error or "" for rank in run.ranks[:2]]
+    assert re.match(r"SIGTERM in step \d+, \w+", told[0]) and re.match(r"SIGHUP in step \d+, \w+", told[1])
+    assert (find_folder(tmp_path) / "ranks" / "flight_recorder-rank-00000.json").is_file()
+
+
+def hears(process: subprocess.Popen[str], number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)", status, re.M)
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> None:
+    (process,) = start_ranks(1, ["-m", "distprof", *ENDLESS], tmp_path)
+    try:
+        wait_until(lambda: hears(process, signal.SIGHUP), [process])
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)  # loading torch holds up every thread for a while
+    finally:
+        end_all([process])
+    assert (process.returncode, said) == (128 + signal.SIGINT, ("", "")) and not (tmp_path / "runs").exists()
+
+
+def test_fault_05_the_report_comes_from_the_files_when_rank_0_is_killed(tmp_path: Path) -> None:
+    ranks = start_ranks(2, ["-m", "distprof", *ENDLESS, "logger=none"], tmp_path)
+    try:
+        wait_until(lambda: len(count_steps(tmp_path)) == 2 and min(count_steps(tmp_path)) > 3, ranks)
+        ranks[0].kill()
+        _, errors = ranks[1].communicate(timeout=60)
+    finally:
+        end_all(ranks)
+    assert ranks[1].returncode == 1 and "rank 1 failed: " in errors
+    kept = count_steps(tmp_path)
+    assert not (find_folder(tmp_path) / "report.json").exists()
+    assert run_verb(["report", str(find_folder(tmp_path))]) == 3
+    report = read_report(tmp_path)
+    assert report["coverage"]["ranks_missing"] == [0] and min(kept) > 3
+    assert [rank["steps_recorded"] for rank in report["ranks"]] == kept
+    assert report["ranks"][1]["ended"] == "failed" and "onnection" in report["ranks"][1]["error"]
+
+
+PATIENT = "import distprof.live; distprof.live.CALL_LIMIT_S = 2.0; import distprof.__main__; distprof.__main__.main()"
+"""The command, but W&B counts as stuck after two seconds of silence, so that the test need not wait for ten."""
+
+
+def find_service(parent: int) -> int | None:
+    """The process of wandb's service."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"wandb-core" in words[0] and str(parent).encode() in words:
+            return int(folder.name)
+    return None
+
+
+def test_fault_31_a_wandb_that_stands_still_holds_nobody_up_and_leaves_nothing(tmp_path: Path) -> None:
+    own = tmp_path / "tmp"
+    own.mkdir()
+    arguments = ["train=gpt2_tiny", "train.steps=60", "train.warmup_steps=1", "profile.window_s=0.1"]
+    ranks = start_ranks(2, ["-c", PATIENT, *arguments], tmp_path, WANDB_MODE="offline", TMPDIR=str(own))
+    service: int | None = None
+    try:
+        wait_until(lambda: bool(list(tmp_path.glob("runs/*/wandb/offline-run-*/*.wandb"))), ranks)
+        service = find_service(ranks[0].pid)
+        assert service is not None
+        os.kill(service, signal.SIGSTOP)
+        said, errors = ranks[0].communicate(timeout=100)  # and until nobody holds its output open
+        ranks[1].communicate(timeout=30)
+    finally:
+        if service is not None and find_service(ranks[0].pid) is not None:
+            os.kill(service, signal.SIGKILL)
+        end_all(ranks)
+    assert [process.returncode for process in ranks] == [0, 0], errors
+    assert count_steps(tmp_path) == [61, 61]
+    report = read_report(tmp_path)
+    assert report["coverage"]["complete"]
+    (note,) = (note for note in report["coverage"]["notes"] if note.startswith("W&B did not get "))
+    assert re.match(r"W&B did not get \d+ of 61 steps and the table and the summary", note)
+    assert f"wandb: {note.partition(':')[0]}" in said.replace("\n", " ")
+    assert [path.name for path in own.iterdir() if not path.name.startswith("torch")] == []
