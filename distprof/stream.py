@@ -10,29 +10,34 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distprof.collective_lines import CollectiveLines, CollectiveReader, GroupInfo, RankCollectives, StepCollectives
-from distprof.decode import decode
+from distprof.decode import decode, load_json
 from distprof.errors import DataError
-from distprof.run import COLUMN, PHASES, ROW_FIELDS, ROW_WIDTH, FloatArray, RankInfo, Segments
+from distprof.rank_records import decode_row, decode_segments, find_room, read_fields
+from distprof.run import COLUMN, ROW_FIELDS, ROW_WIDTH, FloatArray, RankInfo, Segments
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 1
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_SEGMENTS = 128
 """Segments kept of one step, so that a step stays under 2 KB."""
 MAX_LINE_BYTES = 1 << 20
+MAX_WORLD = 1_000_000
+"""Ranks of a job: the missing ones are named one by one."""
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
 """What a rank can observe of a step while it runs: a device's collectives are seen by traces only."""
 _COLUMNS = [COLUMN[name] for name in FIELDS]
 _CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
-_TIMES = [index for name, index in COLUMN.items() if name.endswith("_ns") and name != "begin_host_ns"]
+_END_KEYS = frozenset(("ended", "error", "traceback", "rows_lost", "notes"))
+_MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +162,17 @@ def read_stream(path: Path) -> RankStream:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """What an end says, as `RankInfo` has it."""
+
+    ended: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    rows_lost: int = 0
+    notes: tuple[str, ...] = ()
+
+
 class _Found:
     """What a file holds, record by record."""
 
@@ -167,34 +183,47 @@ class _Found:
         self.segments: dict[int, Segments] = {}
         self.collectives = CollectiveReader()
         self.damaged: list[int] = []
+        self._fields: Sequence[str] | None = None
+        self._steps: set[int] = set()
         self._unmatched = 0
 
     def take(self, record: dict[str, Any]) -> bool:
         """Keeps what a record says; False: it cannot be."""
         kind = record.get("type")
         if kind == "header" and self.header is None:
-            self.header = record
+            self.header, self._fields = record, read_fields(record)
         elif kind == "end":
-            self.end = record
+            return self._take_end(record)
         elif kind == "group":
             return self.collectives.read_group(record)
         elif kind == "order":
             return self.collectives.read_order(record)
-        elif kind == "step" and self.header is not None:
-            return self._take_step(record, self.header)
+        elif kind == "step" and self._fields is not None:
+            return self._take_step(record, self._fields)
         return True
 
-    def _take_step(self, record: dict[str, Any], header: Mapping[str, Any]) -> bool:
-        row = _decode_row(record.get("row"), header)
-        if row is None:
+    def _take_end(self, record: dict[str, Any]) -> bool:
+        end = {key: record[key] for key in _END_KEYS & set(record)}
+        try:
+            decode(_End, end, "", DataError)
+        except DataError:
             return False
+        self.end = end
+        return True
+
+    def _take_step(self, record: dict[str, Any], fields: Sequence[str]) -> bool:
+        row = decode_row(record.get("row"), fields)
+        step = -1 if row is None else int(row[COLUMN["step"]])
+        if row is None or step in self._steps:
+            return False
+        self._steps.add(step)
         self.rows.append(row)
-        step = int(row[COLUMN["step"]])
-        kept = _decode_segments(record.get("segments"), row)
+        kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
         told = record.get("collectives")
-        if told is not None and not self.collectives.read_step(step, row[COLUMN["begin_host_ns"]], told):
+        begin_ns, room_ns = row[COLUMN["begin_host_ns"]], find_room(float(row[COLUMN["step_host_ns"]]))
+        if told is not None and not self.collectives.read_step(step, begin_ns, room_ns, told):
             self._unmatched += 1
         return True
 
@@ -214,50 +243,26 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
     if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
         return None
     try:
-        record = json.loads(body + b"}")
+        record = load_json(body + b"}")
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
-def _decode_row(values: object, header: Mapping[str, Any]) -> FloatArray | None:
-    """A row in today's order, or None when it holds anything but finite numbers, or a negative time."""
-    fields = header.get("fields")
-    if not isinstance(values, list) or not isinstance(fields, list) or len(values) != len(fields):
-        return None
-    row = np.full(ROW_WIDTH, np.nan)
-    for name, value in zip(fields, values, strict=True):
-        if value is None or name not in COLUMN:
-            continue
-        if type(value) not in (int, float) or not abs(value) < 2**63:
-            return None
-        row[COLUMN[name]] = value
-    step = row[COLUMN["step"]]
-    if not (step >= 0 and step.is_integer() and row[COLUMN["step_host_ns"]] > 0) or np.any(row[_TIMES] < 0):
-        return None
-    return row
-
-
-def _decode_segments(value: object, row: FloatArray) -> Segments | None:
-    match value:
-        case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations):
-            known = set("0123456789"[: len(PHASES)])
-            if set(codes) <= known and all(type(item) is int and 0 <= item < 2**63 for item in durations):
-                lost = sum(durations) != row[COLUMN["step_host_ns"]]
-                return Segments(
-                    begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations), truncated=lost
-                )
-    return None
-
-
 def _decode_info(path: Path, header: Mapping[str, Any], end: Mapping[str, Any]) -> RankInfo:
     schema = str(header.get("schema"))
-    major = schema.partition("/")[2].partition(".")[0]
-    if not schema.startswith("distprof.rank/") or not major.isdigit() or int(major) > SCHEMA_MAJOR:
+    major = _MAJOR.fullmatch(schema)
+    if major is None or int(major[1]) > SCHEMA_MAJOR:
         raise DataError(f"{path}: written as {schema!r}, and this distprof reads up to {SCHEMA}: upgrade distprof")
     if type(header.get("world_size")) is not int or not isinstance(header.get("info"), dict):
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
+    if read_fields(header) is None:
+        raise DataError(f"{path}: damaged header: no list of different fields")
     known = set(RankInfo.__dataclass_fields__)
     told = {**header["info"], **{key: end[key] for key in end if key in known}}
-    told["notes"] = [*header["info"].get("notes", ()), *end.get("notes", ())]
-    return decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
+    info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
+    if not 0 <= info.rank < MAX_WORLD or info.rows_lost < 0:
+        raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} cannot be")
+    before = header["info"].get("notes", [])
+    notes = decode(_End, {"notes": before}, f"{path}: header", DataError).notes
+    return replace(info, notes=(*notes, *end.get("notes", ())))

@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "errors redact trace rank_names",
         "decode rank_activity activity_report",
         "config run waiting",
-        "check hardware flops provenance report collective_lines nsys_tool",
+        "check hardware flops provenance report collective_lines nsys_tool rank_records",
         "stream matching",
         "folder activity",
         "world",

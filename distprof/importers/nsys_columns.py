@@ -25,6 +25,8 @@ CHUNK_ROWS = 50_000
 SLOW_CHUNK_ROWS = 1_000
 LAST_ROW = (1 << 63) - 1
 SEPARATOR = b"\x1f"
+WHOLE, WHOLE_OR_NONE = "'integer'", "'integer', 'null'"
+"""SQLite's types of values."""
 
 
 class Texts(dict[bytes, int]):
@@ -117,6 +119,8 @@ class _Reader:
         """Everything past SQLite; None: the table is too unusual for that."""
         table, needed = self._wanted.table, self._wanted.needed
         places = self._database.find_places(self._base, table)
+        if places is None:
+            return None
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
         known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
         wanted = sorted({place for several in known.values() for place in several})
@@ -157,7 +161,11 @@ class _Reader:
 
     def _read_fast(self, first: int, last: int) -> dict[str, IntArray] | None:
         """The rows of a chunk; None: not every row has one whole number in every column."""
-        counts = [f"count({self._values[name]})" for name in self._wanted.needed]
+        needed = len(self._wanted.needed)
+        counts = [
+            f"count(CASE WHEN typeof({value}) IN ({WHOLE if place < needed else WHOLE_OR_NONE}) THEN 1 END)"
+            for place, value in enumerate(self._values.values())
+        ]
         joined = [
             f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
             for name, value in self._values.items()

@@ -139,10 +139,12 @@ class Database:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
-    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int]:
-        """Where a table's columns stand in its rows; empty: SQLite computes some of them."""
+    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
+        """Where a table's columns stand in its rows; None: SQLite computes some of them, or keeps them elsewhere."""
         rows = base.execute(f"PRAGMA table_xinfo({table})").fetchall()
-        return {} if any(row[6] for row in rows) else {row[1].decode("utf-8", "replace"): row[0] for row in rows}
+        if any(hidden or key for *_, key, hidden in rows):
+            return None
+        return {row[1].decode("utf-8", "replace"): row[0] for row in rows}
 
     def find_root(self, table: str) -> int:
         """The page at which a table begins."""

@@ -1,0 +1,95 @@
+"""What a record of a rank's stream may say, and what cannot be.
+
+A checksum proves that a record is as it was written, not that it was written by distprof. A step that contradicts
+itself, whose phases are longer than it is, say, is left out as a whole: its other numbers are worth no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from distprof.decode import MAX_EXACT, is_whole
+from distprof.run import COLUMN, OWN_PHASES, PHASES, ROW_WIDTH, Clock, FloatArray, Segments
+
+T = TypeVar("T", float, FloatArray)
+MAX_TIME_NS = 2**63
+"""Of times of day."""
+SLACK_RATIO, SLACK_NS = 0.02, 1e6
+"""By how much the parts of a step may be longer than it is: events of a device are read in steps of a microsecond."""
+_SIGNED = [COLUMN[name] for name in ("loss", "grad_norm")]
+_BEGIN = COLUMN["begin_host_ns"]
+_FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
+_STEP = {clock: COLUMN[f"step_{clock}_ns"] for clock in Clock}
+_PHASES = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in PHASES] for clock in Clock}
+_OWN = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
+_WAITS = {clock: [COLUMN[f"{phase}_wait_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
+_EXPOSED = {clock: [COLUMN[name] for name in COLUMN if name.endswith(f"_exposed_{clock}_ns")] for clock in Clock}
+
+
+def read_fields(header: Mapping[str, Any]) -> list[str] | None:
+    """The names of what a row holds; None: the list cannot be."""
+    fields = header.get("fields")
+    if not isinstance(fields, list) or not all(type(name) is str for name in fields):
+        return None
+    return fields if len(set(fields)) == len(fields) else None
+
+
+def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
+    """A row in today's order. None: it is no list of numbers, or says what cannot be of a step."""
+    if not isinstance(values, list) or len(values) != len(fields):
+        return None
+    row = np.full(ROW_WIDTH, np.nan)
+    for name, value in zip(fields, values, strict=True):
+        if value is None or name not in COLUMN:
+            continue
+        if type(value) not in (int, float) or not abs(value) < MAX_TIME_NS:
+            return None
+        row[COLUMN[name]] = value
+    return row if _can_be(row) else None
+
+
+def _can_be(row: FloatArray) -> bool:
+    step = row[COLUMN["step"]]
+    if not (step.is_integer() and row[_STEP[Clock.HOST]] > 0):
+        return False
+    signed = np.abs(row)
+    signed[[*_SIGNED, _BEGIN]] = 0
+    if (signed > MAX_EXACT).any() or (np.delete(row, _SIGNED) < 0).any():
+        return False
+    flags = row[_FLAGS]
+    return bool(((flags == 0) | (flags == 1) | np.isnan(flags)).all()) and all(_adds_up(row, clock) for clock in Clock)
+
+
+def _adds_up(row: FloatArray, clock: Clock) -> bool:
+    """Whether phases, and what was waited for, fit into the step, and the waits inside phases into these."""
+    step_ns = row[_STEP[clock]]
+    room_ns = find_room(float(np.nan_to_num(step_ns)))
+    if not all(np.nansum(row[parts]) <= room_ns for parts in (_PHASES[clock], _EXPOSED[clock])):
+        return False
+    waits = np.nan_to_num(row[_WAITS[clock]])
+    return bool((waits <= find_room(np.nan_to_num(row[_OWN[clock]]))).all())
+
+
+def find_room(whole_ns: T) -> T:
+    """How long the parts of a whole may be together."""
+    return whole_ns * (1 + SLACK_RATIO) + SLACK_NS
+
+
+def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:
+    """The timeline of a step. None: it is none, is longer than ``most``, or is longer than the step."""
+    match value:
+        case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations) <= most:
+            known = set("0123456789"[: len(PHASES)])
+            if not set(codes) <= known or not all(is_whole(item, MAX_EXACT) for item in durations):
+                return None
+            step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
+            if not 0 <= begin_ns < MAX_TIME_NS or total_ns > find_room(step_ns):
+                return None
+            return Segments(
+                begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations),
+                truncated=total_ns != step_ns,
+            )  # fmt: skip
+    return None
