@@ -30,7 +30,7 @@ SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_SEGMENTS = 128
 """Segments kept of one step, so that a step stays under 2 KB."""
 MAX_LINE_BYTES = 1 << 20
-MAX_WORLD = 1_000_000
+MAX_WORLD = 1 << 17
 """Ranks of a job: the missing ones are named one by one."""
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
 """What a rank can observe of a step while it runs: a device's collectives are seen by traces only."""

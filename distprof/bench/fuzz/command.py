@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +28,8 @@ LIMIT_S = 20.0
 SHOWN = 40
 LONGEST_LINE = 300
 AT_ONCE = 16
+TOLD_EVERY = 1_000
+"""Cases after which a run without a terminal says how far it is."""
 DESCRIPTION = """\
 Changes sound inputs by chance and reports on them: run folders whose records say what no rank would, behind checksums
 that are right (streams); exports of Nsight Systems of another schema, with other rows and damaged pages (sqlite);
@@ -66,14 +70,19 @@ def run_fuzz(options: argparse.Namespace) -> int:
     )  # fmt: skip
     begin_s = time.monotonic()
     console = Console()
-    failed, outcomes = 0, []
-    for outcome in _run_all(plan, range(options.first, options.first + options.cases), options.jobs, console):
-        outcomes.append(outcome)
-        failed += bool(outcome.wrong)
-        if outcome.wrong and failed <= SHOWN:
-            _show(outcome, plan, console)
-    _summarize(outcomes, plan, time.monotonic() - begin_s, console)
-    return EXIT_FAILED if failed else EXIT_OK
+    failed = 0
+    outcomes: list[Outcome] = []
+    with contextlib.suppress(KeyboardInterrupt):  # what was done until then is summarized
+        for outcome in _run_all(plan, range(options.first, options.first + options.cases), options.jobs, console):
+            outcomes.append(outcome)
+            failed += bool(outcome.wrong)
+            if outcome.wrong and failed <= SHOWN:
+                _show(outcome, plan, console)
+            if not console.is_terminal and len(outcomes) % TOLD_EVERY == 0:
+                print(f"{len(outcomes):,} of {options.cases:,} cases, {failed:,} failed", flush=True)
+    if outcomes:
+        _summarize(outcomes, plan, time.monotonic() - begin_s, console)
+    return EXIT_FAILED if failed or len(outcomes) < options.cases else EXIT_OK
 
 
 def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> Iterator[Outcome]:
@@ -89,11 +98,13 @@ def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> 
 
 
 def _show(outcome: Outcome, plan: Plan, console: Console) -> None:
+    """At once, also into a file: a long run may be looked at."""
     only = "".join(f" --only {kind}" for kind in plan.kinds) if len(plan.kinds) < len(KINDS) else ""
     again = f"distprof bench fuzz --seed {plan.seed} --first {outcome.number} --cases 1{only}"
     text = f"case {outcome.number} ({outcome.kind}), exit code {outcome.exit_code}: {'; '.join(outcome.wrong)}"
     console.print(clean_text(text, LONGEST_LINE), highlight=False, markup=False)
     console.print(f"  {outcome.kept or again}", highlight=False, markup=False, style="dim")
+    sys.stdout.flush()
 
 
 def _summarize(outcomes: list[Outcome], plan: Plan, wall_s: float, console: Console) -> None:

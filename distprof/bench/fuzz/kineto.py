@@ -16,12 +16,15 @@ PID, MAIN, BACKWARD = 77, 77, 78
 STEPS = 4
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 EVENT_KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
-ARGUMENTS = ("correlation", "stream", "device", "bytes", "In msg nelems", "Out msg nelems", "dtype", "Group size",
-             "Process Group Name", "Collective name", "Total Reserved", "Device Type", "Ev Idx", "External id")  # fmt: skip
-CATEGORIES = ("kernel", "Kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver",
-              "cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "python_function", "cpu_instant_event",
-              "ac2g", "fwdbwd", "Trace", "mtia_runtime", "mtia_insight", "xpu_runtime", "overhead", "privateuse1_driver", "hip_runtime",
-              )  # fmt: skip
+ARGUMENTS = (
+    "correlation", "stream", "device", "bytes", "In msg nelems", "Out msg nelems", "dtype", "Group size",
+    "Process Group Name", "Collective name", "Total Reserved", "Device Type", "Ev Idx", "External id",
+)  # fmt: skip
+CATEGORIES = (
+    "kernel", "Kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "Operator",
+    "user_annotation", "gpu_user_annotation", "python_function", "cpu_instant_event", "ac2g", "fwdbwd", "Trace",
+    "mtia_runtime", "mtia_insight", "xpu_runtime", "overhead", "privateuse1_driver", "hip_runtime",
+)  # fmt: skip
 NAMES = ("ProfilerStep#0", "ProfilerStep#99999999999999999", "ProfilerStep#\u00b2", "distprof.step", NCCL, "warm-up",
          "distprof.forward", "nn.Module: ", "Memcpy DtoH (Device -> Pageable)", "Memcpy ???", "train_step 3",
          "ncclDevKernel_SendRecv(x)", "cudaStreamSynchronize", "cudaGraphLaunch")  # fmt: skip
@@ -59,7 +62,7 @@ def _make_step(step: int) -> list[Json]:
         event["args"] |= {"device": 0, "stream": stream, "correlation": number + nth}
         return event
 
-    message = {"Process_Group_Name": "0", "Collective_name": "allreduce", "dtype": "Float", "In_msg_nelems": 1000,
+    message: Json = {"Process_Group_Name": "0", "Collective_name": "allreduce", "dtype": "Float", "In_msg_nelems": 1000,
                "Out_msg_nelems": 1000, "Group_size": 2}  # fmt: skip
     return [
         span("user_annotation", f"ProfilerStep#{step}", 0, 990), span("user_annotation", "forward", 50, 250),

@@ -53,6 +53,10 @@ OTHERS: tuple[Any, ...] = (
 
 def dump(value: Any) -> str:
     """JSON, or what a careless program would write for it: NaN, keys twice, `Raw` text."""
+    try:
+        return json.dumps(value)
+    except TypeError:  # there is raw text in it
+        pass
     if isinstance(value, Raw):
         return value.text
     if isinstance(value, dict):
