@@ -205,7 +205,8 @@ class _Found:
     def _take_end(self, record: dict[str, Any]) -> bool:
         end = {key: record[key] for key in _END_KEYS & set(record)}
         try:
-            decode(_End, end, "", DataError)
+            if decode(_End, end, "", DataError).rows_lost < 0:
+                return False
         except DataError:
             return False
         self.end = end

@@ -88,7 +88,7 @@ class _Reader:
 
     def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
         self._base, self._wanted, self._database = base, wanted, database
-        there = database.find_columns(base, wanted.table)
+        self._there = there = database.find_columns(base, wanted.table)
         if missing := [name for name in wanted.needed if name not in there]:
             raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
         if "rowid" in map(str.lower, there):
@@ -122,6 +122,9 @@ class _Reader:
         if places is None:
             return None
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
+        asked = {*(one for several in spellings.values() for one in several), *([self._text] if self._text else [])}
+        if asked & self._there - set(places):
+            return None
         known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
         wanted = sorted({place for several in known.values() for place in several})
         rows, at = self._database.count(self._base, table), 0

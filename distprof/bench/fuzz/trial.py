@@ -20,6 +20,7 @@ from pathlib import Path
 from distprof.bench.fuzz.cases import Case, make_case, write_sound
 from distprof.bench.fuzz.verdict import judge
 
+PROGRAM = "distprof"
 ROOM_BYTES = 1 << 30
 """Addresses that a command may take beyond what the process has: its threads alone reserve half of them."""
 NOT_MADE = 97
@@ -64,7 +65,7 @@ def warm_up() -> None:
             for arguments in [*(["report", path, "--out", "out"] for path in paths), ["tables", *paths[1:]]]:
                 sys.argv = ["distprof", *arguments]
                 try:
-                    runpy.run_module("distprof", run_name="__main__", alter_sys=True)
+                    runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
                 except SystemExit as leaving:
                     assert leaving.code in (None, 0, 3), f"{arguments}: exit code {leaving.code}"
 
@@ -116,7 +117,7 @@ def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
         now_bytes = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now_bytes + ROOM_BYTES,) * 2)
         code = 0
-        runpy.run_module("distprof", run_name="__main__", alter_sys=True)
+        runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
