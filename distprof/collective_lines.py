@@ -175,10 +175,20 @@ class CollectiveReader:
                 return True
         return False
 
+    def forget(self, steps: Sequence[int]) -> None:
+        """Drops what these steps' records say."""
+        lost = frozenset(steps)
+        for number in list(self._steps) if lost else ():
+            kept = [place for place, step in enumerate(self._steps[number]) if step not in lost]
+            self._steps[number] = [self._steps[number][place] for place in kept]
+            self._tables[number] = [self._tables[number][place] for place in kept]
+
     def finish(self) -> tuple[RankCollectives, ...]:
         """Everything read, by order."""
         found = []
         for number, tables in self._tables.items():
+            if not tables:
+                continue
             whole = np.stack(tables, axis=1)
             order = self._orders[number]
             found.append(

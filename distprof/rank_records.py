@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from distprof.decode import MAX_EXACT, is_whole
 from distprof.run import COLUMN, OWN_PHASES, PHASES, ROW_WIDTH, Clock, FloatArray, Segments
@@ -19,8 +20,8 @@ MAX_TIME_NS = 2**63
 """Of times of day."""
 SLACK_RATIO, SLACK_NS = 0.02, 1e6
 """By how much the parts of a step may be longer than it is: events of a device are read in steps of a microsecond."""
-_SIGNED = [COLUMN[name] for name in ("loss", "grad_norm")]
 _BEGIN = COLUMN["begin_host_ns"]
+_LENGTHS = [index for name, index in COLUMN.items() if name not in ("begin_host_ns", "loss", "grad_norm")]
 _FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
 _STEP = {clock: COLUMN[f"step_{clock}_ns"] for clock in Clock}
 _PHASES = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in PHASES] for clock in Clock}
@@ -38,7 +39,7 @@ def read_fields(header: Mapping[str, Any]) -> list[str] | None:
 
 
 def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
-    """A row in today's order. None: it is no list of numbers, or says what cannot be of a step."""
+    """A row in today's order. None: it is no list of finite numbers, or is of no step, or of one that took no time."""
     if not isinstance(values, list) or len(values) != len(fields):
         return None
     row = np.full(ROW_WIDTH, np.nan)
@@ -48,29 +49,23 @@ def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
         if type(value) not in (int, float) or not abs(value) < MAX_TIME_NS:
             return None
         row[COLUMN[name]] = value
-    return row if _can_be(row) else None
-
-
-def _can_be(row: FloatArray) -> bool:
     step = row[COLUMN["step"]]
-    if not (step.is_integer() and row[_STEP[Clock.HOST]] > 0):
-        return False
-    signed = np.abs(row)
-    signed[[*_SIGNED, _BEGIN]] = 0
-    if (signed > MAX_EXACT).any() or (np.delete(row, _SIGNED) < 0).any():
-        return False
-    flags = row[_FLAGS]
-    return bool(((flags == 0) | (flags == 1) | np.isnan(flags)).all()) and all(_adds_up(row, clock) for clock in Clock)
+    return row if 0 <= step < MAX_EXACT and step.is_integer() and row[_STEP[Clock.HOST]] > 0 else None
 
 
-def _adds_up(row: FloatArray, clock: Clock) -> bool:
-    """Whether phases, and what was waited for, fit into the step, and the waits inside phases into these."""
-    step_ns = row[_STEP[clock]]
-    room_ns = find_room(float(np.nan_to_num(step_ns)))
-    if not all(np.nansum(row[parts]) <= room_ns for parts in (_PHASES[clock], _EXPOSED[clock])):
-        return False
-    waits = np.nan_to_num(row[_WAITS[clock]])
-    return bool((waits <= find_room(np.nan_to_num(row[_OWN[clock]]))).all())
+def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which rows can be of a step, ``[num_rows]``: of all at once, since there may be millions."""
+    lengths = rows[:, _LENGTHS]
+    possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _BEGIN] < 0)
+    flags = rows[:, _FLAGS]
+    possible &= ((flags == 0) | (flags == 1) | np.isnan(flags)).all(axis=1)
+    known = np.nan_to_num(rows)
+    for clock in Clock:
+        room_ns = find_room(known[:, _STEP[clock]])
+        for parts in (_PHASES[clock], _EXPOSED[clock]):
+            possible &= ~(known[:, parts].sum(axis=1) > room_ns)
+        possible &= ~(known[:, _WAITS[clock]] > find_room(known[:, _OWN[clock]])).any(axis=1)
+    return possible
 
 
 def find_room(whole_ns: T) -> T:

@@ -22,7 +22,7 @@ import numpy as np
 from distprof.collective_lines import CollectiveLines, CollectiveReader, GroupInfo, RankCollectives, StepCollectives
 from distprof.decode import decode, load_json
 from distprof.errors import DataError
-from distprof.rank_records import decode_row, decode_segments, find_room, read_fields
+from distprof.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields
 from distprof.run import COLUMN, ROW_FIELDS, ROW_WIDTH, FloatArray, RankInfo, Segments
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 1
@@ -149,16 +149,17 @@ def read_stream(path: Path) -> RankStream:
     offset = 0
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
-            record = decode_line(line)
+            record, found.offset = decode_line(line), offset
             if record is None or not found.take(record):
                 found.damaged.append(offset)
             offset += len(line)
+    rows = found.finish()
     if found.header is None:
         raise DataError(f"{path}: no readable header: not a rank stream of distprof, or damaged at its start")
     return RankStream(
         run_id=str(found.header.get("run_id")), info=_decode_info(path, found.header, found.end),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
-        rows=np.stack(found.rows) if found.rows else np.empty((0, ROW_WIDTH)), warnings=found.warn(path.name),
+        rows=rows, warnings=found.warn(path.name),
     )  # fmt: skip
 
 
@@ -179,12 +180,13 @@ class _Found:
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
         self.end: dict[str, Any] = {}
-        self.rows: list[FloatArray] = []
+        self.offset = 0
+        """Where the record that is taken begins."""
+        self._rows: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
         self.collectives = CollectiveReader()
         self.damaged: list[int] = []
         self._fields: Sequence[str] | None = None
-        self._steps: set[int] = set()
         self._unmatched = 0
 
     def take(self, record: dict[str, Any]) -> bool:
@@ -215,10 +217,9 @@ class _Found:
     def _take_step(self, record: dict[str, Any], fields: Sequence[str]) -> bool:
         row = decode_row(record.get("row"), fields)
         step = -1 if row is None else int(row[COLUMN["step"]])
-        if row is None or step in self._steps:
+        if row is None or step in self._rows:
             return False
-        self._steps.add(step)
-        self.rows.append(row)
+        self._rows[step] = row, self.offset
         kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
@@ -227,6 +228,19 @@ class _Found:
         if told is not None and not self.collectives.read_step(step, begin_ns, room_ns, told):
             self._unmatched += 1
         return True
+
+    def finish(self) -> FloatArray:
+        """The rows of the steps that can be; of the others nothing is kept."""
+        if not self._rows:
+            return np.empty((0, ROW_WIDTH))
+        rows = np.stack([row for row, _ in self._rows.values()])
+        possible = find_possible(rows)
+        lost = [step for step, kept in zip(self._rows, possible.tolist(), strict=True) if not kept]
+        self.damaged = sorted([*self.damaged, *(self._rows[step][1] for step in lost)])
+        for step in lost:
+            self.segments.pop(step, None)
+        self.collectives.forget(lost)
+        return rows[possible] if lost else rows
 
     def warn(self, name: str) -> tuple[str, ...]:
         """What was damaged."""

@@ -142,8 +142,8 @@ class Database:
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
     def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
-        """Where those of a table's columns stand in its rows whose values are there as they are read: SQLite keeps whole
-        numbers of a column of fractions as whole ones. None: it computes columns, or keeps them elsewhere."""
+        """Where those of a table's columns stand in its rows whose values are there as they are read: SQLite keeps
+        whole numbers of a column of fractions as whole ones. None: it computes columns, or keeps them elsewhere."""
         rows = base.execute(f"PRAGMA table_xinfo({table})").fetchall()
         if any(hidden or key for *_, key, hidden in rows):
             return None

@@ -120,7 +120,7 @@ def scale_times(made: Folder, draws: random.Random) -> str:
         row = record.get("row")
         if isinstance(row, list) and len(row) == len(FIELDS):
             for place in places:
-                if isinstance(row[place], int | float):
+                if isinstance(row[place], int | float) and abs(row[place]) < 1e250:
                     row[place] = int(row[place] * by) if draws.random() < 0.9 else row[place] * by
     return f"step: times by {by:g}"
 

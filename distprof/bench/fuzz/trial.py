@@ -24,7 +24,7 @@ PROGRAM = "distprof"
 ROOM_BYTES = 1 << 30
 """Addresses that a command may take beyond what the process has: its threads alone reserve half of them."""
 NOT_MADE = 97
-"""Exit code of a child whose input could not be made: a fault of the fuzzer's own."""
+"""Stands for the exit code of a case that could not be made: a fault of the fuzzer's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,11 @@ def run_trial(plan: Plan, number: int) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="distprof-fuzz-"))
     begin_s = time.monotonic()
     try:
-        case = make_case(number, plan.seed, plan.kinds, folder)
+        try:
+            case = make_case(number, plan.seed, plan.kinds, folder)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            own = f"the fuzzer failed to make it: {type(error).__name__}: {error}"
+            return Outcome(number=number, kind="?", exit_code=NOT_MADE, wrong=(own,), wall_s=0.0, kept=None)
         exit_code, in_time = _run(case.arguments, folder, plan.limit_s)
         wall_s = time.monotonic() - begin_s
         stdout, stderr = ((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
@@ -105,7 +109,7 @@ def _run(arguments: Sequence[str], folder: Path, limit_s: float) -> tuple[int, b
 
 def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
     """Becomes ``python -m distprof ARGUMENTS`` in the folder, as far as a fork can; never returns."""
-    code = NOT_MADE
+    code = 0
     try:
         os.setsid()
         os.chdir(folder)
@@ -116,7 +120,6 @@ def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
         sys.argv = ["distprof", *arguments]
         now_bytes = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now_bytes + ROOM_BYTES,) * 2)
-        code = 0
         runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

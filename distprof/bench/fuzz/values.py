@@ -77,6 +77,8 @@ def _draw_near(draws: random.Random, old: Any) -> Any:
     if isinstance(old, bool) or not isinstance(old, int | float):
         return draws.choice((str(old), [old], {"value": old}, None))
     by = 10 ** draws.randrange(1, 13)
+    if abs(old) > 1e250 or old != old:  # nothing is near it
+        return -old
     return draws.choice((-old, old * by, old // by, old + by, old - by, old + 0.5, str(old), float(old), [old]))
 
 
