@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.decode import MAX_EXACT, is_whole
-from distprof.run import COLUMN, OWN_PHASES, PHASES, ROW_WIDTH, Clock, FloatArray, Segments
+from distprof.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, FloatArray, Segments
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
 """Of times of day."""
-SLACK_RATIO, SLACK_NS = 0.02, 1e6
-"""By how much the parts of a step may be longer than it is: events of a device are read in steps of a microsecond."""
+SLACK_RATIO = 0.005
+"""Of a whole: by how much its parts may be longer together; events of a device are read as rounded differences."""
+SLACK_NS = 1e6
+"""By how much more a wait may be longer than the phase it stands in, which may be short."""
 _BEGIN = COLUMN["begin_host_ns"]
 _LENGTHS = [index for name, index in COLUMN.items() if name not in ("begin_host_ns", "loss", "grad_norm")]
 _FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
@@ -27,6 +29,7 @@ _STEP = {clock: COLUMN[f"step_{clock}_ns"] for clock in Clock}
 _PHASES = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in PHASES] for clock in Clock}
 _OWN = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
 _WAITS = {clock: [COLUMN[f"{phase}_wait_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
+_COMMUNICATION = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in COMMUNICATION_PHASES] for clock in Clock}
 _EXPOSED = {clock: [COLUMN[name] for name in COLUMN if name.endswith(f"_exposed_{clock}_ns")] for clock in Clock}
 
 
@@ -61,16 +64,16 @@ def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
     possible &= ((flags == 0) | (flags == 1) | np.isnan(flags)).all(axis=1)
     known = np.nan_to_num(rows)
     for clock in Clock:
-        room_ns = find_room(known[:, _STEP[clock]])
-        for parts in (_PHASES[clock], _EXPOSED[clock]):
+        room_ns = find_room(np.nan_to_num(rows[:, _STEP[clock]], nan=np.inf))
+        for parts in (_PHASES[clock], _EXPOSED[clock], _COMMUNICATION[clock] + _WAITS[clock]):
             possible &= ~(known[:, parts].sum(axis=1) > room_ns)
-        possible &= ~(known[:, _WAITS[clock]] > find_room(known[:, _OWN[clock]])).any(axis=1)
+        possible &= ~(known[:, _WAITS[clock]] > find_room(known[:, _OWN[clock]]) + SLACK_NS).any(axis=1)
     return possible
 
 
 def find_room(whole_ns: T) -> T:
     """How long the parts of a whole may be together."""
-    return whole_ns * (1 + SLACK_RATIO) + SLACK_NS
+    return whole_ns * (1 + SLACK_RATIO)
 
 
 def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:

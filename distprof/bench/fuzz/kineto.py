@@ -93,7 +93,7 @@ def make_kineto_case(path: Path, draws: random.Random, rank: int = 0, world_size
     if draws.random() < 0.1:
         content, said = _damage(content, draws)
         told.append(said)
-    path.write_bytes(gzip.compress(content, 1) if draws.random() < 0.15 else content)
+    path.write_bytes(gzip.compress(content, 1, mtime=0) if draws.random() < 0.15 else content)
     return told
 
 

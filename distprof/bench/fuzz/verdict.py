@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE
 
 SLACK_RATIO = 1e-6
+CLOCKS_SLACK_RATIO = 0.006
+"""Of the step: parts that a clock rounds may be longer together by so much."""
 MAX_PERCENT = 1e6
 """No share, and no difference of two figures that can be, comes near it."""
 LONGEST_SAID_BYTES = 20_000
@@ -109,7 +111,7 @@ def _judge_numbers(report: dict[str, Any]) -> list[str]:
         name = path.rpartition(".")[2]
         if not math.isfinite(value):
             wrong[path] = f"{path} is {value}"
-        elif name in SHARES and not -SLACK_RATIO <= value <= 1 + SLACK_RATIO:
+        elif name in SHARES and not -SLACK_RATIO <= value <= 1 + CLOCKS_SLACK_RATIO:
             wrong[path] = f"{path} is {value}: no share"
         elif name in LENGTHS and value < 0:
             wrong[path] = f"{path} is {value}: below 0"
@@ -121,7 +123,7 @@ def _judge_shares(report: dict[str, Any]) -> list[str]:
     wrong = []
     for clock in ("host", "device"):
         shares = [item["share_ratio"] or 0.0 for item in report["phases"] if item["clock"] == clock]
-        if sum(shares) > 1 + SLACK_RATIO:
+        if sum(shares) > 1 + CLOCKS_SLACK_RATIO:
             wrong.append(f"phases on the {clock} clock are {100 * sum(shares):.6g} % of the step")
     activity = report["activity"] or {"devices": [], "categories": []}
     for item in activity["devices"]:
