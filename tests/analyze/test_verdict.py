@@ -166,3 +166,12 @@ def test_one_slow_rank_does_not_make_its_host_slow() -> None:
 def test_hosts_alike_are_nobodys_fault() -> None:
     found = [judge(SimulatedJob(num_ranks=16, ranks_per_host=4), seed=seed).kind for seed in range(30)]
     assert set(found) <= {"none", "jitter"}
+
+
+def test_ranks_that_do_not_go_through_their_steps_together_have_no_verdict() -> None:
+    """A rank whose steps are a hundred times as long as the others', who wait for it for no more than 15 ms."""
+    factor = np.array([[1], [1], [100]])
+    run = make_run(num_ranks=3, num_steps=20, host_ns={name: np.asarray(ns) * factor for name, ns in USUAL_NS.items()})
+    verdict = analyze(run).verdict
+    assert (verdict.kind, verdict.rank, verdict.lost_ratio) == ("none", None, None)
+    assert verdict.reason == "the ranks do not go through their steps together: rank 2 takes far longer than others"
