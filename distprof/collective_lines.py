@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distprof.decode import MAX_EXACT, is_whole
 from distprof.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, FloatArray, IntArray, Phase
 
 MAX_COLLECTIVES = 1024
@@ -134,7 +135,7 @@ class CollectiveReader:
             case [int(code), str(name), None]:
                 self._groups[code] = GroupInfo(name=name, ranks=None)
                 return True
-            case [int(code), str(name), [*ranks]] if all(type(rank) is int and rank >= 0 for rank in ranks):
+            case [int(code), str(name), [*ranks]] if all(map(is_whole, ranks)) and len({*ranks}) == len(ranks):
                 self._groups[code] = GroupInfo(name=name, ranks=tuple(ranks))
                 return True
         return False
@@ -150,14 +151,23 @@ class CollectiveReader:
                     return True
         return False
 
-    def read_step(self, step: int, begin_ns: float, value: object) -> bool:
-        """Takes what stands in a step's record; False: it cannot be, or its order is not known."""
+    def read_step(self, step: int, begin_ns: float, room_ns: float, value: object) -> bool:
+        """Takes what stands in a step's record; False: it cannot be, or its order is not known.
+
+        Args:
+            step: Its number.
+            begin_ns: Host time of its begin.
+            room_ns: How long it can have been at most: a rank issues its collectives, and waits for them, within it.
+            value: What stands there.
+        """
         match value:
             case [int(number), [*steps_ns], [*lasted], [*exposed]] if number in self._orders:
                 size = len(self._orders[number])
                 if not (len(steps_ns) == len(lasted) == len(exposed) == size and begin_ns >= 0):
                     return False
                 if not (all(map(_is_time, steps_ns)) and all(map(_is_time_or_none, [*lasted, *exposed]))):
+                    return False
+                if max(_add(steps_ns), _add(exposed)) > room_ns:
                     return False
                 arrival_ns = list(accumulate(steps_ns, initial=int(begin_ns)))[1:]
                 table = np.array([arrival_ns, lasted, exposed], dtype=np.float64).reshape(3, size)
@@ -167,10 +177,20 @@ class CollectiveReader:
                 return True
         return False
 
+    def forget(self, steps: Sequence[int]) -> None:
+        """Drops what these steps' records say."""
+        lost = frozenset(steps)
+        for number in list(self._steps) if lost else ():
+            kept = [place for place, step in enumerate(self._steps[number]) if step not in lost]
+            self._steps[number] = [self._steps[number][place] for place in kept]
+            self._tables[number] = [self._tables[number][place] for place in kept]
+
     def finish(self) -> tuple[RankCollectives, ...]:
         """Everything read, by order."""
         found = []
         for number, tables in self._tables.items():
+            if not tables:
+                continue
             whole = np.stack(tables, axis=1)
             order = self._orders[number]
             found.append(
@@ -185,7 +205,7 @@ class CollectiveReader:
     def _read_issue(self, item: object) -> Issue | None:
         match item:
             case [str(kind), int(group), str(phase), int() | None as size_bytes] if group in self._groups:
-                if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or size_bytes >= 0):
+                if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or is_whole(size_bytes, MAX_EXACT)):
                     return Issue(CollectiveKind(kind), group, Phase(phase), size_bytes)
         return None
 
@@ -196,11 +216,15 @@ def _find_stride(number: int) -> int:
 
 
 def _is_time(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+    return is_whole(value, MAX_EXACT)
 
 
 def _is_time_or_none(value: object) -> bool:
     return value is None or _is_time(value)
+
+
+def _add(times_ns: Sequence[Any]) -> int:
+    return sum(time_ns or 0 for time_ns in times_ns)
 
 
 def name_codes(kind: int, group: int, phase: int, size_bytes: int) -> Issue:

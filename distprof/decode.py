@@ -5,14 +5,65 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import json
+import math
+import reprlib
 import types
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from distprof.errors import DistprofError, UsageError
 from distprof.redact import MASK, is_secret_name
 
 T = TypeVar("T")
+MAX_WHOLE = 2**63
+"""Whole numbers of configurations and records are smaller: what computes with them counts in 64 bits."""
+MAX_EXACT = 2**53
+"""Up to here float64 holds whole numbers exactly."""
+MAX_DEPTH = 64
+"""Of lists and groups in each other."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 300
+_SHORT.maxlist = _SHORT.maxdict = 20
+
+
+def load_json(text: bytes) -> Any:
+    """Strict JSON: no NaN, no number beyond a float's range.
+
+    Raises:
+        ValueError: It is none.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, parse_constant=_refuse, parse_float=_read_float)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _read_float(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse(digits[:40])
+
+
+def require_flat(value: object) -> None:
+    """Refuses lists and groups that are nested more than `MAX_DEPTH` deep.
+
+    Raises:
+        ValueError: They are.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]  # type: ignore[attr-defined]
+        level = [item for item in inner if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"nested more than {MAX_DEPTH} deep")
+
+
+def is_whole(value: object, below: int = MAX_WHOLE) -> bool:
+    """Whether a value is a whole number, at least 0 and below a bound."""
+    return type(value) is int and 0 <= value < below
 
 
 def decode(cls: type[T], values: object, where: str = "", error: type[DistprofError] = UsageError) -> T:
@@ -88,8 +139,9 @@ def _find_row_type(hint: Any) -> Any:
 def _scalar(option: Any, value: object) -> tuple[bool, object]:
     if get_origin(option) is Literal:
         return any(value is item or (type(value) is type(item) and value == item) for item in get_args(option)), value
-    if option is float and isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**63, float(value) if abs(value) < 2**63 else None
+    if option in (int, float) and type(value) is int:
+        within = abs(value) < MAX_WHOLE
+        return within, option(value) if within else None
     if option is type(None):
         return value is None, None
     if get_origin(option) is tuple:  # of texts: the only other kind there is
@@ -119,4 +171,4 @@ def _join(where: str, key: object) -> str:
 
 
 def _show(where: str, value: object) -> str:
-    return MASK if is_secret_name(where) else repr(value)
+    return MASK if is_secret_name(where) else _SHORT.repr(value)

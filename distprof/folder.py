@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distprof.decode import decode
+from distprof.decode import decode, load_json, require_flat
 from distprof.errors import DataError, UsageError
-from distprof.matching import match_collectives
+from distprof.matching import align_rows, match_collectives
 from distprof.opening import open_file, open_folder
-from distprof.run import COLUMN, KINDS, Run, RunMeta, make_rows
-from distprof.stream import RankStream, read_stream
+from distprof.run import COLUMN, KINDS, Run, RunMeta
+from distprof.stream import MAX_WORLD, RankStream, read_stream
 
 SCHEMA = "distprof.run/1.0"
 MAX_META_BYTES = 32 << 20
@@ -94,7 +95,7 @@ def write_json(path: Path, value: object) -> None:
 
 def write_meta(folder: Path, meta: RunMeta) -> None:
     """Writes ``run.json``."""
-    write_json(folder / "run.json", {"schema": SCHEMA, **asdict(meta)})
+    write_json(folder / "run.json", {"schema": SCHEMA, **dataclasses.asdict(meta)})
 
 
 def read_meta(folder: Path) -> RunMeta:
@@ -122,7 +123,8 @@ def _open_run(folder: Path) -> Iterator[int]:
 def _read_meta(path: Path, root: int) -> RunMeta:
     try:
         with open_file(path, inside=root, max_bytes=MAX_META_BYTES) as file:
-            values: Any = json.loads(file.read(MAX_META_BYTES))
+            values: Any = load_json(file.read(MAX_META_BYTES))
+        require_flat(values)
     except FileNotFoundError:
         raise DataError(f"{path.parent}: not a run folder (no run.json): name one made by distprof") from None
     except OSError as error:
@@ -133,8 +135,12 @@ def _read_meta(path: Path, root: int) -> RunMeta:
         raise DataError(f"{path}: not written by this major version of distprof (wanted {SCHEMA})")
     known = RunMeta.__dataclass_fields__
     meta = decode(RunMeta, {key: item for key, item in values.items() if key in known}, str(path), DataError)
-    if not 1 <= meta.world_size <= 1_000_000:
+    if not 1 <= meta.world_size <= MAX_WORLD:
         raise DataError(f"{path}: world_size={meta.world_size} cannot be")
+    if any(reading.bound_ns < 0 for reading in meta.clock_readings):
+        raise DataError(f"{path}: clock_readings: an error below 0 cannot be")
+    if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
+        raise DataError(f"{path}: work: less than none cannot be")
     return meta
 
 
@@ -232,18 +238,14 @@ def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
 
 def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> Run:
     """Aligns the ranks' rows by step number."""
-    numbers = [stream.rows[:, COLUMN["step"]] for stream in streams]
-    axis = np.unique(np.concatenate(numbers)) if numbers else np.empty(0)
-    rows = make_rows(len(streams), len(axis))
-    for position, (stream, steps) in enumerate(zip(streams, numbers, strict=True)):
-        rows[position, np.searchsorted(axis, steps)] = stream.rows
+    axis, rows, left_out = align_rows([stream.rows for stream in streams])
     segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
     infos = tuple(stream.info for stream in streams)
     collectives, parted = match_collectives(
         [info.rank for info in infos], [stream.collectives for stream in streams], axis.astype(np.int64),
         world_size=meta.world_size,
     )  # fmt: skip
-    warnings = [*warnings, *parted, *_find_silent(streams)]
+    warnings = [*warnings, *left_out, *parted, *_find_silent(streams)]
     return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives)
 
 

@@ -1,4 +1,5 @@
-"""Which collective of one rank is which of another: matched on (group, step, place, kind, bytes), or not at all."""
+"""Which step of one rank is which of another: by number; and which collective: matched on (group, step, place, kind,
+bytes), or not at all."""
 
 from __future__ import annotations
 
@@ -11,13 +12,17 @@ import numpy as np
 
 from distprof.collective_lines import GroupInfo, RankCollectives
 from distprof.rank_names import name_ranks
-from distprof.run import UNEVEN_KINDS, CollectiveKind, Collectives, FloatArray, IntArray, Phase
+from distprof.run import COLUMN, UNEVEN_KINDS, CollectiveKind, Collectives, FloatArray, IntArray, Phase, make_rows
 
 Item = tuple[CollectiveKind, int | None]
 Shape = tuple[Item, ...]
 """Kind and bytes of the collectives that one group sees in a step. Bytes are 0 for `UNEVEN_KINDS`, of which every rank
 has sizes of its own, and None throughout a group in which some rank does not tell them."""
 _SHOWN_RANGES = 4
+MAX_FILL = 2
+"""Places for rows, of every rank and step, that are made for each row there is; steps that few ranks have go first."""
+ALWAYS_PLACES = 1 << 18
+"""So many places are made in any case: about 160 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,34 @@ class _Divergence:
     group: str
     text: str
     num_steps: int
+
+
+def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """Lines up the rows of all ranks by the numbers of their steps.
+
+    Ranks without common steps would take memory as the square of their number, for statistics of the steps that all of
+    them have: `MAX_FILL` bounds it.
+
+    Args:
+        own: Each rank's rows, ``[num_rows, ROW_WIDTH]``.
+
+    Returns:
+        Numbers of the steps, ascending, ``[num_steps]``; rows as `distprof.run.Run` has them; and a warning where steps
+        were left out.
+    """
+    numbers = [rows[:, COLUMN["step"]] for rows in own]
+    axis, shared = np.unique(np.concatenate(numbers) if numbers else np.empty(0), return_counts=True)
+    room = max(ALWAYS_PLACES, MAX_FILL * int(shared.sum())) // max(len(own), 1)
+    left_out = len(axis) - room
+    if left_out > 0:
+        axis = np.sort(axis[np.argsort(-shared, kind="stable")[:room]])
+    rows = make_rows(len(own), len(axis))
+    for position, (steps, filled) in enumerate(zip(numbers, own, strict=True)):
+        there = np.isin(steps, axis)
+        rows[position, np.searchsorted(axis, steps[there])] = filled[there]
+    if left_out <= 0:
+        return axis, rows, ()
+    return axis, rows, (f"{left_out:,} steps left out, those that the fewest of {len(own):,} ranks have",)
 
 
 def match_collectives(

@@ -9,8 +9,8 @@ steps, then at most one end.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,19 +20,23 @@ from typing import Any
 import numpy as np
 
 from distprof.collective_lines import CollectiveLines, CollectiveReader, GroupInfo, RankCollectives, StepCollectives
-from distprof.decode import decode
+from distprof.decode import decode, load_json
 from distprof.errors import DataError
 from distprof.opening import open_file
 from distprof.presence import LastWrite, hold, look_at_writer
-from distprof.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
-from distprof.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, RankInfo, Segments
+from distprof.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields
+from distprof.record_lines import FIELDS, MAX_SEGMENTS, encode_line, encode_padded, encode_step, shorten_end
+from distprof.run import COLUMN, ROW_WIDTH, FloatArray, RankInfo, Segments
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 1
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
+MAX_WORLD = 1 << 17
+"""Ranks of a job: the missing ones are named one by one."""
 _CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
-_TIMES = [index for name, index in COLUMN.items() if name.endswith("_ns") and name != "begin_host_ns"]
+_END_KEYS = frozenset(("ended", "error", "traceback", "rows_lost", "notes"))
+_MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,20 +153,32 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
     with open_file(path, inside=inside, max_bytes=MAX_STREAM_BYTES) as file:
         size = os.fstat(file.fileno()).st_size
         while offset < size and (line := file.readline(min(MAX_LINE_BYTES, size - offset))):
-            record = decode_line(line)
+            record, found.offset = decode_line(line), offset
             if record is None or not found.take(record):
                 found.damaged.append(offset)
             offset += len(line)
         last_write = None if found.end else look_at_writer(file.fileno(), found.header or {})
     if last_write is not None and last_write.writer_lives and found.damaged[-1:] == [offset - len(line)]:
         found.damaged.pop()  # a line that is being written
+    rows = found.finish()
     if found.header is None:
         raise DataError(f"{path}: no readable header: not a rank stream of distprof, or damaged at its start")
     return RankStream(
         run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
-        rows=np.stack(found.rows) if found.rows else np.empty((0, ROW_WIDTH)), warnings=found.warn(path.name),
+        rows=rows, warnings=found.warn(path.name),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """What an end says, as `RankInfo` has it."""
+
+    ended: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    rows_lost: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class _Found:
@@ -171,40 +187,67 @@ class _Found:
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
         self.end: dict[str, Any] = {}
-        self.rows: list[FloatArray] = []
+        self.offset = 0
+        """Where the record that is taken begins."""
+        self._rows: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
         self.collectives = CollectiveReader()
         self.damaged: list[int] = []
+        self._fields: Sequence[str] | None = None
         self._unmatched = 0
 
     def take(self, record: dict[str, Any]) -> bool:
         """Keeps what a record says; False: it cannot be."""
         kind = record.get("type")
         if kind == "header" and self.header is None:
-            self.header = record
+            self.header, self._fields = record, read_fields(record)
         elif kind == "end":
-            self.end = record
+            return self._take_end(record)
         elif kind == "group":
             return self.collectives.read_group(record)
         elif kind == "order":
             return self.collectives.read_order(record)
-        elif kind == "step" and self.header is not None:
-            return self._take_step(record, self.header)
+        elif kind == "step" and self._fields is not None:
+            return self._take_step(record, self._fields)
         return True
 
-    def _take_step(self, record: dict[str, Any], header: Mapping[str, Any]) -> bool:
-        row = _decode_row(record.get("row"), header)
-        if row is None:
+    def _take_end(self, record: dict[str, Any]) -> bool:
+        end = {key: record[key] for key in _END_KEYS & set(record)}
+        try:
+            if decode(_End, end, "", DataError).rows_lost < 0:
+                return False
+        except DataError:
             return False
-        self.rows.append(row)
-        step = int(row[COLUMN["step"]])
-        kept = _decode_segments(record.get("segments"), row)
+        self.end = end
+        return True
+
+    def _take_step(self, record: dict[str, Any], fields: Sequence[str]) -> bool:
+        row = decode_row(record.get("row"), fields)
+        step = -1 if row is None else int(row[COLUMN["step"]])
+        if row is None or step in self._rows:
+            return False
+        self._rows[step] = row, self.offset
+        kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
         told = record.get("collectives")
-        if told is not None and not self.collectives.read_step(step, row[COLUMN["begin_host_ns"]], told):
+        begin_ns, room_ns = row[COLUMN["begin_host_ns"]], find_room(float(row[COLUMN["step_host_ns"]]))
+        if told is not None and not self.collectives.read_step(step, begin_ns, room_ns, told):
             self._unmatched += 1
         return True
+
+    def finish(self) -> FloatArray:
+        """The rows of the steps that can be; of the others nothing is kept."""
+        if not self._rows:
+            return np.empty((0, ROW_WIDTH))
+        rows = np.stack([row for row, _ in self._rows.values()])
+        possible = find_possible(rows)
+        lost = [step for step, kept in zip(self._rows, possible.tolist(), strict=True) if not kept]
+        self.damaged = sorted([*self.damaged, *(self._rows[step][1] for step in lost)])
+        for step in lost:
+            self.segments.pop(step, None)
+        self.collectives.forget(lost)
+        return rows[possible] if lost else rows
 
     def warn(self, name: str) -> tuple[str, ...]:
         """What was damaged."""
@@ -222,52 +265,27 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
     if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
         return None
     try:
-        record = json.loads(body + b"}")
+        record = load_json(body + b"}")
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
-def _decode_row(values: object, header: Mapping[str, Any]) -> FloatArray | None:
-    """A row in today's order, or None when it holds anything but finite numbers, or a negative time."""
-    fields = header.get("fields")
-    if not isinstance(values, list) or not isinstance(fields, list) or len(values) != len(fields):
-        return None
-    row = np.full(ROW_WIDTH, np.nan)
-    for name, value in zip(fields, values, strict=True):
-        if value is None or name not in COLUMN:
-            continue
-        if type(value) not in (int, float) or not abs(value) < 2**63:
-            return None
-        row[COLUMN[name]] = value
-    step = row[COLUMN["step"]]
-    if not (step >= 0 and step.is_integer() and row[COLUMN["step_host_ns"]] > 0) or np.any(row[_TIMES] < 0):
-        return None
-    return row
-
-
-def _decode_segments(value: object, row: FloatArray) -> Segments | None:
-    match value:
-        case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations):
-            known = set("0123456789"[: len(PHASES)])
-            if set(codes) <= known and all(type(item) is int and 0 <= item < 2**63 for item in durations):
-                lost = sum(durations) != row[COLUMN["step_host_ns"]]
-                return Segments(
-                    begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations), truncated=lost
-                )
-    return None
-
-
 def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> RankInfo:
     header, end = found.header or {}, found.end
     schema = str(header.get("schema"))
-    major = schema.partition("/")[2].partition(".")[0]
-    if not schema.startswith("distprof.rank/") or not major.isdigit() or int(major) > SCHEMA_MAJOR:
+    major = _MAJOR.fullmatch(schema)
+    if major is None or int(major[1]) > SCHEMA_MAJOR:
         raise DataError(f"{path}: written as {schema!r}, and this distprof reads up to {SCHEMA}: upgrade distprof")
     if type(header.get("world_size")) is not int or not isinstance(header.get("info"), dict):
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
+    if read_fields(header) is None:
+        raise DataError(f"{path}: damaged header: no list of different fields")
     known = set(RankInfo.__dataclass_fields__) - {"last_write"}
     told = {**header["info"], **{key: end[key] for key in end if key in known}}
-    told["notes"] = [*header["info"].get("notes", ()), *end.get("notes", ())]
     info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
-    return replace(info, last_write=last_write)
+    if not 0 <= info.rank < MAX_WORLD or info.rows_lost < 0:
+        raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} cannot be")
+    before = header["info"].get("notes", [])
+    notes = decode(_End, {"notes": before}, f"{path}: header", DataError).notes
+    return replace(info, notes=(*notes, *end.get("notes", ())), last_write=last_write)

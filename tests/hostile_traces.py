@@ -264,7 +264,7 @@ RANKS = (
 RUNS = (
     refuse("a run of nothing", of_run(""), "not valid JSON"),
     refuse("a run of deep lists", of_run("[" * DEEP), "not valid JSON"),
-    refuse("a run of NaN", of_run('{"schema": NaN, "world_size": 1e999}'), "not written by"),
+    refuse("a run of NaN", of_run('{"schema": NaN, "world_size": 1e999}'), "not valid JSON"),
     refuse(
         "a run that climbs",
         of_run('{"schema": "distprof.run/1.0", "run_id": "../../etc", "world_size": 9223372036854775808}', b"\0" * 99),

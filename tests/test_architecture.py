@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "errors redact trace rank_names signals",
         "decode rank_activity activity_report opening presence standard_streams",
         "config run waiting",
-        "check hardware flops provenance report collective_lines nsys_tool record_lines",
+        "check hardware flops provenance report collective_lines nsys_tool rank_records record_lines",
         "stream matching",
         "folder activity",
         "world",

@@ -66,7 +66,10 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path
     before = (tmp_path / "a").stat().st_size
     for step in range(512):
         row = np.arange(ROW_WIDTH) * 1e6 + 1
-        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]], row[COLUMN["window"]] = step, BEGIN_NS, 0
+        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]] = step, BEGIN_NS
+        row[[COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]] = 0
+        row[[index for name, index in COLUMN.items() if "_wait_" in name]] = 1e6 + 1
+        row[[COLUMN["step_host_ns"], COLUMN["step_device_ns"]]] = 2e10 + 1
         arrival_ns = [BEGIN_NS + 12_345_678 * place for place in range(number)]
         seen = StepCollectives(
             order=order, arrival_ns=arrival_ns, end_ns=[at_ns + 1_234_567 for at_ns in arrival_ns],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gzip
 import json
+import pickle
 import re
 import resource
 import subprocess
@@ -21,6 +23,7 @@ from distprof.cli import run_verb
 from distprof.errors import DataError
 from distprof.importers.kineto import read_kineto
 from distprof.importers.limits import Limits
+from tests import hostile_files
 from tests.hostile_files import CANARY, CORPUS, EVIL_NAMES, Hostile, make_events, write_trace
 from tests.ranks import make_environment
 
@@ -86,7 +89,7 @@ def test_the_corpus_is_large_and_every_file_has_its_own_name() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("hostile", CORPUS, ids=lambda hostile: hostile.name.strip("/").replace("/", " "))
-def test_a_hostile_file_is_refused_in_one_line_or_reported_with_what_is_wrong(
+def test_fault_16_to_21_a_hostile_file_is_refused_in_one_line_or_reported_with_what_is_wrong(
     hostile: Hostile,
     tmp_path: Path,
     usual_tags: set[str],
@@ -127,7 +130,7 @@ def check_files(out: Path, usual_tags: set[str]) -> str:
     return json.dumps(report, ensure_ascii=False)
 
 
-def test_names_that_are_code_reach_the_terminal_and_the_page_as_text_only(
+def test_fault_16_names_that_are_code_reach_the_terminal_and_the_page_as_text_only(
     tmp_path: Path, usual_tags: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (hostile,) = (item for item in CORPUS if item.name == "names that are code")
@@ -155,12 +158,40 @@ def run_bounded(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", ["gzip bomb in a name", "deep lists", "a pickle as trace.json"])
-def test_a_process_of_little_memory_says_so_in_one_line_too(name: str, tmp_path: Path) -> None:
+def test_fault_19_a_process_of_little_memory_says_so_in_one_line_too(name: str, tmp_path: Path) -> None:
     (hostile,) = (item for item in CORPUS if item.name == name)
     done = run_bounded(hostile.make(tmp_path), tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("distprof: ") and "Traceback" not in done.stderr
     assert not (tmp_path / CANARY).exists()
+
+
+@pytest.mark.parametrize("name", [item.name for item in CORPUS if item.name.startswith("a pickle")])
+def test_fault_21_a_pickle_is_not_loaded_whatever_it_is_called(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hostile,) = (item for item in CORPUS if item.name == name)
+    path = hostile.make(tmp_path)
+    monkeypatch.delenv("NSYS", raising=False)
+    monkeypatch.setenv("PATH", "")
+    for verb in (["report", str(path), "--out", str(tmp_path / "out")], ["tables", str(path)]):
+        assert run_verb(verb) == 1
+    assert capsys.readouterr().err.count("\n") == 2
+    assert list_tree(tmp_path).keys() == {path.name}
+    pickle.loads(path.read_bytes())
+    assert (tmp_path / CANARY).exists()  # it would have been seen
+
+
+def test_fault_21_nothing_in_the_package_unpickles() -> None:
+    package = Path(hostile_files.__file__).resolve().parent.parent / "distprof"
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            assert not {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"} & {*names, module}, path
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "np.load", "numpy.load"):
+                safe = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                assert safe.get("weights_only") == "True", f"{path}:{node.lineno}"
 
 
 @pytest.mark.nsys
@@ -174,7 +205,7 @@ def test_nsys_itself_makes_nothing_of_it(name: str, tmp_path: Path, capsys: pyte
     assert list_tree(tmp_path) == {path.name: path.stat().st_size}
 
 
-def test_more_events_than_the_limit_are_refused_where_the_limit_is_passed(tmp_path: Path) -> None:
+def test_fault_19_more_events_than_the_limit_are_refused_where_the_limit_is_passed(tmp_path: Path) -> None:
     """Ten million events would be the same file, 100 times as long: members of one gzip, each of 1,200 events."""
     events = ", ".join(json.dumps(event) for event in make_events(steps=400))
     member = gzip.compress(f"{events}, ".encode())

@@ -45,7 +45,8 @@ def list_collectives(trace: Trace, steps: Steps, segments: Segments, *, origin_n
 def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
     """A code per collective, and the groups by code."""
     gpu = trace.gpu
-    keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - gpu.stream[rows])
+    streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # their own numbers may be negative
+    keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - streams)
     distinct, first, codes = np.unique(keys, return_index=True, return_inverse=True)
     unnamed = sorted((int(first[place]), place) for place in range(len(distinct)) if distinct[place] < 0)
     numbers = {place: number for number, (_, place) in enumerate(unnamed)}

@@ -147,7 +147,7 @@ def _merge_range(
         gpu_exclusive_ns=sum(exclusive) if exclusive else None,
         gpu_over_host_ratio=_divide_or_none(gpu_ns, sum(part.host_ns for _, part, _ in on_device)),
         host_share_ratio=_divide_or_none(host_ns, sum(known_ns) if len(known_ns) == len(ranks) else 0),
-        gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns),
+        gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns) if gpu_ns <= busy_ns else None,  # some ran behind the steps
         open_count=sum(part.open_count for _, part in parts),
         warmup_count=sum(part.warmup_count for _, part in parts),
         outside_count=sum(part.outside_count for _, part in parts),

@@ -14,6 +14,8 @@ from distprof.run import COLUMN, FloatArray, Run
 MIN_SHADOW_STEPS = 6
 """With fewer there is no 95 % interval: five steps are all on one side of the truth once in sixteen times."""
 LEVEL = 0.95
+FAR_FACTOR = 10.0
+"""A step so many times as long or as short as those around it did something else, and tells nothing of a cost."""
 NEIGHBOURS = 8
 """Steps with instruments on each side that a shadow step is compared with, at most."""
 
@@ -62,6 +64,7 @@ def compare_steps(costs: StepCosts) -> OverheadReport | None:
     statistics. A bootstrap of so few steps is too narrow (8 of them: 80 % instead of 95 %, measured).
     """
     relative = _relate(costs)
+    relative = relative[(relative * FAR_FACTOR > 1) & (relative < FAR_FACTOR)]
     if len(relative) < MIN_SHADOW_STEPS:
         return None
     ordered, outside = np.sort(relative), count_outside(len(relative))

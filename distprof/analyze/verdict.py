@@ -25,6 +25,8 @@ HOST_FACTOR = 1.5
 """How many times as much a host's ranks together must cost as one rank alone, for the host to be named."""
 MIN_PRESENT_RATIO = 0.5
 """Of the ranks."""
+APART_FACTOR = 2.0
+"""Ranks that leave the same waits at every step take the same time for it; beyond this they cannot have."""
 CAUSES = {
     Phase.DATA: "input", Phase.FORWARD: "compute", Phase.BACKWARD: "compute", Phase.GRAD_NORM: "gradient norm",
     Phase.OPTIMIZER: "optimizer", Phase.OTHER: "outside the phases",
@@ -87,6 +89,10 @@ def find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
         return "no waits were measured: they need profile=phases and a strategy that synchronises"
     if len(cycles.steps) < MIN_CYCLES:
         return f"{len(cycles.steps)} measured steps: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
+    long_ns = (cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)).mean(axis=1)
+    if long_ns.max() > APART_FACTOR * long_ns.min():
+        longest = basis.numbers[int(cycles.positions[int(long_ns.argmax())])]
+        return f"the ranks do not go through their steps together: rank {longest} takes far longer than others"
     return None
 
 

@@ -17,6 +17,7 @@ from distprof import __version__
 from distprof.bench.comparison import Comparison
 from distprof.bench.conditions import BARE, RIVALS, Workload, list_conditions
 from distprof.bench.figures import require_folder, write_figures
+from distprof.bench.fuzz.command import add_fuzz, run_fuzz
 from distprof.bench.made_up import add_made_up, run_report, run_verdicts
 from distprof.bench.nsys_tables import add_nsys_tables, run_nsys_tables
 from distprof.bench.overhead import measure_workload
@@ -69,13 +70,14 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     add_made_up(subjects)
     add_traces(subjects)
     add_nsys_tables(subjects)
+    add_fuzz(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
     """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
     benches = {
         "overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report, "traces": run_traces,
-        "tables": run_nsys_tables,
+        "tables": run_nsys_tables, "fuzz": run_fuzz,
     }  # fmt: skip
     return benches[options.subject](options)
 

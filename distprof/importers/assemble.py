@@ -16,14 +16,13 @@ from distprof.errors import DataError
 from distprof.importers.align import align_clocks
 from distprof.importers.kineto_head import BY_NAME
 from distprof.importers.one_job import BY_ORDER, require_one_job, says_world
-from distprof.matching import match_collectives
+from distprof.matching import align_rows, match_collectives
 from distprof.rank_names import name_ranks
 from distprof.run import (
     COLUMN,
     TRACED,
     ClockReading,
     DeviceSnapshot,
-    FloatArray,
     Peak,
     RankInfo,
     Run,
@@ -47,7 +46,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     placed = place_ranks(_distrust_names(traced))
     ranks, own = list(placed), _shift(list(placed.values()))
     world_size = _find_world(own, ranks)
-    axis, rows = _align_rows(own)
+    axis, rows, left_out = align_rows([item.rows for item in own])
     collectives, parted = match_collectives(
         ranks, [item.collectives for item in own], axis.astype(np.int64), world_size=world_size
     )
@@ -56,7 +55,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
         parted = (*parted, _say_incomparable(strangers, ranks[0]))
     return Run(
         meta=_describe_job(own, world_size, readings), rows=rows, collectives=collectives,
-        warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *parted),
+        warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *left_out, *parted),
         ranks=tuple(_describe_rank(rank, item) for rank, item in zip(ranks, own, strict=True)),
         segments={
             (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
@@ -193,16 +192,6 @@ def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
             for table in item.collectives
         ),
     )  # fmt: skip
-
-
-def _align_rows(own: Sequence[TracedRank]) -> tuple[FloatArray, FloatArray]:
-    """The numbers of all steps, and every rank's rows on them."""
-    numbers = [item.rows[:, COLUMN["step"]] for item in own]
-    axis = np.unique(np.concatenate(numbers))
-    rows = make_rows(len(own), len(axis))
-    for position, (item, steps) in enumerate(zip(own, numbers, strict=True)):
-        rows[position, np.searchsorted(axis, steps)] = item.rows
-    return axis, rows
 
 
 def _describe_rank(rank: int, item: TracedRank) -> RankInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_WORLD = 1_000_000
+MAX_WORLD = 1 << 17
 """Ranks of a job, as for a run of our own: the missing ones are named one by one."""
 
 

@@ -26,6 +26,8 @@ CHUNK_ROWS = 50_000
 SLOW_CHUNK_ROWS = 1_000
 LAST_ROW = (1 << 63) - 1
 SEPARATOR = b"\x1f"
+WHOLE, WHOLE_OR_NONE = "'integer'", "'integer', 'null'"
+"""SQLite's types of values."""
 
 
 class Texts(dict[bytes, int]):
@@ -87,7 +89,7 @@ class _Reader:
 
     def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
         self._base, self._wanted, self._database = base, wanted, database
-        there = database.find_columns(base, wanted.table)
+        self._there = there = database.find_columns(base, wanted.table)
         if missing := [name for name in wanted.needed if name not in there]:
             raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
         if "rowid" in map(str.lower, there):
@@ -118,7 +120,12 @@ class _Reader:
         """Everything past SQLite; None: the table is too unusual for that."""
         table, needed = self._wanted.table, self._wanted.needed
         places = self._database.find_places(self._base, table)
+        if places is None:
+            return None
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
+        asked = {*(one for several in spellings.values() for one in several), *([self._text] if self._text else [])}
+        if asked & self._there - set(places):
+            return None
         known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
         wanted = sorted({place for several in known.values() for place in several})
         rows, at = self._database.count(self._base, table), 0
@@ -158,7 +165,11 @@ class _Reader:
 
     def _read_fast(self, first: int, last: int) -> dict[str, IntArray] | None:
         """The rows of a chunk; None: not every row has one whole number in every column."""
-        counts = [f"count({self._values[name]})" for name in self._wanted.needed]
+        needed = len(self._wanted.needed)
+        counts = [
+            f"count(CASE WHEN typeof({value}) IN ({WHOLE if place < needed else WHOLE_OR_NONE}) THEN 1 END)"
+            for place, value in enumerate(self._values.values())
+        ]
         joined = [
             f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
             for name, value in self._values.items()

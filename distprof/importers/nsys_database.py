@@ -23,6 +23,8 @@ SECONDS_BETWEEN_ALARMS = 0.05
 MAX_VALUE_BYTES = 64 << 20
 """The longest text that SQLite may read or make."""
 LONGEST_REASON = 200
+FRACTIONS = (b"REA", b"FLO", b"DOU")
+"""What the type of a column of fractions has in its name (https://www.sqlite.org/datatype3.html, 3.1)."""
 FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "coalesce", "substr", "char", "min", "typeof"})
 
 
@@ -139,10 +141,17 @@ class Database:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
-    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int]:
-        """Where a table's columns stand in its rows; empty: SQLite computes some of them."""
+    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
+        """Where those of a table's columns stand in its rows whose values are there as they are read: SQLite keeps
+        whole numbers of a column of fractions as whole ones. None: it computes columns, or keeps them elsewhere."""
         rows = base.execute(f"PRAGMA table_xinfo({table})").fetchall()
-        return {} if any(row[6] for row in rows) else {row[1].decode("utf-8", "replace"): row[0] for row in rows}
+        if any(hidden or key for *_, key, hidden in rows):
+            return None
+        return {
+            name.decode("utf-8", "replace"): place
+            for place, name, kind, *_ in rows
+            if not any(word in kind.upper() for word in FRACTIONS)
+        }
 
     def find_root(self, table: str) -> int:
         """The page at which a table begins."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from distprof.analyze.overhead import (
     MIN_SHADOW_STEPS,
     NEIGHBOURS,
+    StepCosts,
     compare_steps,
     count_outside,
     measure_overhead,
@@ -149,3 +150,12 @@ def test_neighbours_are_few_and_near() -> None:
     step_ns[far] *= 7
     found = measure_overhead(make_shadowed(step_ns, shadow))
     assert found is not None and found.ratio == found.high_ratio == 0
+
+
+def test_a_shadow_step_far_from_those_around_it_tells_nothing_of_a_cost() -> None:
+    """Ten shadow steps of a millionth of the others' time did not do the same; ten of the same time cost nothing."""
+    shadow = np.arange(40) % 4 == 1
+    step_ns = np.full(40, 1e8)
+    assert compare_steps(StepCosts(step_ns=np.where(shadow, 1e2, step_ns), shadow=shadow, plain=~shadow)) is None
+    found = compare_steps(StepCosts(step_ns=step_ns, shadow=shadow, plain=~shadow))
+    assert found is not None and (found.ratio, found.shadow_steps) == (0, 10)

@@ -257,3 +257,12 @@ def test_waiting_for_whoever_is_last_never_costs_less_than_nothing(num_ranks: in
     assert verdict.kind == "none" and verdict.lost_ratio is not None
     assert 0 <= verdict.lost_ratio.low <= verdict.lost_ratio.value <= verdict.lost_ratio.high
     assert verdict.lost_ratio.value == pytest.approx(0, abs=0.02)
+
+
+def test_ranks_that_do_not_go_through_their_steps_together_have_no_verdict() -> None:
+    """A rank whose steps are a hundred times as long as the others', who wait for it for no more than 15 ms."""
+    factor = np.array([[1], [1], [100]])
+    run = make_run(num_ranks=3, num_steps=20, host_ns={name: np.asarray(ns) * factor for name, ns in USUAL_NS.items()})
+    verdict = analyze(run).verdict
+    assert (verdict.kind, verdict.rank, verdict.lost_ratio) == ("none", None, None)
+    assert verdict.reason == "the ranks do not go through their steps together: rank 2 takes far longer than others"

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distprof.activity.phase_names import NameMap
+from distprof.activity.traced_rank import trace_rank
 from distprof.errors import DataError
 from distprof.importers.kineto import read_kineto
 from distprof.importers.limits import Limits
@@ -193,3 +195,11 @@ def test_too_many_events_are_refused_in_bounded_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 60 << 20
+
+
+@pytest.mark.parametrize("stream", [-1, -7, -(2**62), "x"])
+def test_fault_36_a_stream_of_any_number_names_no_group(stream: int | str, tmp_path: Path) -> None:
+    nccl = make_event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 120, 10, tid=stream, pid=0, device=0)
+    path = write_kineto(tmp_path / "a.json", [*make_sound(), nccl])
+    (table,) = trace_rank(read_kineto(path), NameMap()).collectives
+    assert [info.name for info in table.groups.values()] == ["communicator 0"]

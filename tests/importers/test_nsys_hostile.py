@@ -45,7 +45,7 @@ def change(path: Path, *statements: str) -> Path:
     ("content", "said"),
     [(b"", "not an SQLite file"), (b"\x7fELF" + bytes(5000), "not an SQLite file"), (b"SQLite format 3\0", "")],
 )
-def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_fault_18_what_is_no_database_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "x.sqlite"
     path.write_bytes(content)
     assert said in refuse(path)
@@ -53,14 +53,14 @@ def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes, said: st
 
 
 @pytest.mark.parametrize("kept_ratio", [0.02, 0.3, 0.5, 0.97])
-def test_a_truncated_file_is_refused(tmp_path: Path, kept_ratio: float) -> None:
+def test_fault_18_a_truncated_file_is_refused(tmp_path: Path, kept_ratio: float) -> None:
     path = write_job(tmp_path)
     os.truncate(path, int(path.stat().st_size * kept_ratio))
     refuse(path)
 
 
 @given(places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=40))
-def test_flipped_bytes_end_in_a_trace_or_in_one_line(
+def test_fault_18_flipped_bytes_end_in_a_trace_or_in_one_line(
     places: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("flipped")
@@ -114,7 +114,7 @@ POSING: list[tuple[str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("said", "statements"), POSING)
-def test_what_poses_as_a_table_is_refused(tmp_path: Path, said: str, statements: list[str]) -> None:
+def test_fault_17_what_poses_as_a_table_is_refused(tmp_path: Path, said: str, statements: list[str]) -> None:
     assert said in refuse(change(write_job(tmp_path), *statements))
 
 
@@ -126,14 +126,14 @@ def test_a_damaged_schema_is_named_in_print(tmp_path: Path) -> None:
     assert refuse(path).isprintable()
 
 
-def test_strange_names_of_tables_run_nothing(tmp_path: Path) -> None:
+def test_fault_17_strange_names_of_tables_run_nothing(tmp_path: Path) -> None:
     path = write_job(tmp_path)
     usual = read_nsys(path)
     change(path, 'CREATE TABLE "x""; drop table StringIds; --" (a)', 'CREATE TABLE "\'; DELETE FROM StringIds" (a)')
     assert repr(read_nsys(path)) == repr(usual)
 
 
-def test_functions_that_a_file_brings_into_play_are_not_called(tmp_path: Path) -> None:
+def test_fault_17_functions_that_a_file_brings_into_play_are_not_called(tmp_path: Path) -> None:
     statement = f"CREATE INDEX harm ON {KERNEL}(abs(start)) WHERE abs(start) > 0"
     path = change(write_job(tmp_path), statement)
     assert [trace.head.pid for trace in read_nsys(path)] == [PIDS[0]]
@@ -182,7 +182,7 @@ def share_branches(path: Path, table: str, depth: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3])
-def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def test_fault_20_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     export = MadeUpExport()
     for number in range(9000):
         export.add_os_call(10, "read", number, number + 1)

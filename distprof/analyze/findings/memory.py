@@ -9,6 +9,8 @@ from distprof.analyze.findings.facts import Result, divide, find_worst, list_fig
 from distprof.analyze.findings.wording import say_share, say_size
 from distprof.run import Run
 
+MOST_RATIO = 1.1
+"""Of the device's memory: what it cannot have held is no measurement."""
 NEAR_RATIO = 0.9
 """Of the device's memory: what the context, NCCL and fragmentation take on top is some percent more."""
 
@@ -19,7 +21,7 @@ def check_memory_limit(run: Run) -> Result:
     sizes = _read_sizes(run)
     if not sizes:
         return NotChecked(rule=rule, why="no rank tells both its device's memory and the most it used")
-    shares = {rank: divide(peak, total) for rank, (peak, total) in sizes.items()}
+    shares = {rank: divide(peak, total) for rank, (peak, total) in sizes.items() if peak <= MOST_RATIO * total}
     fired = {rank: share for rank, share in shares.items() if share >= NEAR_RATIO}
     if not fired:
         return None

@@ -91,7 +91,11 @@ def check_host_is_not_gpu(run: Run) -> Result:
         return NotChecked(rule=rule, why=NO_RANGES)
     if not any(measure_busy_ns(item) for item in run.activity):
         return _judge_without_device(run, ranges)
-    known = [part for part in ranges if part.gpu_ns is not None and part.work_ns and part.steps_ns]
+    known = [
+        part
+        for part in ranges
+        if part.gpu_ns is not None and part.steps_ns and part.work_ns >= max(part.gpu_ns, 1)
+    ]  # what runs on behind the steps is no share of them
     if not known:
         steps = any(part.steps_ns for part in ranges)
         return NotChecked(rule=rule, why="what the ranges launched is not in the trace" if steps else NO_STEPS)

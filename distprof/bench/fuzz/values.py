@@ -1,0 +1,135 @@
+"""Changing JSON by chance: values of wrong types and sizes in any place, keys lost, renamed and twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+Container = dict[Any, Any] | list[Any]
+STAY_RATIO = 0.2
+"""How often the way down into a tree ends before a leaf."""
+REPLACE_RATIO = 0.5
+"""How often a value is replaced, which gets furthest, rather than one of all changes drawn."""
+DEEP, DEEPER = 300, 100_000
+
+
+class Raw:
+    """Text that is written as it is, JSON or not."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Twin(str):
+    """A key that may stand in one object twice."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+NUMBERS: tuple[Any, ...] = (
+    0, 1, -1, 2, 7, 255, 65536, 10**6, 2**31, 2**32, 2**53 - 1, 2**53, 2**53 + 2, 10**15, 10**18, 2**62, 2**63 - 1,
+    2**63, 2**64, -(2**63), -(10**18), 10**30, 0.5, -0.0, 1e-300, 1.5, 1e15, 1e17, 1e300, 1.7e308, -1e308,
+    float("nan"), float("inf"), float("-inf"), Raw("1e999"), Raw("9" * 400), Raw("9" * 5000), Raw("-0"), Raw("1E400"),
+)  # fmt: skip
+TEXTS = (
+    "", " ", "0", "1", "-1", "1.5", "nan", "x", "\u00b2", "\u0663", "true", "null", "all_reduce", "backward", "0x0",
+    "</script><script>alert(1)</script>", "\x1b[31mred\x1b[0m", "\x00", "\u202eabc\u2066", "\ud800", "a\nb\rc",
+    "=1+1", "[bold]x[/bold]", "[/]", "../../etc/passwd", "%s%n{0}", "n" * 5000, "\u00fc" * 300,
+)  # fmt: skip
+OTHERS: tuple[Any, ...] = (
+    None, True, False, [], {}, [None], [[]], [{}], {"": None}, {"a": {"b": [1]}}, [0] * 40, [None] * 2000, [1, "x"],
+    Raw("[" * DEEP + "]" * DEEP), Raw('{"a":' * DEEP + "1" + "}" * DEEP), Raw("[" * DEEPER + "]" * DEEPER),
+    Raw('{"a":1,"a":2}'),
+)  # fmt: skip
+
+
+def dump(value: Any) -> str:
+    """JSON, or what a careless program would write for it: NaN, keys twice, `Raw` text."""
+    try:
+        return json.dumps(value)
+    except TypeError:  # there is raw text in it
+        pass
+    if isinstance(value, Raw):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(str(key))}:{dump(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(dump, value)) + "]"
+    return json.dumps(value)
+
+
+def draw_value(draws: random.Random, old: Any = None) -> Any:
+    """Something that does not belong there; sometimes not far from what did."""
+    if draws.random() < 0.35:
+        return _draw_near(draws, old)
+    return draws.choice(draws.choice((NUMBERS, TEXTS, OTHERS)))
+
+
+def _draw_near(draws: random.Random, old: Any) -> Any:
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        return draws.choice((str(old), [old], {"value": old}, None))
+    by = 10 ** draws.randrange(1, 13)
+    if abs(old) > 1e250 or old != old:  # nothing is near it
+        return -old
+    return draws.choice((-old, old * by, old // by, old + by, old - by, old + 0.5, str(old), float(old), [old]))
+
+
+def mutate(tree: Container, draws: random.Random) -> str:
+    """Changes one place of a tree of containers. Returns what was done, for people."""
+    if not tree:
+        return "nothing"
+    path: list[Any] = []
+    here = tree
+    while True:
+        key = draws.choice(list(here)) if isinstance(here, dict) else draws.randrange(len(here))
+        path.append(key)
+        below = here[key]
+        if not isinstance(below, dict | list) or not below or draws.random() < STAY_RATIO:
+            break
+        here = below
+    name = "replace" if draws.random() < REPLACE_RATIO else draws.choice(list(_CHANGES))
+    _CHANGES[name](here, key, draws)
+    return f"{name} at {'.'.join(map(str, path))[:80]}"
+
+
+def _replace(here: Any, key: Any, draws: random.Random) -> None:
+    here[key] = draw_value(draws, here[key])
+
+
+def _delete(here: Any, key: Any, draws: random.Random) -> None:
+    del here[key]
+
+
+def _repeat(here: Any, key: Any, draws: random.Random) -> None:
+    value = here[key] if draws.random() < 0.5 else draw_value(draws, here[key])
+    if isinstance(here, dict):
+        here[Twin(key)] = value
+    else:
+        here[key:key] = [value] * draws.choice((1, 1, 3, 1100))
+
+
+def _rename(here: Any, key: Any, draws: random.Random) -> None:
+    if isinstance(here, list):
+        draws.shuffle(here)
+        return
+    text, other = str(key), draws.choice(list(here))
+    here[draws.choice((text.upper(), f" {text}", "", draws.choice(TEXTS), other))] = here.pop(key)
+
+
+def _swap(here: Any, key: Any, draws: random.Random) -> None:
+    other = draws.choice(list(here)) if isinstance(here, dict) else draws.randrange(len(here))
+    here[key], here[other] = here[other], here[key]
+
+
+_CHANGES: dict[str, Callable[[Any, Any, random.Random], None]] = {
+    "replace": _replace, "delete": _delete, "repeat": _repeat,
+    "rename": _rename, "swap": _swap,
+}  # fmt: skip
