@@ -17,6 +17,8 @@ import pytest
 
 from distprof.folder import read_run
 from distprof.run import Clock
+from tests.faults.forked import Command
+from tests.faults.forked import run as run_forked
 from tests.ranks import make_environment, run_alone, run_ranks
 
 QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
@@ -209,10 +211,10 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
     ],
 )
 def test_a_slip_is_one_message_and_exit_code_2(tmp_path: Path, overrides: list[str], message: str) -> None:
-    done = run_alone([*QUICK, "device=cpu", *filter(None, overrides)], tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+    (done,) = run_forked(Command(arguments=[*QUICK, "device=cpu", *filter(None, overrides)]), cwd=tmp_path)
+    assert done.code == 2, done.err
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1 and "Traceback" not in done.err
 
 
 def test_a_slip_under_torchrun_is_said_once(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_row_holds_what_was_measured_and_nan_elsewhere() -> None:
 def test_collectives_are_counted_and_their_union_is_busy() -> None:
     facts = [(0, 10, 100, 200), (0, 20, 150, 260), (2, 5, 0, 50), (2, 5, 60, None)]
     collectives = [SeenCollective(kind, 0, 2, size, arrival, end, None) for kind, size, arrival, end in facts]
-    record = make_record(collectives=collectives, exposed_host_ns=[30, 0, None, 0], wait_host_ns=[0, 0, 0, 7, 0, 0])
+    record = make_record(collectives=collectives, exposed_host_ns=[30, 0, None, 0, 0], wait_host_ns=[0, 0, 0, 7, 0, 0])
     row = pack_row(record, memory_bytes=None, memory_peak_bytes=None)
     assert [row[COLUMN[f"all_reduce_{fact}"]] for fact in ("count", "bytes", "busy_host_ns")] == [2, 30, 160]
     assert [row[COLUMN[f"all_gather_{fact}"]] for fact in ("count", "bytes")] == [2, 10]
