@@ -63,11 +63,17 @@ def warm_up() -> None:
         paths = write_sound(Path(name))
         with open("shown", "w", encoding="utf-8") as shown, contextlib.redirect_stdout(shown):
             for arguments in [*(["report", path, "--out", "out"] for path in paths), ["tables", *paths[1:]]]:
-                sys.argv = ["distprof", *arguments]
                 try:
-                    runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
+                    _call_program(arguments)
                 except SystemExit as leaving:
                     assert leaving.code in (None, 0, 3), f"{arguments}: exit code {leaving.code}"
+
+
+def _call_program(arguments: Sequence[str]) -> None:
+    """What ``python -m distprof ARGUMENTS`` does, in this process."""
+    sys.argv = ["distprof", *arguments]
+    sys.modules.pop(f"{PROGRAM}.__main__", None)  # the fuzzer itself may have begun there, and Python would warn of it
+    runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
 
 
 def run_trial(plan: Plan, number: int) -> Outcome:
@@ -117,10 +123,9 @@ def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8") for number in (1, 2))
-        sys.argv = ["distprof", *arguments]
         now_bytes = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now_bytes + ROOM_BYTES,) * 2)
-        runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
+        _call_program(arguments)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
