@@ -38,7 +38,7 @@ def judge(exit_code: int, stdout: str, stderr: str, out: Path) -> list[str]:
     wrong = []
     if re.search(r"^\S+:\d+: \w*Warning:", stderr, re.MULTILINE):
         wrong.append(f"warning of Python: {stderr[:300]}")
-    elif exit_code in (EXIT_FAILED, EXIT_USAGE) and (stderr.count("\n") != 1 or not stderr.startswith("distprof")):
+    elif exit_code in (EXIT_FAILED, EXIT_USAGE) and not _says_why(stderr):
         wrong.append(f"not one line: {stderr[:300]!r}")
     if len(stderr) > LONGEST_SAID_BYTES:
         wrong.append(f"{len(stderr)} letters on stderr")
@@ -50,6 +50,12 @@ def judge(exit_code: int, stdout: str, stderr: str, out: Path) -> list[str]:
     if exit_code in (EXIT_OK, EXIT_PARTIAL) and (out / "report.json").exists():
         wrong += _judge_files(out)
     return wrong
+
+
+def _says_why(stderr: str) -> bool:
+    """Whether there is one line, behind those that name files left out."""
+    reasons = [line for line in stderr.splitlines() if not line.startswith("distprof: left out: ")]
+    return len(reasons) == 1 and reasons[0].startswith("distprof") and stderr.endswith("\n")
 
 
 def _find_error(stderr: str) -> str:
