@@ -75,6 +75,12 @@ def test_copies_are_silent_below_a_hundredth_and_without_steps() -> None:
     assert find_why(check_copies_in_step, make_rank(copies=copies, device=None)) == NO_DEVICE
 
 
+def test_copies_that_run_on_behind_their_steps_are_no_share_of_them() -> None:
+    why = find_why(check_copies_in_step, make_rank(0), make_rank(1, copies=(make_copy(200.1, True),)))
+    assert why == "copies on rank 1 take longer than the steps that issued them"  # of 200 ms
+    assert find(check_copies_in_step, make_rank(copies=(make_copy(200, True),))).share_ratio == 1
+
+
 def test_syncs_are_ranked_by_what_the_device_waits_for_the_host() -> None:
     syncs = (make_sync("cudaStreamSynchronize", 10, 90), make_sync("cudaDeviceSynchronize", 2, 20))
     finding = find(check_sync_in_step, make_rank(syncs=syncs))

@@ -13,6 +13,7 @@ from distprof.analyze.findings.facts import (
     find_worst_item,
     list_figures,
     list_on_device,
+    name_some,
     per_step,
     say_ranks,
 )
@@ -55,6 +56,8 @@ def check_copies_in_step(run: Run) -> Result:
     if not items:
         return NotChecked(rule=rule, why=NO_STEPS)
     shares = {item.rank: _find_copy_ratio(item) for item in items}
+    if beyond := [rank for rank, share in shares.items() if share > 1]:
+        return NotChecked(rule=rule, why=f"copies on {name_some(beyond)} take longer than the steps that issued them")
     fired = {rank: share for rank, share in shares.items() if share >= COPY_RATIO}
     if not fired:
         return None
@@ -66,7 +69,7 @@ def check_copies_in_step(run: Run) -> Result:
         title=f"Copies from the host take {say_share(fired[item.rank])} of the step"
         + (f", {say_share(divide(pageable, item.device.span_ns))} from pageable memory" if pageable else "")
         + say_ranks(fired, shares),
-        share_ratio=min(1.0, fired[item.rank]),
+        share_ratio=fired[item.rank],
         evidence=(
             *list_figures("host to device, of the step", fired, say_share),
             *_show_kinds(item),
