@@ -62,7 +62,7 @@ class ShownFinding:
 
 def is_traced(report: Report) -> bool:
     """Whether there are traces only: nothing was recorded live, so what only a live run tells is not worth a line."""
-    return report.activity is not None and all(rank.ended == TRACED for rank in report.ranks)
+    return report.activity is not None and bool(report.ranks) and all(rank.ended == TRACED for rank in report.ranks)
 
 
 def show_finding(finding: Finding) -> ShownFinding:
