@@ -61,7 +61,7 @@ class Listener(threading.Thread):
         *,
         what: str,
         failed: Callable[[str], None],
-        begin_limit_s: float = CALL_LIMIT_S,
+        begin_limit_s: float | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Wires the thread up; `start` starts it.
@@ -70,19 +70,19 @@ class Listener(threading.Thread):
             begin: Called first; returns what gets the steps. None: nobody does, and none is missed.
             what: What it does, for the message.
             failed: Told what a call has raised; the next call is made all the same.
-            begin_limit_s: How long ``begin`` may take before it counts as stuck.
+            begin_limit_s: How long ``begin`` may take before it counts as stuck. None: as long as any call.
             now_s: A monotonic clock.
         """
         super().__init__(name=f"distprof-{what}", daemon=True)
         self._what, self._begin, self._failed, self._now_s = what, begin, failed, now_s
-        self._begin_limit_s, self._last_limit_s = begin_limit_s, CALL_LIMIT_S
+        self._begin_limit_s = begin_limit_s if begin_limit_s is not None else CALL_LIMIT_S
         self._take: Callable[[FloatArray], None] | None = None
-        self._last: Callable[[], None] | None = None
+        self._last: list[tuple[Callable[[], None], float]] = []
         self._changed = threading.Condition()
         self._queue: deque[FloatArray] = deque()
         self._queued_bytes = 0
         self._begun = self._unwanted = self._closing = self._done = False
-        self._stuck_at_s = now_s() + begin_limit_s
+        self._stuck_at_s = now_s() + self._begin_limit_s
         self._told_steps = self._got_steps = 0
 
     @property
@@ -99,18 +99,26 @@ class Listener(threading.Thread):
                 self._queued_bytes += rows.nbytes
                 self._changed.notify_all()
 
-    def finish(self, last: Callable[[], None] | None = None, *, limit_s: float = CALL_LIMIT_S) -> bool:
+    def finish(
+        self, *last: Callable[[], None], limit_s: float | None = None, last_limit_s: float | None = None
+    ) -> bool:
         """Waits until it has been told everything, and not at all for a call that is stuck already.
 
         Args:
-            last: Called on its thread when it has taken the last steps.
-            limit_s: How long ``last`` may take, and everything together once it has begun.
+            last: Called on its thread, in this order, when it has taken the last steps.
+            limit_s: How long everything may take together once it has begun. None: as long as any call.
+            last_limit_s: How long the last of those calls may take. None: as long as any call.
 
         Returns:
             Whether it came to its end.
         """
+        limit_s = limit_s if limit_s is not None else CALL_LIMIT_S
+        limits_s = [CALL_LIMIT_S] * len(last)
+        if last_limit_s is not None:
+            limits_s[-1:] = [last_limit_s]
         with self._changed:
-            self._last, self._last_limit_s, self._closing = last, limit_s, True
+            self._last = list(zip(last, limits_s, strict=True))
+            self._closing = True
             self._changed.notify_all()
             end_s = self._now_s() + limit_s + (0.0 if self._begun else self._begin_limit_s)
             while not self._done:
@@ -128,8 +136,8 @@ class Listener(threading.Thread):
             while (rows := self._next()) is not None:
                 if self._take is not None and self._call(partial(self._take, rows), CALL_LIMIT_S):
                     self._got_steps += rows.shape[1]
-            if self._last is not None:
-                self._call(self._last, self._last_limit_s)
+            for work, limit_s in self._last:
+                self._call(work, limit_s)
         finally:
             with self._changed:
                 self._done = True

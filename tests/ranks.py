@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch.multiprocessing as mp
 
@@ -56,7 +56,17 @@ def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: s
     ]  # fmt: skip
 
 
-def wait_until(holds: Callable[[], bool], processes: Sequence[subprocess.Popen[str]], limit_s: float = 120) -> None:
+class Process(Protocol):
+    """What is asked of a process: a `subprocess.Popen`, or something alike."""
+
+    def poll(self) -> int | None:
+        """Its exit code. None: it still runs."""
+
+    def communicate(self) -> tuple[str, str]:
+        """Waits for its end; returns its output."""
+
+
+def wait_until(holds: Callable[[], bool], processes: Sequence[Process], limit_s: float = 120) -> None:
     """Waits for a condition while every process lives."""
     deadline_s = time.monotonic() + limit_s
     while not holds():

@@ -22,8 +22,8 @@ def test_it_gets_everything_in_order_and_then_the_last_call() -> None:
     listener.start()
     for number in (1, 2, 3):
         listener.tell(rows(number))
-    assert listener.finish(lambda: log.append("last"), limit_s=60)
-    assert log == [1, 2, 3, "last"] and listener.missed_steps == 0
+    assert listener.finish(lambda: log.append("last"), lambda: log.append("very last"), limit_s=60)
+    assert log == [1, 2, 3, "last", "very last"] and listener.missed_steps == 0
 
 
 def test_fault_31_one_that_never_comes_back_is_not_waited_for_and_what_it_missed_is_counted() -> None:

@@ -49,6 +49,12 @@ def choose_mode(config: WandbConfig) -> str:
     return config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
 
 
+def wants_online(config: WandbConfig) -> bool:
+    """Whether a run is opened online first."""
+    wanted = choose_mode(config)
+    return wanted == "online" or (wanted not in ("offline", "disabled") and is_logged_in())
+
+
 def end_service(*, only_stopped: bool) -> None:
     """Kills wandb's service, a child of this process, when it does not answer: it would keep the job's output open.
 
@@ -105,7 +111,7 @@ class WandbLogger:
         if wanted == "disabled":
             say("wandb: disabled by WANDB_MODE")
             return None
-        online = wanted == "online" or (wanted != "offline" and is_logged_in())
+        online = wants_online(config)
         reason = "" if online or wanted == "offline" else " (not logged in)"
         try:
             run = None
@@ -131,10 +137,13 @@ class WandbLogger:
         if not self._failed:
             self._attempt(lambda: self._log(rows))
 
-    def finish(self, report: Report) -> None:
-        """Logs the table and the summary and closes the run; waits for an upload, however long."""
+    def conclude(self, report: Report) -> None:
+        """Logs the table and the summary. Waits until wandb's service has answered."""
         if not self._failed:
             self._attempt(lambda: self._conclude(report))
+
+    def close(self) -> None:
+        """Closes the run; waits for an upload, however long."""
         self._attempt(self._close)
 
     @property

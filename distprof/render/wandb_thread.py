@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from distprof import live
 from distprof.config import WandbConfig
 from distprof.live import Listener
-from distprof.render.wandb_log import WandbLogger, choose_mode, end_service
+from distprof.render.wandb_log import WandbLogger, choose_mode, end_service, wants_online
 from distprof.report import Report
 from distprof.run import FloatArray, RunMeta
 
@@ -38,7 +39,9 @@ class WandbThread:
             self._logger = WandbLogger.start(meta=meta, config=config, folder=folder, say=say, peaks=peaks)
             return self._logger.log_rows if self._logger is not None else None
 
-        limit_s = config.init_timeout_s + INIT_GRACE_S
+        online = wants_online(config)
+        self._close_limit_s = FINISH_TIMEOUT_S if online else live.CALL_LIMIT_S  # offline there is nothing to upload
+        limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
         self._listener = Listener(begin, what="wandb", failed=say, begin_limit_s=limit_s)
 
     def start(self) -> None:
@@ -56,7 +59,8 @@ class WandbThread:
         Returns:
             What W&B did not get, which is also said. None: nothing is missing.
         """
-        ended = self._listener.finish(lambda: self._conclude(report), limit_s=FINISH_TIMEOUT_S)
+        limits_s = {"limit_s": FINISH_TIMEOUT_S, "last_limit_s": self._close_limit_s}
+        ended = self._listener.finish(lambda: self._conclude(report), self._close, **limits_s)
         logger = self._logger
         if not self._wanted or (ended and logger is not None and logger.concluded and logger.closed):
             return None
@@ -65,7 +69,7 @@ class WandbThread:
         if logger is None or not logger.concluded:
             parts.append("the table and the summary")
         elif not parts:
-            late = f"the upload is not done after {FINISH_TIMEOUT_S:.0f} s"
+            late = f"the upload is not done after {self._close_limit_s:.0f} s"
             self._say(f"wandb: {late}; later: wandb sync {logger.folder}")
             return None
         if not ended:
@@ -76,4 +80,8 @@ class WandbThread:
 
     def _conclude(self, report: Report) -> None:
         if self._logger is not None:
-            self._logger.finish(report)
+            self._logger.conclude(report)
+
+    def _close(self) -> None:
+        if self._logger is not None:
+            self._logger.close()

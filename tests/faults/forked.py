@@ -1,16 +1,21 @@
 """Runs commands from outside without paying for Python's imports each time: a process that has them forks for each.
 
 What a user types is called as `distprof` would call it, in a process of its own, with its own streams, folder and
-environment. The commands of one call run at the same time, as ranks do.
+environment. The commands of one call run at the same time, as ranks do. Python's own start and torch's are not in it:
+what is about them needs a real command of `tests.ranks`.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +35,8 @@ class Command:
     stdout: str = "file"
     """Or "full", a disk without room; "broken", a pipe whose reader has gone; "closed"."""
     stderr: str = "file"
+    before: str = ""
+    """Python that runs first, in the same process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +49,105 @@ class Done:
     seconds: float
 
 
+class Started:
+    """A command that runs. Asked as `subprocess.Popen` is."""
+
+    def __init__(self, pid: int, place: str) -> None:
+        """Takes a process, and where its output goes."""
+        self.pid, self._place, self._began_s = pid, place, time.monotonic()
+        self.returncode: int | None = None
+        self.seconds = 0.0
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it. None: it still runs."""
+        if self.returncode is None:
+            (self.returncode,) = _ask("poll", [self.pid])
+            self.seconds = time.monotonic() - self._began_s
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = LIMIT_S) -> tuple[str, str]:
+        """Waits for its end; returns its output.
+
+        Raises:
+            TimeoutError: It still runs.
+        """
+        deadline_s = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(self.read())
+            time.sleep(0.01)
+        return self.read()
+
+    def read(self) -> tuple[str, str]:
+        """Its output so far."""
+        return _read(f"{self._place}.1"), _read(f"{self._place}.2")
+
+
+def start(*commands: Command, cwd: Path) -> list[Started]:
+    """Starts commands side by side in one folder."""
+    places = [tempfile.mkdtemp(dir=_make_folder().name) for _ in commands]
+    asked = [
+        {
+            "arguments": list(command.arguments), "environment": make_environment(**command.environment),
+            "streams": [command.stdout, command.stderr], "cwd": str(cwd), "place": f"{place}/",
+            "before": command.before,
+        }
+        for command, place in zip(commands, places, strict=True)
+    ]  # fmt: skip
+    return [Started(pid, f"{place}/") for pid, place in zip(_ask("start", asked), places, strict=True)]
+
+
+def start_ranks(
+    number: int, arguments: Sequence[str], cwd: Path, *, before: str = "", **environment: str
+) -> list[Started]:
+    """Starts a job as several ranks, which nobody watches over or ends."""
+    (port,) = find_ports(1)
+    return start(*(make_rank(rank, number, port, arguments, before=before, **environment) for rank in range(number)),
+                 cwd=cwd)  # fmt: skip
+
+
+def make_rank(
+    rank: int, number: int, port: int, arguments: Sequence[str], *, before: str = "", **environment: str
+) -> Command:
+    """One rank's command, with what a launcher would say to it."""
+    told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
+    return Command(arguments=arguments, environment={**told, **environment}, before=before)
+
+
+def find_ports(number: int) -> list[int]:
+    """Ports that nobody listens at."""
+    held = [socket.socket() for _ in range(number)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports: list[int] = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
 def run(*commands: Command, cwd: Path) -> list[Done]:
     """Runs commands side by side in one folder, and waits for all."""
-    server = _start()
-    assert server.stdin is not None and server.stdout is not None
-    with tempfile.TemporaryDirectory() as outputs:
-        asked = [
-            {
-                "arguments": list(command.arguments), "environment": make_environment(**command.environment),
-                "streams": [command.stdout, command.stderr], "cwd": str(cwd), "place": f"{outputs}/{number}",
-            }
-            for number, command in enumerate(commands)
-        ]  # fmt: skip
-        server.stdin.write(json.dumps(asked) + "\n")
-        server.stdin.flush()
-        ended: list[tuple[int, float]] = json.loads(server.stdout.readline())
-        texts = [[_read(f"{outputs}/{number}.{end}") for end in (1, 2)] for number in range(len(commands))]
-    return [
-        Done(code=code, out=out, err=err, seconds=seconds)
-        for (code, seconds), (out, err) in zip(ended, texts, strict=True)
-    ]
+    started = start(*commands, cwd=cwd)
+    deadline_s = time.monotonic() + LIMIT_S
+    while None in [each.poll() for each in started] and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    ended = []
+    for each in started:
+        each.kill()
+        out, err = each.communicate()
+        assert each.returncode is not None
+        ended.append(Done(code=each.returncode, out=out, err=err, seconds=each.seconds))
+    return ended
 
 
 def _read(path: str) -> str:
@@ -69,20 +155,31 @@ def _read(path: str) -> str:
 
 
 @functools.cache
+def _make_folder() -> tempfile.TemporaryDirectory[str]:
+    """For outputs; gone when this process is."""
+    return tempfile.TemporaryDirectory()
+
+
+def _ask(what: str, about: list[Any]) -> list[Any]:
+    server = _start()
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(json.dumps([what, about]) + "\n")
+    server.stdin.flush()
+    answer: list[Any] = json.loads(server.stdout.readline())
+    return answer
+
+
+@functools.cache
 def _start() -> subprocess.Popen[str]:
-    command = [sys.executable, str(Path(__file__).resolve()), str(LIMIT_S)]
+    command = [sys.executable, str(Path(__file__).resolve())]
     environment = make_environment(OMP_NUM_THREADS="1")
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY
     )
 
 
-def _serve(limit_s: float) -> None:
+def _serve() -> None:
     """The process that forks."""
-    import os
-    import signal
-    import time
-
     import distprof.application
     import distprof.cli
     import distprof.doctor.command
@@ -91,20 +188,16 @@ def _serve(limit_s: float) -> None:
     import distprof.train.job  # noqa: F401
 
     for line in sys.stdin:
-        begin_s, ended = time.monotonic(), []
-        children = [_fork(asked) for asked in json.loads(line)]
-        for pid in children:
-            while (found := os.waitpid(pid, os.WNOHANG))[0] == 0:
-                if time.monotonic() - begin_s > limit_s:
-                    os.kill(pid, signal.SIGKILL)
-                time.sleep(0.005)
-            ended.append((os.waitstatus_to_exitcode(found[1]), time.monotonic() - begin_s))
-        print(json.dumps(ended), flush=True)
+        what, about = json.loads(line)
+        print(json.dumps([{"start": _fork, "poll": _poll}[what](item) for item in about]), flush=True)
+
+
+def _poll(pid: int) -> int | None:
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if found else None
 
 
 def _fork(asked: dict[str, Any]) -> int:
-    import os
-
     pid = os.fork()
     if pid == 0:
         os._exit(_call(asked))
@@ -112,7 +205,6 @@ def _fork(asked: dict[str, Any]) -> int:
 
 
 def _call(asked: dict[str, Any]) -> int:
-    import os
     import traceback
 
     code: Any = 1
@@ -128,6 +220,7 @@ def _call(asked: dict[str, Any]) -> int:
             encoding = asked["environment"].get("PYTHONIOENCODING", "utf-8")
             stream.reconfigure(encoding=encoding, errors="strict")  # type: ignore[attr-defined]
         sys.argv = ["distprof", *asked["arguments"]]
+        exec(asked["before"], {})
         from distprof.__main__ import main
 
         main()
@@ -147,8 +240,6 @@ def _call(asked: dict[str, Any]) -> int:
 
 def _replace(number: int, kind: str, path: str) -> None:
     """Puts what a shell would put in the place of standard output or error."""
-    import os
-
     if kind == "closed":
         os.close(number)
         setattr(sys, {1: "stdout", 2: "stderr"}[number], None)
@@ -164,4 +255,4 @@ def _replace(number: int, kind: str, path: str) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-    _serve(float(sys.argv[1]))
+    _serve()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,29 +15,12 @@ import pytest
 from distprof.cli import run_verb
 from distprof.errors import EXIT_OK, EXIT_PARTIAL
 from distprof.folder import read_run
-from tests.ranks import make_environment
+from tests.faults.forked import Started, start_ranks
 
+QUICK = ("train=gpt2_tiny", "logger=none", "profile.window_s=0.05")
 LIMIT_S = 120
 FILE_LIMIT_BYTES = 14_000
 """Where there is no small disk: the largest file that the job may write."""
-
-
-def start_ranks(cwd: Path, *overrides: str, before: str = "") -> list[subprocess.Popen[str]]:
-    """Two ranks without a launcher, so that each one's exit code is seen."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    code = f"{before}\nfrom distprof.__main__ import main; main()"
-    started = []
-    for rank in range(2):
-        environment = make_environment(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port), OMP_NUM_THREADS="1",
-        )  # fmt: skip
-        command = [sys.executable, "-c", code, "train=gpt2_tiny", "logger=none", "profile.window_s=0.05", *overrides]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started.append(subprocess.Popen(command, cwd=cwd, env=environment, text=True, **pipes))
-    return started
 
 
 @pytest.fixture
@@ -63,7 +44,7 @@ def test_fault_08_a_full_disk_ends_recording_once_and_no_training(
     disk, before = small_disk
     steps = 60
     plan = f"train.steps={steps - 2}", "train.warmup_steps=2"
-    ranks = start_ranks(tmp_path, f"runs_dir={disk}/runs", *plan, before=before)
+    ranks = start_ranks(2, [*QUICK, f"runs_dir={disk}/runs", *plan], tmp_path, before=before)
     said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [EXIT_PARTIAL, EXIT_OK], said
     for rank, (shown, _) in enumerate(said):
@@ -84,7 +65,7 @@ def test_fault_08_a_full_disk_ends_recording_once_and_no_training(
     assert lost == sum(info.rows_lost for info in run.ranks)
 
 
-def wait_for_steps(ranks: list[subprocess.Popen[str]], tmp_path: Path) -> Path:
+def wait_for_steps(ranks: list[Started], tmp_path: Path) -> Path:
     deadline = time.monotonic() + LIMIT_S
     while sum(b'"type":"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")) < len(ranks):
         assert all(rank.poll() is None for rank in ranks) and time.monotonic() < deadline
@@ -96,7 +77,7 @@ def wait_for_steps(ranks: list[subprocess.Popen[str]], tmp_path: Path) -> Path:
 def test_fault_39_a_running_job_is_told_as_running_and_fault_05_rebuilt_after_rank_0_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranks = start_ranks(tmp_path, "train.steps=100000", "group_timeout_s=60")
+    ranks = start_ranks(2, [*QUICK, "train.steps=100000", "group_timeout_s=60"], tmp_path)
     try:
         folder = wait_for_steps(ranks, tmp_path)
         capsys.readouterr()

@@ -8,16 +8,19 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from distprof.cli import run_verb
 from distprof.folder import read_run
-from tests.ranks import run_ranks, start_ranks, wait_until
+from tests import ranks as real
+from tests.faults.forked import Started, start_ranks
+from tests.ranks import wait_until
 
 ENDLESS = ("train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=1", "profile.window_s=0.1")
-LEAVE_LIMIT_S = 20.0
-"""Two seconds are promised; a test machine has other things to do."""
+END_LIMIT_S = 5.0
+"""A rank's file has its end by then. Two seconds are promised; a test machine has other things to do."""
 
 
 def find_folder(tmp_path: Path) -> Path:
@@ -30,10 +33,14 @@ def count_steps(tmp_path: Path) -> list[int]:
     return [path.read_bytes().count(b'"type":"step"') for path in sorted(tmp_path.glob("runs/*/ranks/rank-*.jsonl"))]
 
 
-def end_all(processes: list[subprocess.Popen[str]]) -> None:
+def has_ended(tmp_path: Path, rank: int) -> bool:
+    """Whether a rank's file has its end record."""
+    return b'"type":"end"' in (find_folder(tmp_path) / "ranks" / f"rank-{rank:05d}.jsonl").read_bytes()
+
+
+def end_all(processes: Sequence[Started | subprocess.Popen[str]]) -> None:
     for process in processes:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
         process.communicate(timeout=30)
 
 
@@ -43,16 +50,19 @@ def read_report(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_fault_33_signals_end_the_files_of_ranks_that_hang_and_twice_is_once(tmp_path: Path) -> None:
-    ranks = start_ranks(3, ["-m", "distprof", *ENDLESS, "logger=none"], tmp_path)
+    ranks = start_ranks(3, [*ENDLESS, "logger=none"], tmp_path)
     try:
         wait_until(lambda: len(count_steps(tmp_path)) == 3 and min(count_steps(tmp_path)) > 3, ranks)
         ranks[2].send_signal(signal.SIGSTOP)
         seen: list[list[int]] = []
         wait_until(lambda: seen.append(count_steps(tmp_path)) or seen[-8:] == [seen[-1]] * 8, ranks)  # type: ignore[func-returns-value]
+        told_s = time.monotonic()
         for number in (signal.SIGTERM, signal.SIGTERM):
             ranks[0].send_signal(number)
         ranks[1].send_signal(signal.SIGHUP)
-        said = [process.communicate(timeout=LEAVE_LIMIT_S) for process in ranks[:2]]
+        wait_until(lambda: all(has_ended(tmp_path, rank) for rank in (0, 1)), [], END_LIMIT_S)
+        print(f"their ends were written {time.monotonic() - told_s:.2f} s after the signals")
+        said = [process.communicate(timeout=20) for process in ranks[:2]]
     finally:
         end_all(ranks)
     assert [process.returncode for process in ranks[:2]] == [128 + signal.SIGTERM, 128 + signal.SIGHUP]
@@ -72,7 +82,7 @@ def hears(process: subprocess.Popen[str], number: signal.Signals) -> bool:
 
 
 def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> None:
-    (process,) = start_ranks(1, ["-m", "distprof", *ENDLESS], tmp_path)
+    (process,) = real.start_ranks(1, ["-m", "distprof", *ENDLESS], tmp_path)
     try:
         wait_until(lambda: hears(process, signal.SIGHUP), [process])
         process.send_signal(signal.SIGINT)
@@ -85,10 +95,15 @@ def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> N
 def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_group(tmp_path: Path) -> None:
     """Which collective the rank missed is not diagnosed: what the Flight Recorder saw lies beside the streams."""
     drill = ["inject.rank=1", "inject.phase=forward", "inject.delay_ms=600000", "inject.from_step=3"]
-    began = time.monotonic()
-    done = run_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=5", *drill], tmp_path)
-    assert done.returncode == 1 and time.monotonic() - began < 120  # the delay is ten minutes
-    assert "rank 0 failed: " in done.stderr and "imed out" in done.stderr
+    ranks = start_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=3", *drill], tmp_path)
+    try:
+        _, errors = ranks[0].communicate(timeout=100)  # the delay is ten minutes
+        ranks[1].send_signal(signal.SIGTERM)  # as the launcher does when a rank has failed
+        ranks[1].communicate(timeout=20)
+    finally:
+        end_all(ranks)
+    assert [process.returncode for process in ranks] == [1, 128 + signal.SIGTERM]
+    assert "rank 0 failed: " in errors and "imed out" in errors
     folder = find_folder(tmp_path)
     assert run_verb(["report", str(folder)]) == 3
     ranks = read_report(tmp_path)["ranks"]
@@ -98,8 +113,8 @@ def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_gr
         json.loads((folder / "ranks" / f"flight_recorder-rank-{rank:05d}.json").read_text())
 
 
-PATIENT = "import distprof.live; distprof.live.CALL_LIMIT_S = 2.0; import distprof.__main__; distprof.__main__.main()"
-"""The command, but W&B counts as stuck after two seconds of silence, so that the test need not wait for ten."""
+IMPATIENT = "import distprof.live; distprof.live.CALL_LIMIT_S = 2.0"
+"""W&B counts as stuck after two seconds of silence, so that the test need not wait for ten."""
 
 
 def find_service(parent: int) -> int | None:
@@ -118,15 +133,16 @@ def test_fault_31_a_wandb_that_stands_still_holds_nobody_up_and_leaves_nothing(t
     own = tmp_path / "tmp"
     own.mkdir()
     arguments = ["train=gpt2_tiny", "train.steps=60", "train.warmup_steps=1", "profile.window_s=0.1"]
-    ranks = start_ranks(2, ["-c", PATIENT, *arguments], tmp_path, WANDB_MODE="offline", TMPDIR=str(own))
+    ranks = start_ranks(2, arguments, tmp_path, before=IMPATIENT, WANDB_MODE="offline", TMPDIR=str(own))
     service: int | None = None
     try:
-        wait_until(lambda: bool(list(tmp_path.glob("runs/*/wandb/offline-run-*/*.wandb"))), ranks)
+        wait_until(lambda: "wandb: offline" in ranks[0].read()[0], ranks)
         service = find_service(ranks[0].pid)
         assert service is not None
         os.kill(service, signal.SIGSTOP)
-        said, errors = ranks[0].communicate(timeout=100)  # and until nobody holds its output open
+        said, errors = ranks[0].communicate(timeout=60)
         ranks[1].communicate(timeout=30)
+        wait_until(lambda: find_service(ranks[0].pid) is None, [], 10)  # nobody holds the job's output open
     finally:
         if service is not None and find_service(ranks[0].pid) is not None:
             os.kill(service, signal.SIGKILL)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 
-from tests.faults.forked import Command, run
+from tests.faults.forked import Command, find_ports, make_rank, run
 
 QUICK = ("train=gpt2_tiny", "train.steps=2", "train.warmup_steps=0", "logger=none", "device=cpu")
 
@@ -71,25 +70,9 @@ def test_fault_23_a_job_leaves_no_secret_in_any_file_or_name(tmp_path: Path) -> 
         assert not any(secret in text for text in texts), secret
 
 
-def launch(rank: int, port: int, *overrides: str) -> Command:
-    environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
-    return Command(arguments=[*QUICK, *overrides], environment=environment)
-
-
-def find_ports(number: int) -> list[int]:
-    with_ports = [socket.socket() for _ in range(number)]
-    for each in with_ports:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in with_ports]
-    for each in with_ports:
-        each.close()
-    return ports
-
-
 def test_fault_25_two_jobs_of_the_same_second_have_a_folder_each(tmp_path: Path) -> None:
     ports = find_ports(2)
-    ended = run(*(launch(rank, port) for port in ports for rank in (1, 0)), cwd=tmp_path)
+    ended = run(*(make_rank(rank, 2, port, QUICK) for port in ports for rank in (1, 0)), cwd=tmp_path)
     assert [done.code for done in ended] == [0] * 4, ended
     folders = list((tmp_path / "runs").iterdir())
     assert [path.name for path in tmp_path.iterdir()] == ["runs"] and len(folders) == 2
@@ -98,10 +81,16 @@ def test_fault_25_two_jobs_of_the_same_second_have_a_folder_each(tmp_path: Path)
         require_trained(folder)
 
 
+IMPATIENT = "import distprof.application; distprof.application.REFUSAL_GRACE_S = 1.0"
+"""Ranks other than 0 let it speak and leave after a second: there is no launcher to end them before ten."""
+
+
 def test_fault_09_a_folder_that_cannot_be_written_is_refused_by_all_ranks_before_the_model(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     (port,) = find_ports(1)
-    first, other = run(*(launch(rank, port, "train.model.width=96") for rank in (0, 1)), cwd=tmp_path)
+    arguments = [*QUICK, "train.model.width=96"]
+    ranks = (make_rank(rank, 2, port, arguments, before=IMPATIENT) for rank in (0, 1))
+    first, other = run(*ranks, cwd=tmp_path)
     assert (first.code, other.code) == (2, 2)
     assert first.err.startswith("distprof: runs/") and len(first.err.splitlines()) == 1
     assert (other.err, first.out) == ("", "")

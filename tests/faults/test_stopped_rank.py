@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from distprof.cli import run_verb
+from distprof.errors import EXIT_PARTIAL
 from distprof.folder import read_run
 from distprof.run import Run
-from tests.ranks import make_environment, run_alone
+from tests.faults.forked import Started, start_ranks
 
 QUICK = (
     "train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=2", "logger=none", "profile.window_s=0.1",
@@ -25,16 +26,6 @@ STOP_S = 1.2
 STOPS = 2
 
 
-def start_job(folder: Path) -> subprocess.Popen[bytes]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "distprof", *QUICK]
-    environment = make_environment(OMP_NUM_THREADS="1")
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def read_job(folder: Path) -> Run | None:
     """What both ranks have written so far; None: not both have begun."""
     found = list((folder / "runs").glob("*/run.json"))
@@ -42,11 +33,11 @@ def read_job(folder: Path) -> Run | None:
     return run if run is not None and len(run.ranks) == 2 and run.rows.shape[1] else None
 
 
-def wait_for_steps(job: subprocess.Popen[bytes], folder: Path, number: int) -> Run:
+def wait_for_steps(ranks: list[Started], folder: Path, number: int) -> Run:
     """Waits until both ranks have written so many steps."""
     deadline = time.monotonic() + 120
     while (run := read_job(folder)) is None or run.measured().all(axis=0).sum() < number:
-        assert job.poll() is None and time.monotonic() < deadline
+        assert all(rank.poll() is None for rank in ranks) and time.monotonic() < deadline
         time.sleep(0.05)
     return run
 
@@ -59,32 +50,37 @@ def find_struck(run: Run, stopped_ns: list[tuple[int, int]]) -> list[set[int]]:
     return [{*number[struck].astype(int).tolist(), int(number[struck].max()) + 1} for struck in inside]
 
 
-def test_fault_34_a_stopped_rank_has_one_stall_or_nobody_has(tmp_path: Path) -> None:
-    job = start_job(tmp_path)
+def test_fault_34_a_stopped_rank_has_one_stall_or_nobody_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = start_ranks(2, QUICK, tmp_path)
     stopped_ns = []
     try:
-        run = wait_for_steps(job, tmp_path, 30)
-        pid = run.ranks[VICTIM].pid
+        run = wait_for_steps(ranks, tmp_path, 30)
         for _ in range(STOPS):
             steps = run.rows.shape[1]
             since = time.monotonic_ns()
-            os.kill(pid, signal.SIGSTOP)
+            ranks[VICTIM].send_signal(signal.SIGSTOP)
             time.sleep(STOP_S)  # no tolerance: this is how long the rank is stopped
-            os.kill(pid, signal.SIGCONT)
+            ranks[VICTIM].send_signal(signal.SIGCONT)
             stopped_ns.append((since, time.monotonic_ns()))
-            run = wait_for_steps(job, tmp_path, steps + 12)
-        for info in run.ranks:
-            os.kill(info.pid, signal.SIGTERM)
-        job.wait(60)
+            run = wait_for_steps(ranks, tmp_path, steps + 12)
+        for rank in ranks:
+            rank.send_signal(signal.SIGTERM)
+        for rank in ranks:
+            rank.communicate(timeout=60)
     finally:
-        job.kill()
+        for rank in ranks:
+            rank.kill()
     (folder,) = (tmp_path / "runs").iterdir()
-    shown = run_alone(["report", str(folder)], tmp_path)
+    capsys.readouterr()
+    assert run_verb(["report", str(folder)]) == EXIT_PARTIAL
+    shown = capsys.readouterr().out
     report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     for struck in find_struck(read_run(folder), stopped_ns):
         near = [stall for stall in report["stalls"] if stall["step"] in struck]
         stalls = [stall for stall in near if stall["lost_ns"] > 0.4e9 * STOP_S]  # the machine has hiccups of its own
         assert len(stalls) == 1 and stalls[0]["rank"] in (VICTIM, None), (struck, report["stalls"])
         assert stalls[0]["lost_ns"] > 0.8e9 * STOP_S
-        lines = re.findall(rf"step {stalls[0]['step']} took .* longer than usual", shown.stdout)
+        lines = re.findall(rf"step {stalls[0]['step']} took .* longer than usual", shown)
         assert len(lines) == 1

@@ -38,7 +38,8 @@ def log_whole_run(run: Run, folder: Path, config: WandbConfig = CONFIG) -> list[
     logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, peaks=peaks)
     assert logger is not None
     logger.log_rows(run.rows)
-    logger.finish(analyze(run))
+    logger.conclude(analyze(run))
+    logger.close()
     return said
 
 
@@ -168,7 +169,8 @@ def test_fault_10_whatever_wandb_raises_is_said_once_and_goes_no_further(
     if logger is not None:
         logger.log_rows(run.rows)
         logger.log_rows(run.rows)
-        logger.finish(analyze(run))
+        logger.conclude(analyze(run))
+        logger.close()
         assert broken.finished == 1
     complaints = [line for line in said if "RuntimeError" in line]
     assert len(complaints) == 1 and "canary" not in complaints[0]

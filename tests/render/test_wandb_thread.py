@@ -20,7 +20,7 @@ from distprof.render.wandb_thread import WandbThread
 from distprof.run import Run
 from tests.factories import make_run
 
-CONFIG = WandbConfig(name="wandb", project="test", entity=None, mode="offline", init_timeout_s=0.5)
+CONFIG = WandbConfig(name="wandb", project="test", entity=None, mode="offline", init_timeout_s=1e6)
 
 
 class SilentWandb:
@@ -45,6 +45,8 @@ class SilentWandb:
 
     def log(self, told: dict[str, Any]) -> None:
         self.logged += "step" in told
+        if "ranks_by_phase" in told:
+            self.call("table")
         if self.logged > 2:
             self.call("log")
 
@@ -75,6 +77,7 @@ def log_whole_run(run: Run, folder: Path) -> tuple[str | None, list[str]]:
         ("init", "W&B did not get 5 of 5 steps and the table and the summary: it gave no answer in time"),
         ("log", "W&B did not get 3 of 5 steps and the table and the summary: it gave no answer in time"),
         ("status", "W&B did not get 3 of 5 steps and the table and the summary: it gave no answer in time"),
+        ("table", "W&B did not get the table and the summary: it gave no answer in time"),
         ("finish", None),
         ("teardown", None),
         ("nowhere", None),
@@ -84,8 +87,9 @@ def test_fault_31_wherever_wandb_blocks_the_end_of_the_job_is_bounded_and_says_w
     place: str, missed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SilentWandb(place, tmp_path))  # type: ignore[arg-type]
-    for module, name in ((live, "CALL_LIMIT_S"), (wandb_thread, "FINISH_TIMEOUT_S"), (wandb_thread, "INIT_GRACE_S")):
+    for module, name in ((live, "CALL_LIMIT_S"), (wandb_thread, "INIT_GRACE_S")):
         monkeypatch.setattr(module, name, 1.0)
+    monkeypatch.setattr(wandb_thread, "FINISH_TIMEOUT_S", 1e6)  # for an upload, and nothing is uploaded here
     note, said = log_whole_run(make_run(num_steps=5), tmp_path)
     assert note == missed
     if missed is not None:
