@@ -23,7 +23,7 @@ def test_ranges_that_change_places_are_set_beside_each_other() -> None:
     finding = find(check_host_is_not_gpu, make_rank(ranges=ranges))
     assert finding.title == (
         "Host times rank ranges the other way round than GPU times: attention is 50.0 % of the step on the host and "
-        "10.0 % of GPU work, mlp 30.0 % and 60.0 %"
+        "10.0 % of GPU work (collectives apart), mlp 30.0 % and 60.0 %"
     )
     assert finding.share_ratio == pytest.approx(0.2)  # 20 points apart on the host, 50 on the GPU
     assert show_evidence(finding) == [
@@ -64,6 +64,13 @@ def test_collectives_are_no_work_that_one_could_rank() -> None:
     assert find_nothing(check_host_is_not_gpu, make_rank(ranges=ranges))
 
 
+def test_a_range_of_collectives_alone_is_said_to_do_no_other_work() -> None:
+    """Its GPU time stands under 'ranges', which counts collectives: without the two words that reads as a mistake."""
+    exchange = make_range("dispatch", 120, 40, gpu_communication_ns=40 * MS)
+    finding = find(check_host_is_not_gpu, make_rank(ranges=(exchange, make_range("mlp", 10, 80))))
+    assert "dispatch is 60.0 % of the step on the host and 0.0 % of GPU work (collectives apart), mlp" in finding.title
+
+
 def test_shares_are_of_all_ranks_together() -> None:
     ranges = (make_range("attention", 100, 16), make_range("mlp", 20, 96))
     one = find(
@@ -71,7 +78,7 @@ def test_shares_are_of_all_ranks_together() -> None:
         make_rank(0, ranges=ranges),
         make_rank(1, ranges=(make_range("attention", 20, 16), make_range("mlp", 20, 96))),
     )
-    assert "attention is 30.0 % of the step on the host and 10.0 % of GPU work" in one.title
+    assert "attention is 30.0 % of the step on the host and 10.0 % of GPU work (collectives apart)" in one.title
     assert show_evidence(one)[0][2] == "ranks 0-1"
 
 

@@ -107,7 +107,7 @@ def check_host_is_not_gpu(run: Run) -> Result:
     return Finding(
         rule=rule,
         title=f"Host times rank ranges the other way round than GPU times: {long.name} is {say_share(long.host_ratio)} "
-        f"of the step on the host and {say_share(long.gpu_ratio)} of GPU work, {short.name} "
+        f"of the step on the host and {say_share(long.gpu_ratio)} of GPU work (collectives apart), {short.name} "
         f"{say_share(short.host_ratio)} and {say_share(short.gpu_ratio)}",
         share_ratio=min(1.0, _measure_swap(long, short)),
         evidence=tuple(
