@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 from distprof.world import Identity, World, leave
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PRELOADED = ("torch.distributed.fsdp", "torch.nn.parallel", "distprof.start", "distprof.train.job", "pytest", "hypothesis")
+PRELOADED = ("torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job", "pytest", "hypothesis")
 
 
 def make_environment(**more: str) -> dict[str, str]:
@@ -40,14 +40,19 @@ def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: s
     return _run([*launcher, "-m", "distprof", *arguments], cwd, environment)
 
 
-def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
-    """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
+def find_free_port() -> int:
+    """A port nobody listens at now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
+    """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
     shared = make_environment(
-        WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-        OMP_NUM_THREADS="1", **environment,
+        WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(find_free_port()), OMP_NUM_THREADS="1", **environment,
     )  # fmt: skip
     return [
         subprocess.Popen(
