@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import torch.multiprocessing as mp
 from distprof.world import Identity, World, leave
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+PRELOADED = ("torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job", "pytest", "hypothesis")
 
 
 def make_environment(**more: str) -> dict[str, str]:
@@ -38,14 +40,19 @@ def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: s
     return _run([*launcher, "-m", "distprof", *arguments], cwd, environment)
 
 
-def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
-    """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
+def find_free_port() -> int:
+    """A port nobody listens at now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
+    """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
     shared = make_environment(
-        WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-        OMP_NUM_THREADS="1", **environment,
+        WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(find_free_port()), OMP_NUM_THREADS="1", **environment,
     )  # fmt: skip
     return [
         subprocess.Popen(
@@ -84,13 +91,21 @@ def _run(command: list[str], cwd: Path, environment: dict[str, str]) -> subproce
 
 
 def call_on_ranks(number: int, function: Callable[..., Any], *arguments: Any, tmp_path: Path) -> None:
-    """Calls ``function(world, *arguments)`` on gloo ranks; raises what the first failing rank raised."""
-    mp.start_processes(
-        _call, args=(number, str(tmp_path / "store"), function, arguments), nprocs=number, start_method="spawn"
-    )
+    """Calls ``function(world, *arguments)`` on gloo ranks; raises what the first failing rank raised.
+
+    The ranks are forked from a server that has imported what all of them need.
+    """
+    set_forkserver_preload(list(PRELOADED))
+    given = (dict(os.environ), number, str(tmp_path / "store"), function, arguments)
+    mp.start_processes(_call, args=given, nprocs=number, start_method="forkserver")
 
 
-def _call(rank: int, number: int, store: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _call(
+    rank: int, environment: dict[str, str], number: int, store: str, function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:  # fmt: skip
+    os.environ.clear()
+    os.environ.update(environment)  # the server has that of the first test
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
     import torch
     import torch.distributed as dist

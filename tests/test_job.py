@@ -17,9 +17,8 @@ import pytest
 
 from distprof.folder import read_run
 from distprof.run import Clock
-from tests.faults.forked import Command
-from tests.faults.forked import run as run_forked
-from tests.ranks import make_environment, run_alone, run_ranks
+from tests.forked_ranks import fork_alone, fork_ranks
+from tests.ranks import find_free_port, make_environment, run_alone, run_ranks
 
 QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
 DDP_PHASES = {"data", "forward", "backward", "all_reduce", "grad_norm", "optimizer", "other"}
@@ -57,7 +56,7 @@ def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path
     folder = find_folder(tmp_path)
     first = (folder / "report.json").read_bytes()
     (folder / "report.json").unlink()
-    again = run_alone(["report", str(folder)], tmp_path)
+    again = fork_alone(["report", str(folder)], tmp_path)
     assert again.returncode == 0, again.stderr
     assert (folder / "report.json").read_bytes() == first
     for name in ("run.json", "config.yaml", "ranks/rank-00000.jsonl", "report.html", "trace.json.gz"):
@@ -76,7 +75,7 @@ def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
 def test_every_way_to_train_is_reported(tmp_path: Path, overrides: tuple[str, ...], extra_phases: set[str]) -> None:
-    done = run_ranks(2, [*QUICK, *overrides], tmp_path)
+    done = fork_ranks(2, [*QUICK, *overrides], tmp_path)
     assert done.returncode == 0, done.stderr
     check_identity(tmp_path, ranks=2, steps=6)
     report = read_report(tmp_path)
@@ -91,7 +90,7 @@ def test_every_way_to_train_is_reported(tmp_path: Path, overrides: tuple[str, ..
 @pytest.mark.sharding
 def test_two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces(tmp_path: Path) -> None:
     """HSDP: four ranks, two copies, each sharded over two."""
-    done = run_ranks(4, [*QUICK, "strategy=fsdp", "strategy.replicas=2"], tmp_path)
+    done = fork_ranks(4, [*QUICK, "strategy=fsdp", "strategy.replicas=2"], tmp_path)
     assert done.returncode == 0, done.stderr
     check_identity(tmp_path, ranks=4, steps=6)
     report = read_report(tmp_path)
@@ -106,7 +105,7 @@ def test_two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces(tmp_path: P
 
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 def test_shorter_modes_have_fewer_phases(tmp_path: Path, mode: str) -> None:
-    done = run_alone([*QUICK, f"train.mode={mode}", "strategy=single"], tmp_path)
+    done = fork_alone([*QUICK, f"train.mode={mode}", "strategy=single"], tmp_path)
     assert done.returncode == 0, done.stderr
     expected = {"data", "forward", "other"} | ({"backward"} if mode == "forward_backward" else set())
     assert {row["phase"] for row in read_report(tmp_path)["phases"]} == expected
@@ -120,7 +119,7 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     tmp_path: Path, strategy: str, waiting: list[str]
 ) -> None:
     drill = ["inject.rank=2", "inject.phase=data", "inject.delay_ms=200", f"strategy={strategy}"]
-    done = run_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
+    done = fork_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
     report = read_report(tmp_path)
     assert report["steps"][0]["identity_error_ratio"] < 1e-3
@@ -149,7 +148,7 @@ def require_verdict(report: Any, rank: int, phase: str, delay_ms: float) -> None
 
 def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path) -> None:
     drill = ["inject.rank=1", "inject.phase=optimizer", "inject.delay_ms=200"]
-    done = run_ranks(2, [*QUICK, *drill, "train.steps=12"], tmp_path)
+    done = fork_ranks(2, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
     require_verdict(read_report(tmp_path), 1, "optimizer", 200)
 
@@ -166,7 +165,7 @@ def test_fault_01_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path:
     done = run_ranks(2, [*QUICK, "train.steps=1000", "group_timeout_s=60", *drill], tmp_path)
     assert done.returncode == 1 and time.monotonic() - started < 60
     assert done.stderr.count("Traceback (most recent call last)") <= 1  # the launcher's own
-    shown = run_alone(["report", str(find_folder(tmp_path))], tmp_path)
+    shown = fork_alone(["report", str(find_folder(tmp_path))], tmp_path)
     assert shown.returncode == 3, shown.stderr
     assert re.search(r"rank 1 is missing", shown.stdout)
     report = read_report(tmp_path)
@@ -185,7 +184,7 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
     (cause,) = re.findall(r"Root Cause .*", done.stderr, re.S)
     assert re.search(r"rank +: 1 ", cause) and "in inject" in cause and "of step 3" not in done.stderr
     assert "InjectedFailure: inject.action=fail on rank 1 in backward [redacted]" in cause
-    assert run_alone(["report", str(find_folder(tmp_path))], tmp_path).returncode == 3
+    assert fork_alone(["report", str(find_folder(tmp_path))], tmp_path).returncode == 3
     rank = read_report(tmp_path)["ranks"][1]
     assert rank["ended"] == "failed" and "inject.action=fail on rank 1" in rank["error"]
     assert "in inject" in rank["traceback"] and rank["last_step"] == 3
@@ -211,10 +210,10 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
     ],
 )
 def test_a_slip_is_one_message_and_exit_code_2(tmp_path: Path, overrides: list[str], message: str) -> None:
-    (done,) = run_forked(Command(arguments=[*QUICK, "device=cpu", *filter(None, overrides)]), cwd=tmp_path)
-    assert done.code == 2, done.err
-    assert message in done.err
-    assert len(done.err.strip().splitlines()) == 1 and "Traceback" not in done.err
+    done = fork_alone([*QUICK, "device=cpu", *filter(None, overrides)], tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
 
 
 def test_a_slip_under_torchrun_is_said_once(tmp_path: Path) -> None:
@@ -236,11 +235,7 @@ def start_rank(rank: int, port: int, cwd: Path) -> subprocess.Popen[str]:
 
 
 def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     started = []
     for rank in (3, 1, 0, 2):
         started.append(start_rank(rank, port, tmp_path))
@@ -291,12 +286,12 @@ def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_p
 def test_no_secret_is_in_any_file(tmp_path: Path) -> None:
     secrets = {"HF_TOKEN": "canary-hf-01", "MY_PASSWORD": "canary-pw-02"}
     overrides = [f"name=run-{secrets['HF_TOKEN']}", "inject.rank=0", "inject.action=fail", "inject.from_step=2"]
-    done = run_alone(["train=gpt2_tiny", "train.steps=3", *overrides], tmp_path, WANDB_MODE="offline", **secrets)
+    done = fork_alone(["train=gpt2_tiny", "train.steps=3", *overrides], tmp_path, WANDB_MODE="offline", **secrets)
     assert done.returncode == 1, done.stderr
-    run_alone(["report", str(find_folder(tmp_path))], tmp_path, **secrets)
+    fork_alone(["report", str(find_folder(tmp_path))], tmp_path, **secrets)
     for path in tmp_path.rglob("*"):
         assert b"canary" not in (path.read_bytes() if path.is_file() else b""), path
         assert "canary" not in os.fspath(path.relative_to(tmp_path))
     assert "canary" not in done.stdout + done.stderr
-    refused = run_alone(["+logger.api_key=canary-key-03"], tmp_path)
+    refused = fork_alone(["+logger.api_key=canary-key-03"], tmp_path)
     assert refused.returncode == 2 and "canary" not in refused.stderr

@@ -1,0 +1,38 @@
+"""Runs a job as its launcher would, but forks the ranks from a process that has imported everything.
+
+Where the launcher itself, or what Python does at its start, is what is tested, `tests.ranks` starts them for real.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.forked import Command, run
+from tests.ranks import find_free_port
+
+
+def fork_alone(arguments: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``distprof ARGUMENTS``."""
+    return _run([Command(arguments=arguments, environment=environment)], cwd)
+
+
+def fork_ranks(
+    number: int, arguments: Sequence[str], cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """``distprof ARGUMENTS`` as several ranks of one host, with what a launcher tells each."""
+    shared = {
+        "WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(find_free_port()), "OMP_NUM_THREADS": "1", **environment,
+    }  # fmt: skip
+    own = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)]
+    return _run([Command(arguments=arguments, environment=rank) for rank in own], cwd)
+
+
+def _run(commands: Sequence[Command], cwd: Path) -> subprocess.CompletedProcess[str]:
+    ended = run(*commands, cwd=cwd)
+    return subprocess.CompletedProcess(
+        list(commands[0].arguments), next((done.code for done in ended if done.code), 0),
+        "".join(done.out for done in ended), "".join(done.err for done in ended),
+    )  # fmt: skip
