@@ -107,7 +107,8 @@ class WaitReport:
     """None: of some of them it is not known."""
     wait_ns: tuple[float | None, ...]
     """Last arrival less own, mean over the collectives: spans that overlap are not added. With members missing it is
-    the last arrival of those that are there, and the wait at least this."""
+    the last arrival of those that are there, and the wait at least this. Null for every rank where none waits for
+    longer than ``bound_ns``."""
     transfer_ns: float | None
     """End less last arrival, shortest of the members, mean over the collectives. None: no end was seen, or members are
     missing, of which one may have arrived last."""

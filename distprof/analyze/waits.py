@@ -109,7 +109,7 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
                 bytes_per_step=_add_sizes(table, own),
-                wait_ns=_place(basis, table, waits.wait_ns[:, :, own].mean(axis=(1, 2))),
+                wait_ns=_place(basis, table, _find_wait(waits.wait_ns[:, :, own], waits.bound_ns)),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() and not missing else None,
                 busy_ns=_place(basis, table, busy_ns), exposed_ns=_place(basis, table, exposed_ns),
                 overlapped_ns=_place(basis, table, np.maximum(busy_ns - exposed_ns, 0)),
@@ -118,6 +118,12 @@ def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) 
             )
         )  # fmt: skip
     return reports
+
+
+def _find_wait(wait_ns: FloatArray, bound_ns: float) -> FloatArray:
+    """Mean wait of each member, ns; NaN where none of them waits for longer than the clocks may be wrong by."""
+    mean_ns: FloatArray = wait_ns.mean(axis=(1, 2))
+    return mean_ns if bound_ns == 0 or (mean_ns > bound_ns).any() else np.full(len(mean_ns), np.nan)
 
 
 def _find_last(last: BoolArray, missing: int) -> FloatArray:

@@ -104,17 +104,18 @@ def list_waits(report: Report) -> list[list[str]]:
 
 
 def _show_waits(item: WaitReport) -> str:
-    """The shortest and the longest of the ranks; no more is known than "at least" where members are missing."""
+    """The shortest and the longest of the ranks, n/a where the clocks may be wrong by more; no more is known than "at
+    least" where members are missing."""
     known = [value for value in item.wait_ns if value is not None]
     low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
     shown = low if low == high else f"{low} to {high}"
-    return f"at least {shown}" if item.members_missing else shown
+    return f"at least {shown}" if item.members_missing and known else shown
 
 
 def _show_last(report: Report, item: WaitReport) -> str:
     """Who arrived last most often, and how often; or how many members are missing, of which each may have."""
     if item.members_missing:
-        members = item.members_missing + sum(value is not None for value in item.wait_ns)
+        members = item.members_missing + sum(value is not None for value in item.exposed_ns)
         return f"n/a: {item.members_missing:,} of {members:,} missing"
     known = [(value, -place) for place, value in enumerate(item.last_ratio) if value is not None]
     share, place = max(known, default=(0.0, 0))
