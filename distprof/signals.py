@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
@@ -31,6 +32,7 @@ class SignalWatch(threading.Thread):
         """
         super().__init__(name="distprof-signals", daemon=True)
         self.leave = leave
+        self._ending = threading.Event()
         self._before: dict[signal.Signals, Any] = {}
         self._actions: list[Callable[[str], None]] = []
         self._hears, self._tells = os.pipe()
@@ -58,6 +60,11 @@ class SignalWatch(threading.Thread):
         self._actions.append(action)
         return lambda: self._actions.remove(action) if action in self._actions else None
 
+    def give_way(self) -> None:
+        """Where a signal is ending the process already, lets it: what fails meanwhile is no news."""
+        if self._ending.is_set():
+            time.sleep(LAST_RESORT_S)
+
     def close(self) -> None:
         """Gives the signals back. On another thread than the main one Python does not allow that: nothing is done."""
         if threading.current_thread() is threading.main_thread() and self._before:
@@ -71,6 +78,7 @@ class SignalWatch(threading.Thread):
                 self._end(signal.Signals(told[0]))
 
     def _end(self, number: signal.Signals) -> None:
+        self._ending.set()
         last_resort = threading.Timer(LAST_RESORT_S, os._exit, (128 + number,))
         last_resort.daemon = True
         last_resort.start()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distprof.signals import ENDING, SignalWatch, watch_signals
+from distprof.signals import ENDING, LAST_RESORT_S, SignalWatch, watch_signals
 
 FREE = (signal.SIGHUP, signal.SIGTERM)
 
@@ -42,6 +42,19 @@ def test_fault_33_the_newest_action_comes_first_and_what_fails_does_not_keep_the
     os.kill(os.getpid(), signal.SIGHUP)
     assert said.get(timeout=30) == "SIGHUP on distprof-signals"
     assert said.get(timeout=30) == 128 + signal.SIGHUP
+
+
+def test_what_fails_while_a_signal_ends_the_process_gives_way(
+    watch: SignalWatch, said: queue.Queue[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("distprof.signals.time.sleep", slept.append)
+    watch.give_way()
+    assert slept == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert said.get(timeout=30) == 128 + signal.SIGTERM
+    watch.give_way()
+    assert slept == [LAST_RESORT_S]
 
 
 def test_a_signal_that_the_program_takes_later_is_its_own(watch: SignalWatch, said: queue.Queue[object]) -> None:

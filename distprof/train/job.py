@@ -148,6 +148,8 @@ def run_job(
         job.profiler.close()
     except BaseException as error:
         job.profiler.close(error)
+        if signals is not None:
+            signals.give_way()
         if world.rank == 0:
             audience.stop()
             audience.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
