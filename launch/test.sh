@@ -14,4 +14,7 @@ say "ruff"
 say "mypy"
 "$venv/bin/mypy"
 say "pytest"
-exec "$venv/bin/python" -m pytest -q "$@"
+(($#)) && exec "$venv/bin/python" -m pytest -q "$@"
+"$venv/bin/python" -m pytest -q -n 2 -m "not live"
+say "pytest: tests that watch a clock while ranks train"
+exec "$venv/bin/python" -m pytest -q -m live

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,9 +18,20 @@ settings.load_profile("distprof")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
+LIVE = (
+    "bench/test_bench_overhead.py", "faults/test_leaving.py", "faults/test_stopped_rank.py", "record/test_ddp.py",
+    "record/test_host_clock.py", "record/test_kernel_window.py", "test_budget.py", "test_growth.py", "test_job.py",
+    "test_live_collectives.py", "test_signals.py", "test_two_hosts.py",
+)  # fmt: skip
+"""Tests that watch a clock while ranks train: they run one after the other, and all others side by side."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run, and says what is missing."""
+    """Marks live tests, and skips what this machine cannot run and says what is missing."""
     for item in items:
+        place = item.path.relative_to(Path(__file__).parent)
+        if any(place.is_relative_to(live) for live in LIVE):
+            item.add_marker(pytest.mark.live)
         for mark, find_missing in NEEDS.items():
             if item.get_closest_marker(mark) and (reason := find_missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))

@@ -223,22 +223,12 @@ def test_a_slip_under_torchrun_is_said_once(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def start_rank(rank: int, port: int, cwd: Path) -> subprocess.Popen[str]:
-    environment = make_environment(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="4", LOCAL_WORLD_SIZE="4", MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port), OMP_NUM_THREADS="1",
-    )  # fmt: skip
-    command = [sys.executable, "-m", "distprof", "train=gpt2_tiny", "train.steps=2", "logger=none"]
-    return subprocess.Popen(
-        command, cwd=cwd, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-
-
 def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
     port = find_free_port()
-    started = []
+    started: list[Started] = []
     for rank in (3, 1, 0, 2):
-        started.append(start_rank(rank, port, tmp_path))
+        command = make_rank(rank, 4, port, ["train=gpt2_tiny", "train.steps=2", "logger=none"])
+        started += start(command, cwd=tmp_path)
         time.sleep(0.5)  # not a tolerance: what is tested is that this does not matter
     for process in started:
         _, errors = process.communicate(timeout=120)
