@@ -17,6 +17,7 @@ import pytest
 
 from distprof.folder import read_run
 from distprof.run import Clock
+from tests.faults.forked import Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
 from tests.ranks import find_free_port, make_environment, run_alone, run_ranks
 
