@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell in the background: what the tests start would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("distprof", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("distprof")
