@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell in the background: what the tests start would ignore it
+# In the background of a shell, and under nohup, signals are ignored, also by what the tests start. Handlers are not
+# passed on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 settings.register_profile("distprof", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("distprof")
