@@ -22,6 +22,7 @@ def said() -> queue.Queue[object]:
 
 @pytest.fixture
 def watch(said: queue.Queue[object]) -> Iterator[SignalWatch]:
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in FREE}
     found = SignalWatch(said.put)
     assert found.install(FREE)
     yield found
@@ -29,6 +30,8 @@ def watch(said: queue.Queue[object]) -> Iterator[SignalWatch]:
     found.join(30)
     assert not found.is_alive() and [signal.getsignal(number) for number in FREE] == [signal.SIG_DFL] * 2
     assert signal.set_wakeup_fd(-1) == -1
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_fault_33_the_newest_action_comes_first_and_what_fails_does_not_keep_the_process(
