@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.forked import Command, run
+from tests.faults.forked import Command, make_rank, run
 from tests.ranks import find_free_port
 
 
@@ -22,12 +22,8 @@ def fork_ranks(
     number: int, arguments: Sequence[str], cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """``distprof ARGUMENTS`` as several ranks of one host, with what a launcher tells each."""
-    shared = {
-        "WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(find_free_port()), "OMP_NUM_THREADS": "1", **environment,
-    }  # fmt: skip
-    own = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)]
-    return _run([Command(arguments=arguments, environment=rank) for rank in own], cwd)
+    port = find_free_port()
+    return _run([make_rank(rank, number, port, arguments, **environment) for rank in range(number)], cwd)
 
 
 def _run(commands: Sequence[Command], cwd: Path) -> subprocess.CompletedProcess[str]:
