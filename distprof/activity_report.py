@@ -76,7 +76,7 @@ class RangeReport:
     gpu_over_host_ratio: float | None
     """Far below 1: the host was busy or waiting; far above 1: the device works long after the range is closed."""
     host_share_ratio: float | None
-    """Of the step on the host. None: no steps are known."""
+    """Of the step on the host. None: no steps are known, or it was mostly open longer than all of them together."""
     gpu_share_ratio: float | None
     """Of the GPU time of everything launched in the steps."""
     open_count: int

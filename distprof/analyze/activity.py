@@ -135,18 +135,19 @@ def _merge_range(
     gpu_ns = sum(ns for _, _, ns in on_device)
     exclusive = [part.gpu_exclusive_ns for _, part in parts if part.gpu_exclusive_ns is not None]
     ranks = {item.rank: item for item, part in parts if part.count}
-    known_ns = [ns for ns in (steps_ns[rank] for rank in ranks) if ns is not None]
+    count, known_ns = sum(part.count for _, part in parts), [ns for rank in ranks if (ns := steps_ns[rank]) is not None]
+    within = len(known_ns) == len(ranks) and host_ns * len(ranks) <= count * sum(known_ns)  # else open far behind them
     busy_ns = sum(measure_busy_ns(item) for item in {item.rank: item for item, _, _ in on_device}.values())
     return RangeReport(
         domain=key[0],
         name=key[1],
-        count=sum(part.count for _, part in parts),
+        count=count,
         host_ns=host_ns,
         host_exclusive_ns=sum(part.host_exclusive_ns for _, part in parts),
         gpu_ns=gpu_ns if on_device else None,
         gpu_exclusive_ns=sum(exclusive) if exclusive else None,
         gpu_over_host_ratio=_divide_or_none(gpu_ns, sum(part.host_ns for _, part, _ in on_device)),
-        host_share_ratio=_divide_or_none(host_ns, sum(known_ns) if len(known_ns) == len(ranks) else 0),
+        host_share_ratio=_divide_or_none(host_ns, sum(known_ns)) if within else None,
         gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns) if gpu_ns <= busy_ns else None,  # some ran behind the steps
         open_count=sum(part.open_count for _, part in parts),
         warmup_count=sum(part.warmup_count for _, part in parts),

@@ -111,6 +111,12 @@ def test_what_is_not_known_of_a_range_is_none() -> None:
     assert (empty.gpu_over_host_ratio, empty.host_share_ratio) == (None, None)
 
 
+def test_what_stays_open_behind_all_steps_is_no_share_of_them() -> None:
+    just, more = make_range("a", 2 * 200 * MS, count=2), make_range("b", 2 * 200 * MS + 2, count=2)
+    found = report(make_activity(0, ranges=(just, more))).ranges
+    assert {item.name: item.host_share_ratio for item in found} == {"a": 2.0, "b": None}, "of 200 ms measured"
+
+
 def test_steps_are_those_that_the_traces_tell_of() -> None:
     run = make_run(num_steps=4, num_warmup=1)
     item = make_activity(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 Container = dict[Any, Any] | list[Any]
@@ -70,7 +71,7 @@ def draw_value(draws: random.Random, old: Any = None) -> Any:
     """Something that does not belong there; sometimes not far from what did."""
     if draws.random() < 0.35:
         return _draw_near(draws, old)
-    return draws.choice(draws.choice((NUMBERS, TEXTS, OTHERS)))
+    return deepcopy(draws.choice(draws.choice((NUMBERS, TEXTS, OTHERS))))  # what one case changes is not the next one's
 
 
 def _draw_near(draws: random.Random, old: Any) -> Any:
