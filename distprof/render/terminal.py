@@ -217,8 +217,10 @@ def _describe_model(report: Report) -> str:
     text = f"{format_count(flops.parameters)} parameters, {format_flops(flops.model_flops_per_step)} per step and rank"
     if flops.hardware_flops_per_step != flops.model_flops_per_step:
         text += f" ({format_flops(flops.hardware_flops_per_step)} with recomputation)"
-    if flops.analytic_error_ratio is not None:
-        text += f", {format_ratio(flops.analytic_error_ratio)} from the formula"
+    off = flops.analytic_error_ratio
+    if off is not None and flops.analytic_flops_per_step is not None:
+        text += f"; the formula gives {format_flops(flops.analytic_flops_per_step)}"
+        text += f" ({format_ratio(off)} off)" if off <= 1 else ", so it is not of this model"
     return text
 
 

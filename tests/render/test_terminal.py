@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,15 @@ def test_the_headline_says_the_numbers() -> None:
     assert "arithmetic     6.67 GFLOP/s per device" in text
     assert "MFU, HFU       0.7 %, 1.0 %" in text
     assert "exposed comm.  55.0 % of the step, 165.0 ms (mean over ranks)" in text
-    assert "25.0 % from the formula" in text
+    assert "; the formula gives 1.60 GFLOP (25.0 % off)" in " ".join(text.split())
+
+
+def test_a_formula_that_gives_another_model_is_no_percentage() -> None:
+    run = make_run()
+    assert run.meta.work is not None
+    work = replace(run.meta.work, analytic_flops_per_micro_step=run.meta.work.model_flops_per_micro_step // 1000)
+    text = " ".join(show(replace(run, meta=replace(run.meta, work=work))).split())
+    assert "; the formula gives 2.00 MFLOP, so it is not of this model" in text
 
 
 def test_the_straggler_is_one_plain_sentence() -> None:
