@@ -139,6 +139,8 @@ def _read_meta(path: Path, root: int) -> RunMeta:
         raise DataError(f"{path}: world_size={meta.world_size} cannot be")
     if any(reading.bound_ns < 0 for reading in meta.clock_readings):
         raise DataError(f"{path}: clock_readings: an error below 0 cannot be")
+    if not all(reading.bytes_per_s > 0 for reading in meta.link_readings):
+        raise DataError(f"{path}: link_readings: a speed of nothing cannot be")
     if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
         raise DataError(f"{path}: work: less than none cannot be")
     return meta

@@ -11,6 +11,7 @@ from distprof.activity.phase_names import NO_STEP, NameMap, is_warmup
 from distprof.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, BoolArray, IntArray, Ranges, Trace
 
 MAX_STEPS = 1_000_000
+MAX_NUMBER = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,8 @@ class Steps:
 def find_steps(trace: Trace, names: NameMap) -> Steps:
     """Finds the ranges that are steps: distprof's own if there are any, else the profiler's, else by usual names.
 
-    Steps come from the one thread with most of them. A step inside another is left out. Without numbers, or with one
-    number twice, they are counted from 0.
+    Steps come from the one thread with most of them. A step inside another is left out. Without numbers, with one
+    number twice, or with one that float64 does not hold, they are counted from 0.
     """
     ranges, labels = trace.ranges, name_ranges(trace)
     picked = labels.judge(names.find_step)
@@ -60,7 +61,7 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
     number = picked[rows]
     if names.step is None and (labels.judge(is_own)[rows] == 1).all():
         number = ranges.payload[rows]
-    if (number < 0).any() or len(np.unique(number)) < len(number):
+    if not ((number >= 0) & (number < MAX_NUMBER)).all() or len(np.unique(number)) < len(number):
         number = np.arange(len(rows))
     begin_ns, end_ns = ranges.begin_ns[rows], ranges.end_ns[rows]
     warmup = _find_warmup(ranges, labels, begin_ns, end_ns)

@@ -55,6 +55,14 @@ def test_the_profilers_steps_go_before_anybodys_and_distprofs_before_both() -> N
     assert find_steps(made.build(), USUAL).number.tolist() == [41]
 
 
+@pytest.mark.parametrize(("last", "numbers"), [(2**53 - 1, [3, 2**53 - 1]), (2**53, [0, 1]), (2**63 - 1, [0, 1])])
+def test_steps_whose_numbers_are_too_large_are_counted(last: int, numbers: list[int]) -> None:
+    made = MadeTrace()
+    made.range("step", 0, 100, domain="distprof", payload=3)
+    made.range("step", 100, 200, domain="distprof", payload=last)
+    assert find_steps(made.build(), USUAL).number.tolist() == numbers
+
+
 def test_steps_without_numbers_are_counted_and_warm_up_is_known_by_the_range_around_it() -> None:
     made = MadeTrace()
     made.range("warmup", 0, 100)
