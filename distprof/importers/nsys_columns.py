@@ -92,7 +92,7 @@ class _Reader:
         self._there = there = database.find_columns(base, wanted.table)
         if missing := [name for name in wanted.needed if name not in there]:
             raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
-        if "rowid" in map(str.lower, there):
+        if database.hides_row_numbers(base, wanted.table):
             raise DataError(f"{database.path}: {wanted.table} has a column rowid, which nsys never writes")
         self._values = {name: f'"{name}"' for name in wanted.needed}
         for name, spellings in wanted.optional.items():

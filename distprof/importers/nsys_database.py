@@ -141,6 +141,10 @@ class Database:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
+    def hides_row_numbers(self, base: sqlite3.Connection, table: str) -> bool:
+        """Whether a column, computed ones included, has the name by which SQLite knows a row's number."""
+        return any(row[1].lower() == b"rowid" for row in base.execute(f"PRAGMA table_xinfo({table})"))
+
     def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
         """Where those of a table's columns stand in its rows whose values are there as they are read: SQLite keeps
         whole numbers of a column of fractions as whole ones. None: it computes columns, or keeps them elsewhere."""

@@ -106,6 +106,7 @@ POSING: list[tuple[str, list[str]]] = [
     ("NVTX_EVENTS has no column start", ["ALTER TABLE NVTX_EVENTS DROP COLUMN start"]),
     ("OSRT_API has no column start", ["DROP TABLE OSRT_API", GENERATED]),
     ("OSRT_API has a column rowid", ["ALTER TABLE OSRT_API ADD COLUMN RowId INTEGER"]),
+    ("NVTX_EVENTS has a column rowid", ["ALTER TABLE NVTX_EVENTS ADD COLUMN RowID TEXT AS ('x')"]),
     (
         "no such column: rowid",
         ["DROP TABLE OSRT_API", "CREATE TABLE OSRT_API (start PRIMARY KEY, end, globalTid, nameId) WITHOUT ROWID"],
