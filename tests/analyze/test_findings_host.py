@@ -104,6 +104,12 @@ def test_syncs_are_silent_where_rare_or_short_and_where_nobody_can_tell() -> Non
     assert "no calls" in find_why(check_sync_in_step, make_rank(syncs=(), calls_ns=None))
 
 
+def test_calls_that_wait_on_behind_their_steps_are_no_share_of_them() -> None:
+    long = (make_sync("cudaStreamSynchronize", 10, 200.1),)  # of 200 ms
+    why = find_why(check_sync_in_step, make_rank(0), make_rank(1, syncs=long))
+    assert why == "calls that wait on rank 1 take longer than the steps"
+
+
 def test_syncs_without_device_activity_say_that_their_cost_is_unknown() -> None:
     finding = find(check_sync_in_step, make_rank(syncs=(make_sync("cudaStreamSynchronize", 10, 90),), device=None))
     assert finding.share_ratio == pytest.approx(0.45)

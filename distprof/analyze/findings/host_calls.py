@@ -134,6 +134,8 @@ def check_sync_in_step(run: Run) -> Result:
     if not items:
         return NotChecked(rule=rule, why=NO_STEPS)
     shares = {item.rank: divide(_sum_syncs(item), steps_ns[item.rank]) for item in items}
+    if beyond := [rank for rank, share in shares.items() if share > 1]:  # open behind the steps, or on many threads
+        return NotChecked(rule=rule, why=f"calls that wait on {name_some(beyond)} take longer than the steps")
     often = {item.rank for item in items if per_step(_count_syncs(item), item) >= SYNCS_PER_STEP}
     fired = {rank: share for rank, share in shares.items() if share >= SYNC_RATIO and rank in often}
     if not fired:
