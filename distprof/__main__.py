@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from distprof.standard_streams import guard_streams
+from distprof.cli.standard_streams import guard_streams
 
 
 def main() -> None:
@@ -12,13 +12,13 @@ def main() -> None:
     arguments = sys.argv[1:]
     guard_streams(arguments)
     if arguments and arguments[0].isidentifier():
-        from distprof.cli import run_verb
+        from distprof.cli.parser import run_verb
 
         sys.exit(run_verb(arguments))
-    from distprof.signals import watch_signals
+    from distprof.record.signals import watch_signals
 
     signals = watch_signals()  # loading torch takes seconds, and a signal may come before
-    from distprof.application import leave_now, run_training
+    from distprof.cli.train import leave_now, run_training
 
     run_training(arguments, signals)
     leave_now(0)

@@ -16,4 +16,4 @@
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" gpu
-exec "$venv/bin/python" -m distprof.capture "$@"
+exec "$venv/bin/python" -m distprof.cli.capture "$@"

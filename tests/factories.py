@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distprof.run import (
+from distprof.facts.run import (
     COLUMN,
     PHASES,
     ROW_WIDTH,

@@ -1,9 +1,9 @@
-"""Exports of Nsight Systems for the tests. `distprof.bench.made_up_nsys` holds the builder; here is one known job."""
+"""Exports of Nsight Systems for the tests. `benchmarks.synthetic_nsys` holds the builder; here is one known job."""
 
 from __future__ import annotations
 
-from distprof.bench.made_up_nsys import Copy, EventType, MadeUpExport, Memory, pack_pid
-from distprof.bench.made_up_nsys_schema import Generation
+from benchmarks.synthetic_nsys import Copy, EventType, MadeUpExport, Memory, pack_pid
+from benchmarks.synthetic_nsys_schema import Generation
 
 __all__ = ["Copy", "EventType", "Generation", "MadeUpExport", "Memory", "make_training_export", "pack_pid"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from distprof.bench.made_up_nsys import MadeUpExport
+from benchmarks.synthetic_nsys import MadeUpExport
 
 PID = 2700
 AUTOGRAD = PID + 1

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.bench.verdicts import make_job
+from distprof.cli.bench.verdicts import make_job
 from distprof.simulate import simulate
 from tests.faults.run_folder import write_run
 from tests.reference_export import make_reference_export

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import torch
 
-from distprof import budget
-from distprof.budget import keep_budget
-from distprof.gather import Courier, Exchange
-from distprof.live import LiveSteps
-from distprof.profiler import Profiler
+from distprof.facts.run import PHASE_CODE, CollectiveKind, FloatArray, Phase
+from distprof.profiler import overhead_budget as budget
+from distprof.profiler.overhead_budget import keep_budget
+from distprof.profiler.profiler import Profiler
+from distprof.profiler.shadow import ShadowPlan
 from distprof.record.flight_recorder import read_ring
+from distprof.record.gather import Courier, Exchange
+from distprof.record.live import LiveSteps
 from distprof.record.recorder import Recorder
-from distprof.record.scribe import Scribe
-from distprof.record.shadow import ShadowPlan
-from distprof.run import PHASE_CODE, CollectiveKind, FloatArray, Phase
-from distprof.stream import StreamWriter
+from distprof.record.step_writer import Scribe
+from distprof.storage.rank_stream import StreamWriter
 from tests.factories import make_info
 
 STEPS, EARLY, WINDOW = 5000, 1000, 100

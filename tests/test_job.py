@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from distprof.folder import read_run
-from distprof.run import Clock
+from distprof.facts.run import Clock
+from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
 from tests.ranks import find_free_port, make_environment, run_alone, run_ranks

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.config import HardwareConfig, ProfileConfig
-from distprof.folder import read_run
-from distprof.run import Clock, CollectiveKind, Phase, Run
-from distprof.start import Job, start_profiler
+from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.facts.run import Clock, CollectiveKind, Phase, Run
+from distprof.profiler.start import Job, start_profiler
+from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.run import PHASES
+from distprof.facts.run import PHASES
 from tests.ranks import make_environment
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distprof.capture.neighbours import find_wall
-from distprof.run import PHASES
+from distprof.cli.capture.neighbours import find_wall
+from distprof.facts.run import PHASES
 from tests.ranks import REPOSITORY, make_environment
 
 CANARIES = {name: f"canary4f1c9e7d20{name.lower()[:2]}" for name in ("WANDB_API_KEY", "HF_TOKEN", "STORAGE_KEY")}

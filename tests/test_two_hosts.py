@@ -9,8 +9,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.clocks import map_clocks
-from distprof.folder import read_run
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.storage.run_folder import read_run
 from tests.two_hosts import TwoHostsJob, run_on_two_hosts
 
 pytestmark = pytest.mark.root

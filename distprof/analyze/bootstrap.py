@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from distprof.run import FloatArray, IntArray
+from distprof.facts.run import FloatArray, IntArray
 
 NUM_DRAWS = 400
 LEVEL = 0.95

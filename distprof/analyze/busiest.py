@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.measured_steps import Basis, Timing
 from distprof.analyze.spread import median_of_others
-from distprof.report import BusiestRank
-from distprof.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, TRACED, Clock, FloatArray
+from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, TRACED, Clock, FloatArray
+from distprof.report.report import BusiestRank
 
 COMMUNICATION_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]

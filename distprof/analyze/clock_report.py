@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.analyze.basis import Basis
-from distprof.run import ClockReading
-from distprof.waiting import ClockReport
+from distprof.analyze.measured_steps import Basis
+from distprof.facts.run import ClockReading
+from distprof.report.wait_report import ClockReport
 
 
 def report_clocks(basis: Basis) -> list[ClockReport]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.run import ClockReading, FloatArray, IntArray, Run
+from distprof.facts.run import ClockReading, FloatArray, IntArray, Run
 
 MAX_DRIFT_RATIO = 1e-4
 """How fast two clocks may part when there is one reading only: two crystals, each within 50 parts per million."""

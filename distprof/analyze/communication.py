@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.basis import Basis
+from distprof.analyze.measured_steps import Basis
 from distprof.analyze.spread import as_numbers
-from distprof.report import CommunicationReport
-from distprof.run import KINDS
+from distprof.facts.run import KINDS
+from distprof.report.report import CommunicationReport
 
 
 def report_communication(basis: Basis) -> list[CommunicationReport]:

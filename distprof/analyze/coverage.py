@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.busiest import sum_exposed
-from distprof.analyze.cycles import Cycles
+from distprof.analyze.measured_steps import Basis, Timing
 from distprof.analyze.sources import list_sources
-from distprof.rank_names import name_ranks
-from distprof.report import Coverage
-from distprof.run import KINDS, TRACED, Clock, Run
+from distprof.analyze.sync_cycles import Cycles
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import KINDS, TRACED, Clock, Run
+from distprof.report.report import Coverage
 
 MAX_GROUPS = 4
 """Groups with missing members that a note names."""

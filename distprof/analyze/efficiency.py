@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.measured_steps import Basis, Timing
 from distprof.analyze.spread import as_number
-from distprof.report import FlopsReport
-from distprof.run import FloatArray, Peak
+from distprof.facts.run import FloatArray, Peak
+from distprof.report.report import FlopsReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

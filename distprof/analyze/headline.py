@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.busiest import find_busiest, sum_exposed
 from distprof.analyze.efficiency import Efficiency
+from distprof.analyze.measured_steps import Basis, Timing
 from distprof.analyze.phases import find_share
 from distprof.analyze.spread import as_number, spread_over_ranks
-from distprof.report import Headline, Spread
-from distprof.run import Clock, FloatArray
+from distprof.facts.run import Clock, FloatArray
+from distprof.report.report import Headline, Spread
 
 
 def report_headline(basis: Basis, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:

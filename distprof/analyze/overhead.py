@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.report import OverheadReport
-from distprof.run import COLUMN, FloatArray, Run
+from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.report.report import OverheadReport
 
 MIN_SHADOW_STEPS = 6
 """With fewer there is no 95 % interval: five steps are all on one side of the truth once in sixteen times."""

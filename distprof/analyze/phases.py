@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
+from distprof.analyze.measured_steps import Basis, Timing
 from distprof.analyze.spread import as_number, as_numbers, spread_over_ranks
-from distprof.report import PhaseReport, StepReport
-from distprof.run import PHASES, Clock, FloatArray, Phase
+from distprof.facts.run import PHASES, Clock, FloatArray, Phase
+from distprof.report.report import PhaseReport, StepReport
 
 
 def report_step(basis: Basis, timing: Timing) -> StepReport:

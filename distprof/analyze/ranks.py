@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
 from distprof.analyze.busiest import find_own_ns
 from distprof.analyze.efficiency import Efficiency
+from distprof.analyze.measured_steps import Basis, Timing
 from distprof.analyze.spread import as_number
-from distprof.report import RankReport
-from distprof.run import FloatArray
+from distprof.facts.run import FloatArray
+from distprof.report.report import RankReport
 
 
 def report_ranks(basis: Basis, reached: Sequence[Efficiency], timing: Timing | None) -> list[RankReport]:

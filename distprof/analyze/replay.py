@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.cycles import Cycles
-from distprof.run import FloatArray, IntArray
+from distprof.analyze.sync_cycles import Cycles
+from distprof.facts.run import FloatArray, IntArray
 
 
 def replay(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import midmean
-from distprof.analyze.culprit import MIN_SHARE, find_usual, is_late, take_excess
-from distprof.analyze.cycles import MIN_CYCLES, Cycles
+from distprof.analyze.measured_steps import Basis
 from distprof.analyze.replay import measure_saved
-from distprof.run import OWN_PHASES, FloatArray, IntArray, Phase
+from distprof.analyze.slow_rank import MIN_SHARE, find_usual, is_late, take_excess
+from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.facts.run import OWN_PHASES, FloatArray, IntArray, Phase
 
 MIN_LATE_RATIO = 0.75
 """Of the host's ranks: how many must be late, each by more than chance."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, Timing
-from distprof.analyze.cycles import Cycles
-from distprof.run import TRACED, Clock
+from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.sync_cycles import Cycles
+from distprof.facts.run import TRACED, Clock
 
 STAMPS = {
     Clock.HOST: "stamps at their borders",

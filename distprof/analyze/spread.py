@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.report import Spread
-from distprof.run import FloatArray
+from distprof.facts.run import FloatArray
+from distprof.report.report import Spread
 
 
 def as_number(value: float) -> float | None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import find_spread
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.cycles import MIN_CYCLES, Cycles
-from distprof.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
-from distprof.waiting import Stall
+from distprof.analyze.measured_steps import Basis
+from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.facts.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
+from distprof.report.wait_report import Stall
 
 FAR_RATIO = 0.5
 """Beyond the median step by at least this much of it ..."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.rank_activity import RankActivity
-from distprof.run import COLUMN, FloatArray, Run
+from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.facts.trace_summary import RankActivity
 
 
 def sum_steps_ns(run: Run, item: RankActivity) -> float | None:

@@ -6,16 +6,16 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.basis import Basis
 from distprof.analyze.bootstrap import find_interval, midmean
-from distprof.analyze.culprit import STEADY_RATIO, Culprit, compare_one, compare_to_others
-from distprof.analyze.cycles import MIN_CYCLES, Cycles
-from distprof.analyze.link import SlowLink
+from distprof.analyze.measured_steps import Basis
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_host import SlowHost
+from distprof.analyze.slow_link import SlowLink
+from distprof.analyze.slow_rank import STEADY_RATIO, Culprit, compare_one, compare_to_others
 from distprof.analyze.stalls import find_far
-from distprof.run import OWN_PHASES, Clock, FloatArray, Phase
-from distprof.waiting import Estimate, Evidence, Verdict
+from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
+from distprof.report.wait_report import Estimate, Evidence, Verdict
 
 CRITICAL_RATIO = 0.1
 """Of the step."""

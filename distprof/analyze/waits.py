@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.basis import Basis, BoolArray
 from distprof.analyze.clocks import ClockMap, map_clocks
-from distprof.analyze.line_up import MAX_CELLS, choose_tables
+from distprof.analyze.collective_order import MAX_CELLS, choose_tables
+from distprof.analyze.measured_steps import Basis, BoolArray
 from distprof.analyze.spread import as_numbers
-from distprof.run import Collectives, FloatArray, IntArray
-from distprof.waiting import WaitReport
+from distprof.facts.run import Collectives, FloatArray, IntArray
+from distprof.report.wait_report import WaitReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.culprit import Culprit
-from distprof.analyze.cycles import Cycles
 from distprof.analyze.replay import replay
+from distprof.analyze.slow_rank import Culprit
+from distprof.analyze.sync_cycles import Cycles
 from distprof.analyze.verdict import estimate
-from distprof.run import OWN_PHASES, FloatArray, Phase
-from distprof.waiting import WhatIf
+from distprof.facts.run import OWN_PHASES, FloatArray, Phase
+from distprof.report.wait_report import WhatIf
 
 MIN_SAVED_RATIO = 0.001
 """Of the step: a change that buys less is not worth a line."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.activity_report import WindowCheck
-from distprof.run import COLUMN, PHASES, Clock, FloatArray, Run
+from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, Run
+from distprof.report.trace_report import WindowCheck
 
 STEP = "step"
 

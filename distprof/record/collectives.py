@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.ddp import watch_hooks
 from distprof.record.functional import watch_functional
-from distprof.record.in_flight import InFlight
-from distprof.run import PHASE_CODE, CollectiveKind, Phase
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch.distributed import all_reduce  # the function itself, also while others are watched
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.record.in_flight import InFlight
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.timeline import OTHER
-from distprof.run import PHASE_CODE, CollectiveKind, Phase
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _HIDDEN = "was registered before distprof started: all_reduce is not told from backward"

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from distprof.folder import write_whole
+from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.step_record import StepRecord
-from distprof.run import KINDS, CollectiveKind
+from distprof.storage.run_folder import write_whole
 
 OWN_GROUP = "distprof"
 """What the process groups are called that distprof makes for itself; their collectives are nobody's business."""

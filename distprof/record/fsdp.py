@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from distprof.record.in_flight import InFlight
-from distprof.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 
 _ALL_GATHER = PHASE_CODE[Phase.ALL_GATHER]
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed._functional_collectives as functional
 
-from distprof.record.in_flight import InFlight
-from distprof.run import CollectiveKind
+from distprof.facts.run import CollectiveKind
+from distprof.record.collective_watch import InFlight
 
 _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "all_reduce": (CollectiveKind.ALL_REDUCE, 2, False),

@@ -19,14 +19,14 @@ import torch.distributed as dist
 from torch.distributed import all_reduce  # itself, also while those of training are watched
 from torch.profiler import ProfilerActivity, profile
 
-from distprof.config import ProfileConfig
-from distprof.folder import kernel_path
+from distprof.config.schema import ProfileConfig
 from distprof.record.flight_recorder import OWN_GROUP
-from distprof.record.instruments import PhaseRanges
+from distprof.record.protocols import PhaseRanges
 from distprof.record.recorder import Recorder
-from distprof.record.scribe import Scribe
+from distprof.record.step_writer import Scribe
 from distprof.record.trace_file import write_trace
 from distprof.record.trace_ranges import TraceRanges
+from distprof.storage.run_folder import kernel_path
 from distprof.world import World
 
 EARLIEST_STEP = 3

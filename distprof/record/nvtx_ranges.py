@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from distprof.run import PHASES
-from distprof.trace import OWN_DOMAIN, OWN_MEASURED
+from distprof.facts.run import PHASES
+from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
 
 def tool_listens(environment: Mapping[str, str] = os.environ) -> bool:

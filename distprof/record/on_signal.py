@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from distprof.record.scribe import Scribe
-from distprof.signals import SignalWatch, watch_signals
+from distprof.record.signals import SignalWatch, watch_signals
+from distprof.record.step_writer import Scribe
 
 
 def end_on_signal(

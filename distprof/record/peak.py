@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from distprof.run import Peak
+from distprof.facts.run import Peak
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = {"cpu": (256, 512, 1024), "cuda": (4096, 8192)}

@@ -7,11 +7,11 @@ import os
 import torch
 import torch.distributed as dist
 
-from distprof.config import HardwareConfig
-from distprof.hardware import find_peak
+from distprof.config.schema import HardwareConfig
+from distprof.facts.hardware import find_peak
+from distprof.facts.run import DeviceSnapshot, Peak, RankInfo
 from distprof.record.peak import measure_peak
 from distprof.record.snapshot import take_snapshot
-from distprof.run import DeviceSnapshot, Peak, RankInfo
 from distprof.world import World
 
 

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from distprof.record.instruments import DeviceClock, PhaseRanges
-from distprof.record.issued import ASYNCHRONOUS, ON_DEVICE, IssuedLog
+from distprof.facts.run import KINDS, CollectiveKind
+from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, IssuedLog
+from distprof.record.protocols import DeviceClock, PhaseRanges
 from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, as_float, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
-from distprof.run import KINDS, CollectiveKind
 
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
 from distprof.record.step_record import StepRecord
-from distprof.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
 
 _PHASES_HOST, _PHASES_DEVICE = (COLUMN[f"{PHASES[0]}_{clock}_ns"] for clock in ("host", "device"))
 _WAITS_HOST, _WAITS_DEVICE = (COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"] for clock in ("host", "device"))

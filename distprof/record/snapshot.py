@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from distprof.run import DeviceSnapshot
+from distprof.facts.run import DeviceSnapshot
 
 PROC = Path("/proc")
 

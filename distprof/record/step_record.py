@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from distprof.record.issued import ASYNCHRONOUS, MAX_COLLECTIVES, ON_DEVICE, Issued
-from distprof.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
+from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
+from distprof.record.collective_log import ASYNCHRONOUS, MAX_COLLECTIVES, ON_DEVICE, Issued
 
 QUEUED_STEPS = 8192
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}

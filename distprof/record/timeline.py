@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from distprof.run import PHASE_CODE, PHASES, Phase, Segments
+from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
 
 MAX_SEGMENTS = 1024
 OTHER = PHASE_CODE[Phase.OTHER]

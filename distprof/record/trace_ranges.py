@@ -6,9 +6,9 @@ import threading
 
 from torch.profiler import record_function
 
-from distprof.record.instruments import PhaseRanges
-from distprof.run import PHASES
-from distprof.trace import OWN_PREFIX
+from distprof.facts.run import PHASES
+from distprof.facts.trace import OWN_PREFIX
+from distprof.record.protocols import PhaseRanges
 
 
 class TraceRanges:

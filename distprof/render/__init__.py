@@ -1,1 +1,1 @@
-"""Shows a `distprof.report.Report`: in a terminal, as a page, to other programs. Shows, and computes nothing."""
+"""Shows a `distprof.report.report.Report`: in a terminal, as a page, to other programs. Shows, and computes nothing."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.folder import write_json, write_whole
+from distprof.facts.run import Run
 from distprof.render.html import render_html
-from distprof.render.trace import render_trace
-from distprof.report import Report, to_plain
-from distprof.run import Run
+from distprof.render.timeline import render_trace
+from distprof.report.report import Report, to_plain
+from distprof.storage.run_folder import write_json, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

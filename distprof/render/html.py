@@ -9,14 +9,15 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from distprof.render.activity import is_traced
-from distprof.render.activity_html import list_activity, show_findings
+from distprof.facts.run import TRACED
 from distprof.render.markup import make_section, show, show_rows, tabulate
 from distprof.render.overhead import describe_overhead
 from distprof.render.silence import name_end
 from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.terminal import describe_busiest, describe_ends
 from distprof.render.terminal_tables import EVIDENCE_HEADS, WAIT_HEADS, WHAT_IF_HEADS, choose_rows, show_range
+from distprof.render.trace_html import list_activity, show_findings
+from distprof.render.trace_rows import is_traced
 from distprof.render.units import (
     NOT_MEASURED,
     format_bytes,
@@ -36,8 +37,7 @@ from distprof.render.verdict import (
     list_waits,
     list_what_ifs,
 )
-from distprof.report import Report
-from distprof.run import TRACED
+from distprof.report.report import Report
 
 COMMUNICATION_HEADS = (
     "collective", "count", "payload", "busy, host clock", "exposed", "overlapped", "busy, device clock",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distprof.render.units import NOT_MEASURED, format_count, format_ratio
-from distprof.report import OverheadReport
+from distprof.report.report import OverheadReport
 
 
 def describe_overhead(overhead: OverheadReport | None) -> str:

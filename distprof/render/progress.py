@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from distprof.facts.run import COLUMN, FloatArray
 from distprof.render.units import format_time
-from distprof.run import COLUMN, FloatArray
 
 LINE_EVERY_S = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.render.units import clean_text
-from distprof.report import RankReport
+from distprof.report.report import RankReport
 
 NAME_LIMIT = 12
 NOTABLE_S = 10.0

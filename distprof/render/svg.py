@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.facts.run import FloatArray
 from distprof.render.terminal_tables import choose_rows
 from distprof.render.units import format_time
-from distprof.report import Report
-from distprof.run import FloatArray
+from distprof.report.report import Report
 
 MAX_BARS = 64
 MAX_LINES = 16

@@ -9,9 +9,8 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from distprof.rank_names import name_ranks
-from distprof.render.activity import is_traced
-from distprof.render.activity_terminal import show_findings, tabulate_activity, tabulate_checks
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import TRACED
 from distprof.render.overhead import describe_overhead
 from distprof.render.silence import describe_silence, describe_writes
 from distprof.render.terminal_tables import (
@@ -21,6 +20,8 @@ from distprof.render.terminal_tables import (
     tabulate_ranks,
     tabulate_verdict,
 )
+from distprof.render.trace_rows import is_traced
+from distprof.render.trace_terminal import show_findings, tabulate_activity, tabulate_checks
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
@@ -33,8 +34,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.render.verdict import describe_clocks, describe_stall, describe_verdict
-from distprof.report import Headline, RankReport, Report, Spread
-from distprof.run import TRACED
+from distprof.report.report import Headline, RankReport, Report, Spread
 
 MAX_ALERTS = 12
 MAX_NOTES = 20

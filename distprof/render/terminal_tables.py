@@ -11,8 +11,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from distprof.render.activity import is_traced
 from distprof.render.silence import name_end
+from distprof.render.trace_rows import is_traced
 from distprof.render.units import (
     NAME_LIMIT,
     NOT_MEASURED,
@@ -25,7 +25,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.render.verdict import list_evidence, list_waits, list_what_ifs
-from distprof.report import PhaseReport, RankReport, Report, Spread
+from distprof.report.report import PhaseReport, RankReport, Report, Spread
 
 MAX_RANK_COLUMNS = 8
 MAX_RANK_ROWS = 16

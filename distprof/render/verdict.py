@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from distprof.render.activity import is_traced
+from distprof.render.trace_rows import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
-from distprof.report import Report
-from distprof.waiting import Estimate, Stall, Verdict, WaitReport
+from distprof.report.report import Report
+from distprof.report.wait_report import Estimate, Stall, Verdict, WaitReport
 
 CAUSES = {
     "input": "its input pipeline", "compute": "its compute", "host": "its host, which launches too slowly",

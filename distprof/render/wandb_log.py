@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from distprof.config import WandbConfig
+from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
+from distprof.facts.run import FloatArray, RunMeta
 from distprof.render.wandb_scalars import METRICS, make_points, make_summary, make_table
-from distprof.report import Report
-from distprof.run import FloatArray, RunMeta
+from distprof.report.report import Report
 
 PUBLIC_SERVER = "https://api.wandb.ai"
 

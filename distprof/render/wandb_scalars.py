@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.report import Report
-from distprof.run import COLUMN, COMMUNICATION_PHASES, KINDS, OWN_PHASES, PHASES, Clock, FloatArray, RunMeta
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, KINDS, OWN_PHASES, PHASES, Clock, FloatArray, RunMeta
+from distprof.report.report import Report
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from distprof import live
-from distprof.config import WandbConfig
-from distprof.live import Listener
+from distprof.config.schema import WandbConfig
+from distprof.facts.run import FloatArray, RunMeta
+from distprof.record import live
+from distprof.record.live import Listener
 from distprof.render.wandb_log import WandbLogger, choose_mode, end_service, wants_online
-from distprof.report import Report
-from distprof.run import FloatArray, RunMeta
+from distprof.report.report import Report
 
 FINISH_TIMEOUT_S = 30.0
 """How long the end of a job waits for an upload. For a service that gives no answer it does not wait that long."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from distprof.run import OWN_PHASES, CollectiveKind, Phase
+from distprof.facts.run import OWN_PHASES, CollectiveKind, Phase
 
 MS = 1_000_000
 USUAL_PHASE_NS: Mapping[Phase, float] = MappingProxyType(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
+from distprof.facts.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
 from distprof.simulate.job import Compute, Issue, SimulatedJob, write_program
-from distprof.simulate.play import Played, play
-from distprof.simulate.stamps import write_run
+from distprof.simulate.observe import write_run
+from distprof.simulate.schedule import Played, play
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from distprof.config import Config, TextDataConfig
+from distprof.config.schema import Config, TextDataConfig
 from distprof.errors import UsageError
 
 Batch = tuple[Tensor, Tensor]

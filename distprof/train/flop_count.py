@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from distprof.config import TrainConfig
-from distprof.flops import analytic_flops
-from distprof.run import Work
+from distprof.config.schema import TrainConfig
+from distprof.facts.run import Work
+from distprof.train.analytic_flops import analytic_flops
 from distprof.train.model import Transformer
 
 

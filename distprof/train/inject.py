@@ -7,8 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from distprof.config import InjectConfig
-from distprof.run import Phase
+from distprof.config.schema import InjectConfig
+from distprof.facts.run import Phase
 
 
 class InjectedFailure(RuntimeError):

@@ -10,19 +10,19 @@ from pathlib import Path
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.compose import to_yaml
-from distprof.config import Config, ProfileConfig, WandbConfig
+from distprof.config.compose import to_yaml
+from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError
-from distprof.folder import add_note, complete_ends, write_whole
-from distprof.importers.read import read_folder
+from distprof.facts.run import FloatArray, RankInfo, RunMeta
+from distprof.profiler.start import Job, start_profiler
+from distprof.record.signals import SignalWatch
 from distprof.render.files import Written, write_files
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_thread import WandbThread
-from distprof.report import Report
-from distprof.run import FloatArray, RankInfo, RunMeta
-from distprof.signals import SignalWatch
-from distprof.start import Job, start_profiler
+from distprof.report.report import Report
+from distprof.storage.run_folder import add_note, complete_ends, write_whole
+from distprof.traces.read import read_folder
 from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
@@ -78,7 +78,7 @@ class Audience:
 
         Args:
             folder: The run folder.
-            completed_rows: What a disk may have refused to keep: see `distprof.folder.complete_ends`.
+            completed_rows: What a disk may have refused to keep: see `distprof.storage.run_folder.complete_ends`.
 
         Raises:
             DataError: The run folder is gone or damaged.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from distprof.config import TrainConfig
-from distprof.profiler import Profiler
-from distprof.run import Phase
+from distprof.config.schema import TrainConfig
+from distprof.facts.run import Phase
+from distprof.profiler.profiler import Profiler
 from distprof.train.data import Batch
 from distprof.train.strategy import Strategy
 

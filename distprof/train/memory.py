@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from distprof.config import Config
+from distprof.config.schema import Config
 from distprof.errors import UsageError
 
 FLOAT_BYTES = 4

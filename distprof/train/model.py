@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from distprof.config import ModelConfig
+from distprof.config.schema import ModelConfig
 
 ROTARY_BASE = 10_000.0
 

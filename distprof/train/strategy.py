@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.config import AccelerateConfig, Config, DdpConfig, FsdpConfig
+from distprof.config.schema import AccelerateConfig, Config, DdpConfig, FsdpConfig
 from distprof.errors import UsageError
 from distprof.train.model import Transformer
 from distprof.world import World

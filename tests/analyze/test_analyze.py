@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from distprof import __version__
 from distprof.analyze import analyze
-from distprof.report import Report, Spread, to_plain
-from distprof.run import PHASES, Run
+from distprof.facts.run import PHASES, Run
+from distprof.report.report import Report, Spread, to_plain
 from tests.factories import MS, drop_rows, make_run, permute_ranks
 
 

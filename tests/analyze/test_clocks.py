@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.clocks import UNKNOWN, ClockMap, map_clocks
-from distprof.run import ClockReading
+from distprof.facts.run import ClockReading
 from tests.factories import make_run
 
 S, US = 10**9, 10**3

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.report import Report
-from distprof.run import Phase
+from distprof.facts.run import Phase
+from distprof.report.report import Report
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import MS
 

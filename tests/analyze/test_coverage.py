@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.rank_names import name_ranks
-from distprof.report import Coverage
-from distprof.run import Run
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import Run
+from distprof.report.report import Coverage
 from distprof.simulate import SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze import analyze
-from distprof.report import RankReport
-from distprof.run import Peak
+from distprof.facts.run import Peak
+from distprof.report.report import RankReport
 from tests.factories import MS, WORK, make_run
 
 

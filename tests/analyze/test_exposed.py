@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from distprof.activity.phase_names import NameMap
-from distprof.activity.traced_rank import trace_rank
 from distprof.analyze import analyze
-from distprof.importers.assemble import assemble_run
 from distprof.render.terminal import render_terminal
-from distprof.report import Report
-from tests.activity.made_traces import MadeTrace
+from distprof.report.report import Report
+from distprof.traces.assemble import assemble_run
+from distprof.traces.reduce.phase_names import NameMap
+from distprof.traces.reduce.traced_rank import trace_rank
 from tests.factories import make_run
+from tests.traces.reduce.synthetic_traces import MadeTrace
 
 NOTE = "exposed communication is not measured: on the host clock"
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.activity_report import Finding, NotChecked
 from distprof.analyze.findings import RULES, find_findings
-from distprof.analyze.findings.facts import list_figures, name_some
+from distprof.analyze.findings.evidence import list_figures, name_some
 from distprof.analyze.findings.rules import write_table
 from distprof.analyze.findings.wording import NAME_LIMIT, say_count, say_name, say_share, say_size, say_time
-from distprof.rank_activity import Category, DeviceTime, RankActivity
-from tests.analyze.made_activity import (
+from distprof.facts.trace_summary import Category, DeviceTime, RankActivity
+from distprof.report.trace_report import Finding, NotChecked
+from tests.analyze.synthetic_summaries import (
     make_copy,
     make_device,
     make_kernel,

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from distprof.analyze.findings.facts import NO_DEVICE, NO_STEPS
+from distprof.analyze.findings.evidence import NO_DEVICE, NO_STEPS
 from distprof.analyze.findings.host_calls import check_copies_in_step, check_sync_in_step
 from distprof.analyze.findings.memory import check_memory_limit
-from distprof.rank_activity import CopyTotal
-from distprof.run import DeviceSnapshot, Run
-from tests.analyze.made_activity import (
+from distprof.facts.run import DeviceSnapshot, Run
+from distprof.facts.trace_summary import CopyTotal
+from tests.analyze.synthetic_summaries import (
     GIB,
     find,
     find_nothing,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from distprof.activity.phase_names import NameMap
-from distprof.activity_report import Finding
 from distprof.analyze import analyze
-from distprof.importers.read import read_paths
-from distprof.report import Report
-from distprof.run import Clock
+from distprof.facts.run import Clock
+from distprof.report.report import Report
+from distprof.report.trace_report import Finding
+from distprof.traces.read import read_paths
+from distprof.traces.reduce.phase_names import NameMap
 from tests.reference_export import make_reference_export
 
 KINETO = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "kineto"

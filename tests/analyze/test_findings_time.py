@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from distprof.analyze.findings.idle import check_exposed_communication, check_host_bound, check_launch_gaps
-from distprof.analyze.findings.products import check_fp32_matmul, check_matmul_share
+from distprof.analyze.findings.matmul import check_fp32_matmul, check_matmul_share
 from distprof.analyze.findings.small_kernels import check_small_elementwise
-from distprof.rank_activity import Category, KernelTotal, QueueLength, RankActivity
-from distprof.run import Run
-from tests.analyze.made_activity import (
+from distprof.facts.run import Run
+from distprof.facts.trace_summary import Category, KernelTotal, QueueLength, RankActivity
+from tests.analyze.synthetic_summaries import (
     find,
     find_nothing,
     find_why,

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.record_lines import FIELDS
-from distprof.report import to_plain
-from distprof.run import COLUMN, ROW_FIELDS, CollectiveKind, Collectives, FloatArray, Phase, Run
-from distprof.stream import StreamWriter, read_stream
+from distprof.facts.run import COLUMN, ROW_FIELDS, CollectiveKind, Collectives, FloatArray, Phase, Run
+from distprof.report.report import to_plain
+from distprof.storage.rank_stream import StreamWriter, read_stream
+from distprof.storage.record_lines import FIELDS
 from tests.factories import make_info, make_run
 
 KEPT = {"step", "warmup", "failed", "shadow", "window", "loss", "grad_norm", "segments_lost", "begin_host_ns"}

@@ -16,7 +16,7 @@ from distprof.analyze.overhead import (
     measure_overhead,
     read_costs,
 )
-from distprof.run import FloatArray, Run
+from distprof.facts.run import FloatArray, Run
 from tests.factories import MS, drop_rows, make_run
 
 EVERY = 20

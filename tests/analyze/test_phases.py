@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze import analyze
-from distprof.run import PHASES
+from distprof.facts.run import PHASES
 from tests.factories import MS, USUAL_NS, make_run
 
 NO_PHASES = {f"{phase}_host_ns": np.nan for phase in PHASES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze import analyze
-from distprof.run import DeviceSnapshot
+from distprof.facts.run import DeviceSnapshot
 from tests.factories import drop_rows, make_run
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.analyze.cycles import Cycles
 from distprof.analyze.replay import measure_saved, replay
-from distprof.run import OWN_PHASES, Clock
+from distprof.analyze.sync_cycles import Cycles
+from distprof.facts.run import OWN_PHASES, Clock
 
 EVERYONE = np.arange(2)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
 from distprof.render.verdict import describe_stall
-from distprof.report import Report
-from distprof.run import CollectiveKind, Collectives, Phase, Run
+from distprof.report.report import Report
+from distprof.report.wait_report import Stall
 from distprof.simulate import Clocks, SimulatedJob, Stop, simulate
-from distprof.waiting import Stall
 from tests.factories import MS, USUAL_NS, make_run
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.basis import find_basis, read_timing
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.culprit import find_culprit
-from distprof.analyze.cycles import Cycles, find_cycles
+from distprof.analyze.measured_steps import find_basis, read_timing
 from distprof.analyze.replay import replay
+from distprof.analyze.slow_rank import find_culprit
+from distprof.analyze.sync_cycles import Cycles, find_cycles
 from distprof.analyze.waits import measure_waits
 from distprof.analyze.what_if import list_what_ifs
-from distprof.run import Clock, Collectives, FloatArray, Phase, Run
+from distprof.facts.run import Clock, Collectives, FloatArray, Phase, Run
 from distprof.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 
 NUM_RUNS, NUM_BATCHES = 1000, 20

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
 from distprof.render.terminal import describe_busiest
 from distprof.render.verdict import describe_verdict
 from distprof.render.wandb_scalars import make_summary
-from distprof.run import CollectiveKind, Collectives, Phase, Run
+from distprof.report.wait_report import Verdict
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
-from distprof.waiting import Verdict
 from tests.factories import MS, USUAL_NS, make_run
 
 

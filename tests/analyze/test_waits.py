@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.basis import find_basis
+from distprof.analyze.measured_steps import find_basis
 from distprof.analyze.waits import report_waits
+from distprof.facts.run import ClockReading, CollectiveKind, Collectives, Phase, Run
 from distprof.render.verdict import list_waits
-from distprof.run import ClockReading, CollectiveKind, Collectives, Phase, Run
-from distprof.waiting import WaitReport
+from distprof.report.wait_report import WaitReport
 from tests.factories import make_run
 
 BEGIN = 10**12

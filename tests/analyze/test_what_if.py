@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.report.wait_report import WhatIf
 from distprof.simulate import Delay, SimulatedJob, simulate
-from distprof.waiting import WhatIf
 from tests.factories import MS, USUAL_NS, make_run
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.window_check import check_window
-from distprof.run import COLUMN, PHASES, Run, make_rows
+from distprof.facts.run import COLUMN, PHASES, Run, make_rows
 from tests.factories import MS, make_run
 
 WINDOW = [0, 0, 1, 1, 1]

@@ -180,11 +180,11 @@ def _start() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """The process that forks."""
-    import distprof.application
-    import distprof.cli
-    import distprof.doctor.command
-    import distprof.report_command
-    import distprof.tables_command
+    import distprof.cli.doctor.command
+    import distprof.cli.parser
+    import distprof.cli.report
+    import distprof.cli.tables
+    import distprof.cli.train
     import distprof.train.job  # noqa: F401
 
     for line in sys.stdin:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from distprof.collective_lines import GroupInfo, Issue, StepCollectives
-from distprof.folder import rank_path, write_meta
-from distprof.run import Phase, Run
+from distprof.facts.run import Phase, Run
 from distprof.simulate import Delay, SimulatedJob, simulate
-from distprof.stream import StreamWriter
+from distprof.storage.collective_records import GroupInfo, Issue, StepCollectives
+from distprof.storage.rank_stream import StreamWriter
+from distprof.storage.run_folder import rank_path, write_meta
 
 MS = 1_000_000
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distprof.bench.fuzz.streams import Folder
+from benchmarks.fuzz.streams import Folder
 from distprof.errors import EXIT_PARTIAL
-from distprof.record_lines import FIELDS
+from distprof.storage.record_lines import FIELDS
 from tests.ranks import make_environment
 
 ROOM_BYTES = 3 << 29

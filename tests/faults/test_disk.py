@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli import run_verb
+from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK, EXIT_PARTIAL
-from distprof.folder import read_run
+from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, start_ranks
 
 QUICK = ("train=gpt2_tiny", "logger=none", "profile.window_s=0.05")

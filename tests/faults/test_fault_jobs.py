@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from distprof.cli import run_verb
+from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
-from distprof.folder import rank_path
-from distprof.stream import SCHEMA_MAJOR, SCHEMA_MINOR
-from tests.activity.real_traces import find_shared
+from distprof.storage.rank_stream import SCHEMA_MAJOR, SCHEMA_MINOR
+from distprof.storage.run_folder import rank_path
 from tests.faults.run_folder import make_late_run, write_run, write_stream
 from tests.kineto_file import make_kernel, make_launch, make_step, write_kineto
 from tests.ranks import run_alone
+from tests.traces.reduce.real_traces import find_shared
 
 RUN = make_late_run()
 NOON_US = 1_700_000_000_000_000

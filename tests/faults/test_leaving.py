@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distprof.cli import run_verb
-from distprof.folder import read_run
+from distprof.cli.parser import run_verb
+from distprof.storage.run_folder import read_run
 from tests import ranks as real
 from tests.faults.forked import Started, start_ranks
 from tests.ranks import wait_until
@@ -113,7 +113,7 @@ def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_gr
         json.loads((folder / "ranks" / f"flight_recorder-rank-{rank:05d}.json").read_text())
 
 
-IMPATIENT = "import distprof.live; distprof.live.CALL_LIMIT_S = 2.0"
+IMPATIENT = "import distprof.record.live; distprof.record.live.CALL_LIMIT_S = 2.0"
 """W&B counts as stuck after two seconds of silence, so that the test need not wait for ten."""
 
 

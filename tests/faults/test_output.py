@@ -81,7 +81,7 @@ def test_fault_25_two_jobs_of_the_same_second_have_a_folder_each(tmp_path: Path)
         require_trained(folder)
 
 
-IMPATIENT = "import distprof.application; distprof.application.REFUSAL_GRACE_S = 1.0"
+IMPATIENT = "import distprof.cli.train; distprof.cli.train.REFUSAL_GRACE_S = 1.0"
 """Ranks other than 0 let it speak and leave after a second: there is no launcher to end them before ten."""
 
 

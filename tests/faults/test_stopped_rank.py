@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from distprof.cli import run_verb
+from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_PARTIAL
-from distprof.folder import read_run
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, start_ranks
 
 QUICK = (

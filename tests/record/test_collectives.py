@@ -14,11 +14,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
 
+from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.collectives import watch_collectives
-from distprof.record.in_flight import InFlight
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import SeenCollective, StepRecord
-from distprof.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
 from distprof.world import World
 from tests.ranks import call_on_ranks
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record import cuda_clock as module
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.recorder import Recorder
-from distprof.run import PHASE_CODE, Phase
 
 DATA, FORWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD]
 

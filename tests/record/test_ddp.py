@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.ddp import watch_ddp
-from distprof.record.in_flight import InFlight
 from distprof.record.recorder import Recorder
 from distprof.record.rows import union_ns
 from distprof.record.step_record import StepRecord
-from distprof.run import PHASE_CODE, Phase
 from distprof.world import World
 from tests.ranks import call_on_ranks
 

@@ -13,12 +13,12 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
-from distprof.record.in_flight import InFlight
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
-from distprof.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.world import World
 from tests.ranks import call_on_ranks
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from distprof.facts.run import Segments
 from distprof.record import flight_recorder
 from distprof.record.flight_recorder import MAX_FILE_BYTES, OWN_GROUP, find_unseen, keep_ring, read_ring
 from distprof.record.step_record import SeenCollective, StepRecord
-from distprof.run import Segments
 
 STEP_NS = 1_000_000
 

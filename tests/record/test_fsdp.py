@@ -12,11 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.collectives import watch_collectives
 from distprof.record.fsdp import watch_fsdp
-from distprof.record.in_flight import InFlight
 from distprof.record.recorder import Recorder
-from distprof.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.world import World
 from tests.ranks import call_on_ranks
 

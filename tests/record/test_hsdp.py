@@ -10,11 +10,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
+from distprof.record.collective_watch import InFlight
 from distprof.record.collectives import watch_collectives
 from distprof.record.fsdp import watch_fsdp
-from distprof.record.in_flight import InFlight
 from distprof.record.recorder import Recorder
-from distprof.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
 from distprof.world import World
 from tests.ranks import call_on_ranks
 

@@ -14,15 +14,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.config import HardwareConfig, ProfileConfig
-from distprof.folder import kernel_path, read_run
-from distprof.profiler import KernelProfiler, Profiler
+from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.facts.run import PHASE_CODE, Phase, Run
+from distprof.profiler.profiler import KernelProfiler, Profiler
+from distprof.profiler.start import start_profiler
 from distprof.record import kernel_window, trace_ranges
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.kernel_window import EARLIEST_STEP, KernelWindow
 from distprof.record.recorder import Recorder
-from distprof.run import PHASE_CODE, Phase, Run
-from distprof.start import start_profiler
+from distprof.storage.run_folder import kernel_path, read_run
 from distprof.world import World
 from tests.fakes import FakeAnnotation
 from tests.ranks import call_on_ranks, run_alone

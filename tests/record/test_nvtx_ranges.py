@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.facts.trace import OWN_DOMAIN
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import BrokenPhase
 from distprof.record.timeline import PhaseContext
-from distprof.run import PHASE_CODE, Phase
-from distprof.trace import OWN_DOMAIN
 
 
 class FakeNvtx(SimpleNamespace):
@@ -126,7 +126,7 @@ def test_a_tool_announces_itself_by_an_environment_variable() -> None:
 def test_without_a_tool_nothing_is_imported() -> None:
     import subprocess
 
-    code = "import distprof.start, sys; assert 'nvtx' not in sys.modules"
+    code = "import distprof.profiler.start, sys; assert 'nvtx' not in sys.modules"
     done: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.run import PHASE_CODE, PHASES, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import QUEUED_STEPS
 from distprof.record.timeline import MAX_SEGMENTS
-from distprof.run import PHASE_CODE, PHASES, Phase
 from tests.fakes import FakeClock, FakeDevice
 
 DATA, FORWARD, BACKWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD]

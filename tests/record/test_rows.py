@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.run import COLUMN, PHASES, Segments
 from distprof.record.rows import pack_row, read_memory, union_ns
 from distprof.record.step_record import SeenCollective, StepRecord
-from distprof.run import COLUMN, PHASES, Segments
 
 
 def make_record(**changes: object) -> StepRecord:

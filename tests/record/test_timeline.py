@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.run import PHASE_CODE, PHASES, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.timeline import MAX_SEGMENTS, PhaseContext
-from distprof.run import PHASE_CODE, PHASES, Phase
 from tests.fakes import FakeClock
 
 FORWARD = PHASE_CODE[Phase.FORWARD]

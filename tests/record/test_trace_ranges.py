@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record import trace_ranges
 from distprof.record.recorder import Recorder
 from distprof.record.trace_ranges import TraceRanges
-from distprof.run import PHASE_CODE, Phase
 from tests.fakes import FakeAnnotation
 
 FORWARD, BACKWARD, ALL_REDUCE = (PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.ALL_REDUCE))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.facts.run import Phase
 from distprof.render.html import render_html
-from distprof.run import Phase
 from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.factories import drop_rows, make_meta, make_run
 

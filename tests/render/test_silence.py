@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distprof.analyze import analyze
-from distprof.presence import LastWrite
+from distprof.facts.presence import LastWrite
 from distprof.render.html import render_html
 from distprof.render.terminal import describe_ends
 from tests.factories import make_run

@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from distprof.analyze import analyze
+from distprof.facts.run import PHASES, DeviceSnapshot, Peak, Run
 from distprof.render.terminal import MAX_ALERTS, MAX_NOTES, describe_busiest, describe_ends, render_terminal
 from distprof.render.terminal_tables import choose_rows
-from distprof.run import PHASES, DeviceSnapshot, Peak, Run
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
 GPU = DeviceSnapshot(

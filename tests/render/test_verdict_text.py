@@ -10,13 +10,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from distprof.analyze import analyze
+from distprof.facts.run import Phase
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
 from distprof.render.verdict import describe_verdict, list_what_ifs
-from distprof.report import Report
-from distprof.run import Phase
+from distprof.report.report import Report
+from distprof.report.wait_report import Estimate
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
-from distprof.waiting import Estimate
 from tests.factories import make_run
 
 MS = 1_000_000

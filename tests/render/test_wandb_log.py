@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.config import WandbConfig
+from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
+from distprof.facts.run import COLUMN, Clock, Run
 from distprof.render import wandb_log
 from distprof.render.wandb_log import WandbLogger, is_logged_in, require_wandb
 from distprof.render.wandb_scalars import MAX_POINTS, make_points
-from distprof.run import COLUMN, Clock, Run
 from tests.factories import make_run
 from tests.wandb_file import read_wandb_file
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from distprof import live
 from distprof.analyze import analyze
-from distprof.config import WandbConfig
+from distprof.config.schema import WandbConfig
+from distprof.facts.run import Run
+from distprof.record import live
 from distprof.render import wandb_thread
 from distprof.render.wandb_log import WandbLogger
 from distprof.render.wandb_thread import WandbThread
-from distprof.run import Run
 from tests.factories import make_run
 
 CONFIG = WandbConfig(name="wandb", project="test", entity=None, mode="offline", init_timeout_s=1e6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze.clocks import map_clocks
-from distprof.run import COLUMN, Clock, Phase
+from distprof.facts.run import COLUMN, Clock, Phase
 from distprof.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 
 MS = 1_000_000

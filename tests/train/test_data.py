@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from distprof.config import TextDataConfig
+from distprof.config.schema import TextDataConfig
 from distprof.errors import UsageError
 from distprof.train.data import TextWindows, make_batches, read_text
 
@@ -30,7 +30,7 @@ def make_text(path: Path | None, **changes: Any) -> TextDataConfig:
 
 
 def test_random_batches_repeat_and_differ_by_rank() -> None:
-    from distprof.config import SyntheticDataConfig
+    from distprof.config.schema import SyntheticDataConfig
 
     config = make_config(SyntheticDataConfig(name="synthetic"))
     first, again, other = (make_batches(config, rank=rank, pinned=False) for rank in (0, 0, 1))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from distprof.config import ModelConfig, TrainConfig
-from distprof.flops import analytic_flops
+from distprof.config.schema import ModelConfig, TrainConfig
+from distprof.train.analytic_flops import analytic_flops
 from distprof.train.flop_count import count_work
 from tests.train.test_model import GPT2, TOY
 

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from distprof.config import InjectConfig
-from distprof.run import Phase
+from distprof.config.schema import InjectConfig
+from distprof.facts.run import Phase
 from distprof.train import inject as module
 from distprof.train.inject import InjectedFailure, make_injection
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
-from distprof.folder import rank_path, write_meta
+from distprof.storage.run_folder import rank_path, write_meta
 from distprof.train.job import Audience
-from tests.test_folder import META, write_rank
+from tests.storage.test_run_folder import META, write_rank
 
 
 def report(folder: Path, completed_rows: dict[int, int] | None = None) -> tuple[int, str]:

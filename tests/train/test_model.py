@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from distprof.config import ModelConfig
+from distprof.config.schema import ModelConfig
 from distprof.train import model as module
 from distprof.train.model import Rotation, Transformer, make_rotation, rotate
 

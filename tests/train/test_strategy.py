@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from distprof.check import check
-from distprof.config import AccelerateConfig
+from distprof.config.check import check
+from distprof.config.schema import AccelerateConfig
 from distprof.errors import UsageError
 from distprof.train.strategy import _require_wrapper
-from tests.test_config import make_config
+from tests.config.test_config import make_config
 
 
 def test_fault_28_another_wrapper_than_was_asked_for_is_refused() -> None:

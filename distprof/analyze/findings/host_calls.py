@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.findings.facts import (
+from distprof.analyze.findings.evidence import (
     NO_CALLS,
     NO_DEVICE,
     NO_STEPS,
@@ -19,8 +18,9 @@ from distprof.analyze.findings.facts import (
 )
 from distprof.analyze.findings.wording import say_count, say_name, say_share, say_size, say_time
 from distprof.analyze.traced_time import sum_steps_ns
-from distprof.rank_activity import CopyTotal, RankActivity
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.facts.trace_summary import CopyTotal, RankActivity
+from distprof.report.trace_report import Figure, Finding, NotChecked
 
 COPY_RATIO = 0.01
 """Of the step: the token numbers of a batch take far less, so there is more than them in it."""

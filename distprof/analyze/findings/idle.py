@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.findings.facts import (
+from distprof.analyze.findings.evidence import (
     NO_DEVICE,
     Result,
     divide,
@@ -18,8 +17,9 @@ from distprof.analyze.findings.facts import (
     say_window,
 )
 from distprof.analyze.findings.wording import say_name, say_share, say_time
-from distprof.rank_activity import Category, QueueLength, RankActivity
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.facts.trace_summary import Category, QueueLength, RankActivity
+from distprof.report.trace_report import Figure, Finding, NotChecked
 
 IDLE_RATIO = 0.1
 """Of the span: less than a tenth is what a step varies by anyway."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.activity_report import Finding, NotChecked
-from distprof.analyze.findings.facts import Result, divide, find_worst, list_figures, name_some
+from distprof.analyze.findings.evidence import Result, divide, find_worst, list_figures, name_some
 from distprof.analyze.findings.wording import say_share, say_size
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.report.trace_report import Finding, NotChecked
 
 MOST_RATIO = 1.1
 """Of the device's memory: what it cannot have held is no measurement."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from distprof.activity.kernels import SMALL_NS
-from distprof.activity_report import Finding, NotChecked
-from distprof.analyze.findings import host_calls, idle, memory, products, reading, siblings, small_kernels
-from distprof.analyze.findings.facts import NO_CALLS, NO_DEVICE, Result, say_untraced
+from distprof.analyze.findings import host_calls, idle, memory, siblings, small_kernels
+from distprof.analyze.findings import matmul as products
+from distprof.analyze.findings import misreading as reading
+from distprof.analyze.findings.evidence import NO_CALLS, NO_DEVICE, Result, say_untraced
 from distprof.analyze.findings.wording import say_time
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.report.trace_report import Finding, NotChecked
+from distprof.traces.reduce.kernels import SMALL_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.findings.facts import Result, divide, name_some
+from distprof.analyze.findings.evidence import Result, divide, name_some
 from distprof.analyze.findings.wording import say_factor, say_name, say_share, say_time
 from distprof.analyze.traced_time import sum_steps_ns
-from distprof.rank_activity import RangeTotal, RankActivity
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.facts.trace_summary import RangeTotal, RankActivity
+from distprof.report.trace_report import Figure, Finding, NotChecked
 
 MIN_SIBLINGS = 5
 """Of fewer, nobody can tell who is the odd one."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.activity.kernels import SMALL_NS
-from distprof.activity_report import Figure, Finding, NotChecked
-from distprof.analyze.findings.facts import (
+from distprof.analyze.findings.evidence import (
     NO_DEVICE,
     Result,
     divide,
@@ -18,8 +16,10 @@ from distprof.analyze.findings.facts import (
     say_window,
 )
 from distprof.analyze.findings.wording import say_count, say_name, say_share, say_time, strip_kernel_name
-from distprof.rank_activity import Category, KernelTotal, RankActivity
-from distprof.run import Run
+from distprof.facts.run import Run
+from distprof.facts.trace_summary import Category, KernelTotal, RankActivity
+from distprof.report.trace_report import Figure, Finding, NotChecked
+from distprof.traces.reduce.kernels import SMALL_NS
 
 MANY_PER_STEP = 100
 """Fewer launches than this are a millisecond of a host's work at most."""

@@ -1,0 +1,1 @@
+"""Comparisons with other tools, their synthetic inputs, and the fuzzer. Not part of the installed package."""

@@ -1,0 +1,148 @@
+"""One case in a process of its own: a limit of time, a limit of memory, and what it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import runpy
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fuzz.cases import Case, make_case, write_sound
+from benchmarks.fuzz.verdict import judge
+
+PROGRAM = "distprof"
+ROOM_BYTES = 1 << 30
+"""Addresses that a command may take beyond what the process has: its threads alone reserve half of them."""
+NOT_MADE = 97
+"""Stands for the exit code of a case that could not be made: a fault of the fuzzer's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is common to all cases."""
+
+    seed: int
+    kinds: tuple[str, ...]
+    limit_s: float
+    """A case that takes longer has no end."""
+    keep: Path | None
+    """Where inputs that fail are kept. None: nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a case."""
+
+    number: int
+    kind: str
+    exit_code: int
+    wrong: tuple[str, ...]
+    """Empty: all is well."""
+    wall_s: float
+    kept: str | None
+    """Where the input lies."""
+
+
+def warm_up() -> None:
+    """Runs sound inputs in this very process, so that its forks find every module loaded.
+
+    Raises:
+        AssertionError: A sound input is not reported on.
+    """
+    with tempfile.TemporaryDirectory(prefix="distprof-fuzz-") as name, contextlib.chdir(name):
+        paths = write_sound(Path(name))
+        with open("shown", "w", encoding="utf-8") as shown, contextlib.redirect_stdout(shown):
+            for arguments in [*(["report", path, "--out", "out"] for path in paths), ["tables", *paths[1:]]]:
+                try:
+                    _call_program(arguments)
+                except SystemExit as leaving:
+                    assert leaving.code in (None, 0, 3), f"{arguments}: exit code {leaving.code}"
+
+
+def _call_program(arguments: Sequence[str]) -> None:
+    """What ``python -m distprof ARGUMENTS`` does, in this process."""
+    sys.argv = ["distprof", *arguments]
+    sys.modules.pop(f"{PROGRAM}.__main__", None)  # the fuzzer itself may have begun there, and Python would warn of it
+    runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
+
+
+def run_trial(plan: Plan, number: int) -> Outcome:
+    """Makes the case and runs its command in a fork of this process, which must not have threads."""
+    folder = Path(tempfile.mkdtemp(prefix="distprof-fuzz-"))
+    begin_s = time.monotonic()
+    try:
+        try:
+            case = make_case(number, plan.seed, plan.kinds, folder)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            own = f"the fuzzer failed to make it: {type(error).__name__}: {error}"
+            return Outcome(number=number, kind="?", exit_code=NOT_MADE, wrong=(own,), wall_s=0.0, kept=None)
+        exit_code, in_time = _run(case.arguments, folder, plan.limit_s)
+        wall_s = time.monotonic() - begin_s
+        stdout, stderr = ((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
+        wrong = judge(exit_code, stdout, stderr, folder / "out") if in_time else [f"no end after {plan.limit_s:g} s"]
+        kept = _keep(plan.keep, number, plan.seed, folder, case, wrong) if wrong and plan.keep else None
+        return Outcome(
+            number=number, kind=case.kind, exit_code=exit_code, wrong=tuple(wrong), wall_s=wall_s, kept=kept
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(arguments: Sequence[str], folder: Path, limit_s: float) -> tuple[int, bool]:
+    """Exit code, below 0 for a signal, and whether it came in time."""
+    child = os.fork()
+    if not child:
+        _be_the_command(arguments, folder)
+    handle = os.pidfd_open(child)
+    try:
+        ended = select.select([handle], [], [], limit_s)[0]
+    finally:
+        os.close(handle)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), bool(ended)
+
+
+def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
+    """Becomes ``python -m distprof ARGUMENTS`` in the folder, as far as a fork can; never returns."""
+    code = 0
+    try:
+        os.setsid()
+        os.chdir(folder)
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8") for number in (1, 2))
+        now_bytes = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now_bytes + ROOM_BYTES,) * 2)
+        _call_program(arguments)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+def _keep(keep: Path, number: int, seed: int, folder: Path, case: Case, wrong: Sequence[str]) -> str:
+    """Copies the input, with a note of what it does and how to do it again."""
+    target = keep / f"{case.kind}-{seed}-{number}"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder, target, symlinks=True)
+    lines = [f"distprof {' '.join(map(repr, case.arguments))}", "", *wrong, "", *case.told]
+    (target / "CASE.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+    return str(target)

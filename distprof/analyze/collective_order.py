@@ -1,0 +1,133 @@
+"""Which collective of one rank is which of another's? The groups' tables, woven into one order per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.measured_steps import Basis, BoolArray
+from distprof.facts.run import Collectives, FloatArray, IntArray, Phase
+
+MAX_CELLS = 2_000_000
+"""Ranks x steps x collectives that are looked at: of longer runs every n-th step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lined:
+    """Every rank's collectives in its order of issue; one place means the same kind and phase on every rank."""
+
+    positions: IntArray
+    """Positions in ``Run.ranks``, ``[num_ranks]``."""
+    steps: IntArray
+    """``[num_steps]``"""
+    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
+    """For each place the groups that meet there: name, and members as places on axis 0 below."""
+    phases: tuple[Phase, ...]
+    """``[num_collectives]``"""
+    blocking: BoolArray
+    """``[num_collectives]``"""
+    arrival_ns: FloatArray
+    """On the rank's own host clock, ``[num_ranks, num_steps, num_collectives]``; so are the next two."""
+    end_ns: FloatArray
+    exposed_ns: FloatArray
+
+
+def line_up(basis: Basis) -> Lined | None:
+    """Lines the collectives up, to the last that a rank waits for.
+
+    Returns:
+        None where the ranks do not issue the same kinds in the same order, or none is waited for.
+    """
+    tables = choose_tables(basis)
+    positions = np.flatnonzero(basis.present)
+    steps = _find_steps(basis, tables, len(positions))
+    if not len(steps):
+        return None
+    orders = [_find_order(tables, int(position), steps) for position in positions]
+    first = orders[0]
+    if first is None or any(other is None or other.shape != first.shape for other in orders):
+        return None
+    shape = (len(positions), len(steps), len(first.order))
+    arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
+    for row, item in enumerate(orders):
+        assert item is not None
+        for place, (number, member, column) in enumerate(item.order):
+            table = tables[number]
+            at = np.searchsorted(table.steps, steps)
+            arrival_ns[row, :, place] = table.arrival_ns[member, at, column]
+            end_ns[row, :, place] = table.end_ns[member, at, column]
+            exposed_ns[row, :, place] = table.exposed_ns[member, at, column]
+    blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
+    if not blocking.any():
+        return None
+    count = int(np.flatnonzero(blocking)[-1]) + 1
+    parties = tuple(_find_parties(tables, orders, place) for place in range(count))
+    return Lined(
+        positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
+        blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
+        exposed_ns=exposed_ns[:, :, :count],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """One rank's collectives in the order it issues them."""
+
+    shape: tuple[tuple[str, Phase], ...]
+    """Kind and phase of each."""
+    order: tuple[tuple[int, int, int], ...]
+    """Where each stands: number of the table, member's row, column."""
+
+
+def choose_tables(basis: Basis) -> list[Collectives]:
+    """Of every group the table that most counted steps follow; groups without such steps are left out."""
+    best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
+    for table in basis.run.collectives:
+        key = (table.group, tuple(table.ranks.tolist()))
+        used = int(basis.counted[table.steps].sum())
+        if used > best.get(key, (0, None))[0]:
+            best[key] = (used, table)
+    return [table for _, table in best.values()]
+
+
+def _find_steps(basis: Basis, tables: list[Collectives], num_ranks: int) -> IntArray:
+    steps = np.flatnonzero(basis.counted)
+    for table in tables:
+        steps = np.intersect1d(steps, table.steps, assume_unique=True)
+    widths = np.zeros(len(basis.present), dtype=np.int64)
+    for table in tables:
+        widths[table.ranks] += len(table.kinds)
+    every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)
+    return steps[:: max(every, 1)]
+
+
+def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
+    places = []
+    for number, table in enumerate(tables):
+        for member in np.flatnonzero(table.ranks == position).tolist():
+            at = np.searchsorted(table.steps, steps)
+            begin_ns = table.arrival_ns[member, at].min(axis=1)
+            places += [
+                (table.arrival_ns[member, at, column], begin_ns, (number, member, column))
+                for column in range(len(table.kinds))
+            ]
+    if not places:
+        return None
+    earliest_ns = np.min([begin_ns for _, begin_ns, _ in places], axis=0)
+    places.sort(key=lambda place: float((place[0] - earliest_ns).mean()))
+    order = tuple(where for _, _, where in places)
+    return _Order(
+        shape=tuple((tables[number].kinds[column].value, tables[number].phases[column]) for number, _, column in order),
+        order=order,
+    )
+
+
+def _find_parties(
+    tables: list[Collectives], orders: list[_Order | None], place: int
+) -> tuple[tuple[str, IntArray], ...]:
+    members: dict[int, list[int]] = {}
+    for row, item in enumerate(orders):
+        assert item is not None
+        members.setdefault(item.order[place][0], []).append(row)
+    return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())

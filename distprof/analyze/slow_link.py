@@ -1,0 +1,70 @@
+"""Is the network between two hosts what the steps wait for?
+
+Data that move no faster than the link can carry them hold everybody up alike, however punctual the ranks are: that is
+a link's doing and nobody's lateness. It takes two measurements to say so: what a probe got through the link, and how
+long the collectives took after their last rank had arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.measured_steps import Basis
+from distprof.analyze.replay import measure_saved
+from distprof.analyze.sync_cycles import Cycles
+from distprof.facts.run import CollectiveKind, FloatArray
+
+MIN_SHARE = 0.2
+"""Of the step: what moving data must cost."""
+SATURATED_RATIO = 0.5
+"""Of the time that moving data costs: what the probed link alone would need for as many bytes."""
+UNEQUAL_RATIO = 0.5
+"""A link below this share of the others' median is named by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowLink:
+    """A link that the steps wait for."""
+
+    hosts: tuple[str, ...]
+    """Its ends; with one of several links slower than the rest, the host behind it alone."""
+    lost_ns: FloatArray
+    """By how much each cycle would be shorter if moving data took no time, ``[num_cycles]``."""
+    reason: str
+
+
+def find_slow_link(basis: Basis, cycles: Cycles | None) -> SlowLink | None:
+    """The link that limits the job; None: none was probed, or the steps do not wait for one.
+
+    The probe goes the way of gloo. Another backend may use another network, about which it says nothing.
+    """
+    readings = basis.run.meta.link_readings
+    if cycles is None or not readings or basis.run.meta.backend != "gloo":
+        return None
+    slowest = min(readings, key=lambda reading: reading.bytes_per_s)
+    lost_ns = measure_saved(cycles, transfer_ns=np.zeros_like(cycles.transfer_ns))
+    cost_ns = float(np.median(lost_ns))
+    needed_ns = count_link_bytes(basis) / slowest.bytes_per_s * 1e9
+    if cost_ns < MIN_SHARE * float(np.median(cycles.cycle_ns)) or needed_ns < SATURATED_RATIO * cost_ns:
+        return None
+    hosts = {info.rank: info.host for info in basis.run.ranks}
+    far = hosts.get(slowest.rank, f"the host of rank {slowest.rank}")
+    others = [reading.bytes_per_s for reading in readings if reading is not slowest]
+    alone = bool(others) and slowest.bytes_per_s < UNEQUAL_RATIO * float(np.median(others))
+    ends = (far,) if alone else (hosts.get(0, "the host of rank 0"), far)
+    reason = f"ranks arrive together, and the data of a step need {needed_ns / 1e6:.0f} ms at the link's probed speed"
+    return SlowLink(hosts=ends, lost_ns=lost_ns, reason=reason)
+
+
+def count_link_bytes(basis: Basis) -> float:
+    """Bytes of one step through one rank's end of a ring: twice the share of the others of what is reduced, once of
+    what is gathered or scattered. Source: Patarasuk and Yuan (2009), the bandwidth-optimal ring."""
+    world = basis.run.meta.world_size
+    ring = (world - 1) / world
+    passes = {
+        CollectiveKind.ALL_REDUCE: 2 * ring, CollectiveKind.ALL_GATHER: ring, CollectiveKind.REDUCE_SCATTER: ring,
+    }  # fmt: skip
+    sizes = {kind: float(np.nan_to_num(basis.mean(f"{kind}_bytes")[basis.present]).max()) for kind in passes}
+    return sum(share * sizes[kind] for kind, share in passes.items())

@@ -1,0 +1,219 @@
+"""The steps as ranks live through them: from the end of one step's last wait to the end of the next one's.
+
+Between two waits a rank is on its own, so that own time is a difference of two stamps of one clock and needs no other.
+What a rank does after a step's last wait (the optimizer, say) makes it late into the next step's first: a cycle counts
+it there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.clocks import map_clocks
+from distprof.analyze.collective_order import Lined, line_up
+from distprof.analyze.measured_steps import Basis, BoolArray, Timing
+from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
+
+MIN_CYCLES = 8
+"""Fewer say nothing about a rank."""
+_OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
+_WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycles:
+    """Own time, waits and transfers of the ranks that count, collective by collective, in order of issue."""
+
+    source: str
+    """"collectives": every collective is known. "rows": one wait per step stands for all of them."""
+    clock: Clock
+    positions: IntArray
+    """Positions in ``Run.ranks``, ``[num_ranks]``."""
+    steps: IntArray
+    """Positions on axis 1 of ``Run.rows``, ``[num_cycles]``."""
+    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
+    """For each collective the groups that run it: name, and places on axis 0 below."""
+    blocking: BoolArray
+    """Whether the ranks wait for it where they issue it, ``[num_collectives]``; the last one's always."""
+    gap_ns: FloatArray
+    """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``; so are the next two."""
+    exposed_ns: FloatArray
+    """Waited for it; 0 where not blocking."""
+    transfer_ns: FloatArray
+    """From when the last member was there and the one before it was through, until the rank can go on."""
+    start_ns: FloatArray
+    """When each rank came out of the wait before, against the middle rank, ``[num_ranks, num_cycles]``; 0: unknown."""
+    phase_ns: FloatArray
+    """Own phases less the waits inside them, ``[num_ranks, num_cycles, len(OWN_PHASES)]``; NaN: not measured."""
+
+    @property
+    def cycle_ns(self) -> FloatArray:
+        """How long each cycle took, ``[num_cycles]``."""
+        return self.find_length(self.start_ns + self.gap_ns.sum(axis=2) + self.exposed_ns.sum(axis=2))
+
+    def find_length(self, through_ns: FloatArray) -> FloatArray:
+        """How long cycles take whose ranks come out of the last wait then, ``[num_cycles]``.
+
+        Ranks leave a wait together, save for one that is held up just then. The median of two ranks would count half of
+        that in this cycle and half in the next; it is lateness for the next one's first wait and belongs there whole.
+        So the middle rank counts, and of an even number the earlier one of two, where it is known when each began.
+
+        Args:
+            through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
+        """
+        return _find_middle(through_ns) if self.start_ns.any() else np.median(through_ns, axis=0)
+
+
+def _find_middle(times_ns: FloatArray) -> FloatArray:
+    middle: FloatArray = np.quantile(times_ns, 0.5, axis=0, method="lower")
+    return middle
+
+
+def find_cycles(basis: Basis, timing: Timing | None) -> Cycles | None:
+    """The cycles of a run: from its collectives where the ranks recorded them, else from its rows.
+
+    Args:
+        basis: The ranks and steps that count.
+        timing: The headline clock, whose rows are used.
+
+    Returns:
+        None with fewer than two ranks, or where no wait was measured.
+    """
+    if timing is None or basis.present.sum() < 2 or not bool(timing.measured[basis.present].all()):
+        return None
+    lined = line_up(basis) if timing.clock is Clock.HOST else None
+    cycles = _from_rows(basis, timing) if lined is None else _from_collectives(basis, lined)
+    return None if cycles is None else _drop_beginnings(basis, cycles)
+
+
+def _drop_beginnings(basis: Basis, cycles: Cycles) -> Cycles:
+    """Without the cycles before which no step is recorded, if enough are left: how late their ranks came is unknown."""
+    follows = _find_predecessors(basis, cycles.steps) >= 0
+    if follows.all() or follows.sum() < MIN_CYCLES:
+        return cycles
+    return dataclasses.replace(
+        cycles, steps=cycles.steps[follows], gap_ns=cycles.gap_ns[:, follows], exposed_ns=cycles.exposed_ns[:, follows],
+        transfer_ns=cycles.transfer_ns[:, follows], start_ns=cycles.start_ns[:, follows],
+        phase_ns=cycles.phase_ns[:, follows],
+    )  # fmt: skip
+
+
+def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
+    arrival_ns = lined.arrival_ns
+    exposed_ns = np.where(lined.blocking, np.nan_to_num(lined.exposed_ns), 0.0)
+    resume_ns = arrival_ns + exposed_ns
+    gap_ns = np.empty_like(arrival_ns)
+    gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
+    begin_ns = basis.run.column("begin_host_ns")[lined.positions]
+    over_ns = begin_ns + basis.run.column("step_host_ns")[lined.positions]
+    tail_ns = over_ns[:, lined.steps] - resume_ns[:, :, -1]
+    before = _find_predecessors(basis, lined.steps)
+    at = np.searchsorted(lined.steps, np.maximum(before, 0))
+    known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
+    usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # its own is what makes it late into the next cycle
+    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], usual_ns)
+    idle_ns = _find_idle(basis, lined.positions, lined.steps, before)
+    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + idle_ns
+    last = lined.phases[-1]
+    there, over = _align(basis, lined, resume_ns)
+    gap_ns = np.maximum(gap_ns, 0)
+    start_ns = there[:, :, 0] - gap_ns[:, :, 0]
+    start_ns -= _find_middle(start_ns)
+    return Cycles(
+        source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
+        blocking=lined.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
+        transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
+        phase_ns=_take_phases(basis, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
+    )  # fmt: skip
+
+
+def _align(basis: Basis, lined: Lined, resume_ns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clocks that nobody compared, ends not seen."""
+    clocks = map_clocks(basis.run)
+    left_ns = np.where(lined.blocking, resume_ns, lined.end_ns)
+    there, over = np.empty_like(left_ns), np.empty_like(left_ns)
+    for row, position in enumerate(lined.positions.tolist()):
+        there[row] = clocks.to_reference(position, lined.arrival_ns[row])
+        over[row] = clocks.to_reference(position, left_ns[row])
+    return there, over
+
+
+def _find_transfers(lined: Lined, there: FloatArray, over: FloatArray, exposed_ns: FloatArray) -> FloatArray:
+    """Where clocks can be compared: own end less whichever is later, the last arrival or the own end before. Else the
+    shortest wait of a member, which had nobody to wait for; and nothing for what nobody waits for."""
+    transfer_ns = np.zeros_like(exposed_ns)
+    free: dict[str, FloatArray] = {}
+    for index, parties in enumerate(lined.parties):
+        for group, members in parties:
+            arrived = there[members, :, index].max(axis=0)
+            started = np.maximum(arrived, free.get(group, arrived))
+            ended = over[members, :, index]
+            took, shortest = ended - started, exposed_ns[members, :, index].min(axis=0)
+            transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
+            free[group] = np.where(np.isfinite(took), ended, started)
+    return transfer_ns
+
+
+def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
+    positions = np.flatnonzero(basis.present)
+    steps = np.flatnonzero(timing.used)
+    before = _find_predecessors(basis, steps)
+    waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
+    exposed_ns = basis.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
+    on_host = timing.clock is Clock.HOST  # what lies between two steps is known on the host clock only
+    idle_ns = _find_idle(basis, positions, steps, before) if on_host else np.zeros(1)
+    phase_ns = _take_phases(basis, timing.clock, positions, steps, before, Phase.BACKWARD, idle_ns)
+    own_ns = phase_ns.sum(axis=2)
+    whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
+    if not whole.any() or not exposed_ns[:, whole].any():
+        return None
+    own_ns, exposed_ns = own_ns[:, whole], exposed_ns[:, whole]
+    transfer_ns = np.maximum(exposed_ns - (own_ns.max(axis=0) - own_ns), 0)
+    return Cycles(
+        source="rows", clock=timing.clock, positions=positions, steps=steps[whole],
+        parties=((("default", np.arange(len(positions))),),), blocking=np.array([True]),
+        start_ns=np.zeros_like(own_ns), gap_ns=own_ns[:, :, None], exposed_ns=exposed_ns[:, :, None],
+        transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns[:, whole],
+    )  # fmt: skip
+
+
+def _find_predecessors(basis: Basis, steps: IntArray) -> IntArray:
+    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one, or it
+    ran under a kernel window, after which every rank writes its trace."""
+    numbers = np.nanmax(basis.run.column("step")[basis.present], axis=0, initial=-1)
+    whole = basis.recorded[basis.present].all(axis=0) & (basis.run.column("failed")[basis.present] == 0).all(axis=0)
+    whole &= ~(basis.run.column("window")[basis.present] == 1).any(axis=0)
+    previous = steps - 1
+    follows = (previous >= 0) & whole[previous] & (numbers[previous] == numbers[steps] - 1)
+    return np.where(follows, previous, -1)
+
+
+def _find_idle(basis: Basis, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
+    """From the end of the step before to the begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
+    begin_ns = basis.run.column("begin_host_ns")[positions]
+    over_ns = begin_ns + basis.run.column("step_host_ns")[positions]
+    idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
+    idle: FloatArray = np.maximum(np.nan_to_num(idle_ns), 0)
+    return idle
+
+
+def _take_phases(
+    basis: Basis, clock: Clock, positions: IntArray, steps: IntArray, before: IntArray, last: Phase, idle_ns: FloatArray
+) -> FloatArray:
+    """Own phases by cycle: those that follow the last wait are taken from the step before; unknown there, as usual."""
+    after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
+    earlier = np.where(before >= 0, before, steps)
+    taken = np.empty((len(positions), len(steps), len(OWN_PHASES)))
+    for code, phase in enumerate(OWN_PHASES):
+        waits_ns = np.nan_to_num(basis.run.wait_ns(clock)[:, :, code])
+        own_ns = np.maximum(basis.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns, 0)
+        taken[:, :, code] = own_ns[np.ix_(positions, steps)]
+        if phase in after:
+            there = own_ns[np.ix_(positions, earlier)]
+            known = np.isfinite(there) & (before >= 0)
+            taken[:, :, code] = np.where(known, there, np.median(taken[:, :, code], axis=1, keepdims=True))
+    taken[:, :, OWN_PHASES.index(Phase.OTHER)] += idle_ns
+    return taken

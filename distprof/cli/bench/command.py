@@ -1,0 +1,188 @@
+"""The verb ``bench``: its options, and what it shows."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import platform
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fuzz.command import add_fuzz, run_fuzz
+from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
+from benchmarks.traces import add_traces, run_traces
+from distprof import __version__
+from distprof.cli.bench.comparison import Comparison
+from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
+from distprof.cli.bench.figures import require_folder, write_figures
+from distprof.cli.bench.overhead import measure_workload
+from distprof.cli.bench.simulated_jobs import add_made_up, run_report, run_verdicts
+from distprof.config.redact import redact, secret_values
+from distprof.errors import EXIT_OK, UsageError
+from distprof.render.units import NOT_MEASURED, format_ratio, format_time
+
+if TYPE_CHECKING:
+    from distprof.cli.bench.phase_cost import PhaseCost
+
+TINY_STEPS, STEPS = 60, 5
+DESCRIPTION = """\
+What recording costs on this machine: the same training without instruments (bare), with distprof's phases, and under
+other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, every second
+round backwards; and bare runs twice in each round (A/A), which shows how far apart two measurements of the same thing
+lie here. A cost inside the A/A row's interval cannot be told from nothing: add --repeats, then --steps.
+"""
+EPILOG = f"""\
+examples:
+  distprof bench overhead                                    gpt2_tiny on two ranks, about two minutes
+  distprof bench overhead --train gpt2_small --ranks 1 --steps 5 --repeats 2
+  distprof bench overhead --repeats 10 --json overhead.json train.seq_len=128
+Other profilers are compared where they are installed: {", ".join(RIVALS)} (pip install 'distprof[bench]').
+Exit codes: 0 measured, 1 a run failed, 2 usage.
+"""
+
+
+def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Adds the verb ``bench`` to the command line."""
+    bench = verbs.add_parser("bench", help="measure distprof itself: what it costs, and how often it is right")
+    subjects = bench.add_subparsers(dest="subject", required=True)
+    overhead = subjects.add_parser(
+        "overhead", help="step times with and without recording", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    overhead.add_argument(
+        "--train", default="gpt2_tiny", help="models, comma-separated: files of conf/train (gpt2_tiny)"
+    )
+    overhead.add_argument("--ranks", type=int, default=2, help="processes on this machine (2)")
+    overhead.add_argument(
+        "--steps",
+        type=int,
+        help=f"measured steps of every run, after the warm-up ({TINY_STEPS} of gpt2_tiny, else {STEPS})",
+    )
+    overhead.add_argument("--repeats", type=int, default=3, help="rounds; in each, every condition runs once (3)")
+    overhead.add_argument("--strategy", help="a file of conf/strategy (ddp; single with one rank)")
+    overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="more of the training's configuration")
+    add_made_up(subjects)
+    add_traces(subjects)
+    add_nsys_tables(subjects)
+    add_fuzz(subjects)
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
+    benches = {
+        "overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report, "traces": run_traces,
+        "tables": run_nsys_tables, "fuzz": run_fuzz,
+    }  # fmt: skip
+    return benches[options.subject](options)
+
+
+def _compare_profilers(options: argparse.Namespace) -> int:
+    """Measures, showing each run as it ends, and prints one table per model.
+
+    Raises:
+        DistprofError: A run failed.
+        UsageError: An option cannot work.
+    """
+    workloads = _read_workloads(options)
+    console, conditions = Console(), list_conditions()
+    from distprof.cli.bench.phase_cost import measure_phase_cost
+
+    cost = measure_phase_cost()
+    console.print(f"host cost of a phase: {_describe_cost(cost)}", highlight=False)
+    results: dict[str, list[Comparison]] = {}
+    for workload in workloads:
+        progress = _Progress(console, workload, len(conditions) * options.repeats)
+        results[workload.train] = measure_workload(
+            workload, conditions, repeats=options.repeats, progress=progress.show
+        )  # fmt: skip
+        console.print(_tabulate(workload, options.repeats, results[workload.train]))
+    if options.json is not None:
+        _write(options.json, options, results, cost)
+    return EXIT_OK
+
+
+def _read_workloads(options: argparse.Namespace) -> list[Workload]:
+    for name in ("ranks", "steps", "repeats"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value}: must be 1 or more")
+    require_folder(options.json)
+    if slips := [text for text in options.overrides if "=" not in text]:
+        raise UsageError(f"{slips[0]}: expected KEY=VALUE, as for a training job")
+    strategy = options.strategy or ("single" if options.ranks == 1 else "ddp")
+    trains = [train.strip() for train in options.train.split(",")]
+    from distprof.config.compose import find_conf  # loads Hydra and torch
+
+    for group, name in (("strategy", strategy), *(("train", train) for train in trains)):
+        known = sorted(path.stem for path in (find_conf() / group).glob("*.yaml") if path.stem != "base")
+        if name not in known:
+            raise UsageError(f"--{group} {name}: no such choice; there are {', '.join(known)}")
+    return [
+        Workload(
+            train=train, ranks=options.ranks, strategy=strategy, overrides=tuple(options.overrides),
+            steps=options.steps or (TINY_STEPS if train.endswith("tiny") else STEPS),
+        )
+        for train in trains
+    ]  # fmt: skip
+
+
+class _Progress:
+    """A line after every run, with how long the rest will take."""
+
+    def __init__(self, console: Console, workload: Workload, total: int) -> None:
+        self._console, self._train, self._total = console, workload.train, total
+        self._done, self._begin_s = 0, time.monotonic()
+        ranks = f"{workload.ranks} rank" + ("s" if workload.ranks > 1 else "")
+        text = f"{workload.train}, {workload.strategy}, {ranks}: {total} runs of {workload.steps} steps"
+        console.print(text, highlight=False)
+
+    def show(self, condition: str, step_ns: float) -> None:
+        self._done += 1
+        passed_s = time.monotonic() - self._begin_s
+        left_s = passed_s / self._done * (self._total - self._done)
+        text = f"  run {self._done}/{self._total}  {condition}: {format_time(step_ns)} per step"
+        self._console.print(f"{text}  (about {left_s:.0f} s left)", highlight=False, style="dim")
+
+
+def _tabulate(workload: Workload, repeats: int, found: list[Comparison]) -> Table:
+    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank, host clock"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.HORIZONTALS, header_style="dim")
+    table.add_column("condition")
+    for head in ("median step", "against bare", "95 % interval"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for item in found:
+        ratio = interval = ""
+        if item.condition != BARE.name:
+            ratio, interval = format_ratio(item.ratio), _describe_interval(item)
+        table.add_row(item.condition, format_time(item.median_step_ns), ratio, interval)
+    return table
+
+
+def _describe_interval(item: Comparison) -> str:
+    if item.low_ratio is None or item.high_ratio is None:
+        return f"{NOT_MEASURED} (one round)"
+    return f"{format_ratio(item.low_ratio)} to {format_ratio(item.high_ratio)}"
+
+
+def _describe_cost(cost: PhaseCost) -> str:
+    phase, step = (f"{fastest:,.0f} ns (median {median:,.0f})" for fastest, median in (
+        (cost.phase_ns, cost.phase_median_ns), (cost.step_ns, cost.step_median_ns),
+    ))  # fmt: skip
+    return f"{phase}; of a step without phases: {step}"
+
+
+def _write(path: Path, options: argparse.Namespace, results: dict[str, list[Comparison]], cost: PhaseCost) -> None:
+    document = {
+        "distprof_version": __version__, "python": platform.python_version(), "machine": platform.machine(),
+        "ranks": options.ranks, "steps": options.steps, "repeats": options.repeats,
+        "overrides": redact(options.overrides, secret_values(options.overrides)),
+        "phase_cost": dataclasses.asdict(cost),
+        "overhead": {train: [dataclasses.asdict(item) for item in found] for train, found in results.items()},
+    }  # fmt: skip
+    write_figures(path, document)

@@ -1,0 +1,63 @@
+"""Step times of several runs under several conditions, and what they say of the cost of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.facts.run import Clock, FloatArray, Run
+
+_T_95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Student's t, two-sided 95 %, by degrees of freedom from 1; past the table its last value, which is a little wide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One condition against bare."""
+
+    condition: str
+    median_step_ns: float
+    """Median over runs of each run's median step, host clock, slowest rank."""
+    ratio: float
+    """Step time over bare's, less 1; the mean over rounds, on the logarithm."""
+    low_ratio: float | None
+    """Lower end of the 95 % interval over rounds (Student's t). None: one round."""
+    high_ratio: float | None
+    runs: int
+
+
+def read_step_ns(run: Run) -> float:
+    """Median over measured steps of the slowest rank's step time, host clock, ns; NaN: there is none."""
+    counted = run.measured().all(axis=0)
+    job_ns: FloatArray = run.step_ns(Clock.HOST)[:, counted].max(axis=0)
+    return float(np.median(job_ns)) if job_ns.size else math.nan
+
+
+def compare_runs(step_ns: Mapping[str, Sequence[float]], *, bare: str) -> list[Comparison]:
+    """Every condition against bare, round by round, so that what slows a whole round down cancels.
+
+    Args:
+        step_ns: Median step of each round by condition, ns, in the order to show.
+        bare: The condition that the others are compared with.
+    """
+    return [_compare(name, times, step_ns[bare]) for name, times in step_ns.items()]
+
+
+def _compare(name: str, times: Sequence[float], bare: Sequence[float]) -> Comparison:
+    logs = np.log(np.asarray(times) / np.asarray(bare))
+    middle, number = float(np.mean(logs)), len(logs)
+    half = None
+    if number > 1:
+        freedom = min(number - 1, len(_T_95))
+        half = _T_95[freedom - 1] * float(np.std(logs, ddof=1)) / math.sqrt(number)
+    return Comparison(
+        condition=name, median_step_ns=float(np.median(times)), ratio=math.expm1(middle), runs=number,
+        low_ratio=None if half is None else math.expm1(middle - half),
+        high_ratio=None if half is None else math.expm1(middle + half),
+    )  # fmt: skip

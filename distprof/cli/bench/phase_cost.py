@@ -1,0 +1,80 @@
+"""The host's cost of a phase and of a step: the public profiler in a loop that does nothing else."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distprof.config.schema import HardwareConfig, ProfileConfig
+
+if TYPE_CHECKING:
+    from distprof.profiler.profiler import Profiler
+
+PHASES_PER_STEP = 200
+ROUNDS = 300
+QUIET = ProfileConfig(
+    level="phases", nvtx=False, nvtx_module_depth=0, window_s=3600.0, shadow_every=0, max_overhead_ratio=None
+)
+"""As a job records, with the background thread asleep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCost:
+    """Host time, ns. The fastest round is what the code costs; the median has what the machine did besides."""
+
+    phase_ns: float
+    """Entering and leaving one phase, fastest round."""
+    phase_median_ns: float
+    step_ns: float
+    """Entering and leaving a step without phases, fastest round."""
+    step_median_ns: float
+
+
+def measure_phase_cost() -> PhaseCost:
+    """Times the profiler on this machine's host, without NVTX and without a device's events."""
+    from distprof.profiler.start import start_profiler  # torch: only for those who measure
+    from distprof.world import join, leave, read_identity
+
+    world = join(read_identity(), device="cpu", backend="gloo", timeout_s=60.0)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            job = start_profiler(
+                world, name="phase_cost", strategy="none", precision="fp32", config={}, profile=QUIET,
+                hardware=HardwareConfig(peak="none"), runs_dir=folder, say=lambda text: None,
+            )  # fmt: skip
+            phases, steps = list(_time_phases(job.profiler)), list(_time_steps(job.profiler))
+            job.profiler.close()
+    finally:
+        leave()
+    return PhaseCost(
+        phase_ns=min(phases), phase_median_ns=statistics.median(phases),
+        step_ns=min(steps), step_median_ns=statistics.median(steps),
+    )  # fmt: skip
+
+
+def _time_phases(profiler: Profiler) -> Iterator[float]:
+    """Each round in ns per phase, what the loop itself takes left out."""
+    for _ in range(ROUNDS):
+        with profiler.step():
+            begin = time.perf_counter_ns()
+            for _ in range(PHASES_PER_STEP):
+                with profiler.phase("forward"):
+                    pass
+            middle = time.perf_counter_ns()
+            for _ in range(PHASES_PER_STEP):
+                pass
+            end = time.perf_counter_ns()
+        yield ((middle - begin) - (end - middle)) / PHASES_PER_STEP
+
+
+def _time_steps(profiler: Profiler) -> Iterator[float]:
+    for _ in range(ROUNDS):
+        begin = time.perf_counter_ns()
+        for _ in range(10):
+            with profiler.step():
+                pass
+        yield (time.perf_counter_ns() - begin) / 10

@@ -1,0 +1,164 @@
+"""The command lines of a capture: whose options stand where."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.errors import UsageError
+from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
+
+USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [nsys options] -- [KEY=VALUE ...]"
+DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--trace", "-t"), "cuda,nvtx"),
+    (("--sample", "-s"), "none"),
+    (("--cpuctxsw",), "none"),
+    (("--capture-range", "-c"), "nvtx"),
+    (("--nvtx-capture", "-p"), f"{OWN_MEASURED}@{OWN_DOMAIN}"),
+    (("--capture-range-end",), "stop"),  # nsys's own default ends the job with the capture
+    (("--wait", "-w"), "primary"),
+)
+"""nsys options by their spellings, and what they are unless given: nsys refuses to be told twice."""
+OURS = ("--output", "-o", "--force-overwrite", "-f", "--session-new")
+"""nsys names a session by its process id unless told: in a process namespace that is always the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asks for."""
+
+    per_rank: bool
+    """One nsys around each rank, instead of one per node around torchrun."""
+    keep_secrets: bool
+    """Capture even though nsys will write secrets of other processes into its report."""
+    options: tuple[str, ...]
+    """For nsys."""
+    overrides: tuple[str, ...]
+    """For distprof."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """How torchrun starts this node's ranks."""
+
+    per_node: int
+    nodes: int = 1
+    node: int = 0
+    rendezvous: tuple[str, ...] = ("--standalone",)
+
+
+def read_request(arguments: Sequence[str]) -> Request:
+    """Takes the command line apart.
+
+    Raises:
+        UsageError: It cannot work.
+    """
+    split = list(arguments).index("--") if "--" in arguments else 0
+    options, overrides = list(arguments[:split]), list(arguments[split + ("--" in arguments) :])
+    if "--" not in arguments and any(text.startswith("-") for text in overrides):
+        raise UsageError(f"nsys options and overrides are told apart by a --: {USAGE}")
+    own = {"--per-rank", "--keep-secrets"} & set(options)
+    options = [text for text in options if text not in own]
+    if given := [text for text in options if _is_one_of(text, OURS)]:
+        raise UsageError(f"{given[0]}: is given by distprof, for a folder of its own: set runs_dir=... after the --")
+    if "profile=kernels" in overrides:
+        raise UsageError("profile=kernels: torch.profiler and nsys cannot both trace CUDA: leave one of them out")
+    off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
+    if off and not any(_is_one_of(text, ("--capture-range", "-c")) for text in options):
+        raise UsageError(f"{off[0]}: without NVTX ranges nothing would start the capture: leave it out")
+    return Request(
+        per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own, options=tuple(options),
+        overrides=tuple(overrides),
+    )  # fmt: skip
+
+
+def read_ranks(environment: Mapping[str, str], *, num_gpus: int) -> Ranks:
+    """How many ranks, and how they find each other, from NPROC, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        UsageError: A variable is no number, or several nodes have no address to meet at.
+    """
+    per_node = _read_number(environment, "NPROC", num_gpus or 2, least=1)
+    nodes = _read_number(environment, "NNODES", 1, least=1)
+    if nodes == 1:
+        return Ranks(per_node=per_node)
+    node = _read_number(environment, "NODE_RANK", -1, least=0)
+    if not environment.get("MASTER_ADDR") or not 0 <= node < nodes:
+        raise UsageError(f"NNODES={nodes}: set MASTER_ADDR to node 0's address, and NODE_RANK to 0..{nodes - 1}")
+    port = _read_number(environment, "MASTER_PORT", 29500, least=1)
+    address = environment["MASTER_ADDR"]
+    rendezvous = (
+        "--nnodes", str(nodes), "--node-rank", str(node), "--master-addr", address, "--master-port", str(port),
+    )  # fmt: skip
+    return Ranks(per_node=per_node, nodes=nodes, node=node, rendezvous=rendezvous)
+
+
+def make_command(request: Request, ranks: Ranks, *, nsys: str, folder: Path) -> list[str]:
+    """The whole command line of the job.
+
+    Args:
+        request: What was asked for.
+        ranks: How they are started.
+        nsys: The nsys command.
+        folder: Where the report goes; exists.
+    """
+    name = "capture-rank%q{RANK}" if request.per_rank else "capture"
+    output = str(folder.absolute()).replace("%", "%%") + f"/{name}"
+    defaults = [
+        f"{spellings[0]}={value}"
+        for spellings, value in DEFAULTS
+        if not any(_is_one_of(text, spellings) for text in request.options)
+    ]
+    session = f"--session-new=distprof-{os.getpid()}" + ("-%q{RANK}" if request.per_rank else "")
+    profile = [nsys, "profile", *_drop_orphan(defaults, request), *request.options, session, f"--output={output}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *ranks.rendezvous, f"--nproc-per-node={ranks.per_node}"]
+    job = ["-m", "distprof", *_place_run(request.overrides, folder)]
+    if request.per_rank:
+        return [*torchrun, "--no-python", *profile, *_keep_umask(), sys.executable, *job]
+    return [*profile, *_keep_umask(), *torchrun, *job]
+
+
+def find_runs_dir(overrides: Sequence[str]) -> str:
+    """Where run folders are made."""
+    found = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith("runs_dir=")]
+    return found[-1] if found and found[-1] else "runs"
+
+
+def _keep_umask() -> list[str]:
+    """nsys starts its program with umask 0, which would let everyone write into the run folder."""
+    os.umask(own := os.umask(0o077))
+    return ["/bin/sh", "-c", f'umask {own:04o}; exec "$@"', "sh"]
+
+
+def _place_run(overrides: Sequence[str], folder: Path) -> list[str]:
+    """The job's own run folder lies beside its capture, unless it was told where to be."""
+    if any(text.startswith(("run_dir=", "hydra.run.dir=")) for text in overrides):
+        return list(overrides)
+    where = str(folder.absolute() / "run").replace("\\", "\\\\").replace("'", "\\'")
+    return [*overrides, f"run_dir='{where}'"]
+
+
+def _drop_orphan(defaults: list[str], request: Request) -> list[str]:
+    """Without our capture range there is no range to name, nor an end of it."""
+    if any(_is_one_of(text, ("--capture-range", "-c")) for text in request.options):
+        return [text for text in defaults if not text.startswith("--nvtx-capture=")]
+    return defaults
+
+
+def _is_one_of(text: str, spellings: Sequence[str]) -> bool:
+    """Whether an argument is one of these options: ``--trace=x``, ``--trace``, ``-t``, ``-tx``."""
+    return any(
+        text == name or text.startswith(f"{name}=") if name.startswith("--") else re.match(rf"{name}(?!-)", text)
+        for name in spellings
+    )
+
+
+def _read_number(environment: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    text = environment.get(name) or str(default)
+    if not re.fullmatch(r"-?\d{1,9}", text) or (int(text) < least and name in environment):
+        raise UsageError(f"{name}={text}: expected a whole number, {least} or more")
+    return int(text)

@@ -1,0 +1,66 @@
+"""What a capture must not hold: nsys writes the environment and the command line of the job into its report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from distprof.config.redact import LOGIN_IN_URL, MIN_SECRET_LENGTH, is_secret_name
+from distprof.errors import UsageError
+
+_SECRET_WORDS = re.compile(
+    r"(^|_)(auth|cookie|cred|creds|credentials?|jwt|keys?|pass|passphrase|passwd|password|pat|secrets?|tokens?)(_|$)",
+    re.I,
+)
+"""Stricter than `is_secret_name`: to leave out a variable too many costs less than to write a key."""
+_NAMED = re.compile(r"([\w./-]*\w)['\"]?\s*(?:=|:(?!//))\s*(?=[^\s,}])")
+"""The names in ``a.b=c``, ``-e A=b,C=d`` and ``{a: b, c: d}`` that have a value."""
+_NEVER_SECRET = frozenset(
+    ("PATH", "HOME", "PWD", "PYTHONPATH", "LD_LIBRARY_PATH", "SHELL", "SSH_AUTH_SOCK", "TMPDIR", "USER")
+)
+
+
+def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment without anything that may be secret, and the names of what was left out.
+
+    A variable is left out for its name, for a login inside a URL, and for holding the value of a secret one.
+    """
+    secrets = _find_values(environment)
+    dropped = tuple(
+        sorted(
+            name
+            for name, value in environment.items()
+            if name not in _NEVER_SECRET
+            and (_may_be_secret(name) or LOGIN_IN_URL.search(value) or any(secret in value for secret in secrets))
+        )
+    )
+    return {name: value for name, value in environment.items() if name not in dropped}, dropped
+
+
+def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
+    """Refuses a command line that would carry a secret into the report.
+
+    Raises:
+        UsageError: An argument names something secret, holds a login in a URL, or the value of a secret variable.
+    """
+    values = _find_values(environment)
+    named_by_value = {value: name for name, value in environment.items() if value in values}
+    remedy = "nsys would write it into its report: leave it out, or let the program read it from a file"
+    for argument in arguments:
+        names = _NAMED.findall(argument)
+        if (secret := next(filter(is_secret_name, names), None)) is not None:
+            raise UsageError(f"{secret}: holds a secret, and {remedy}")
+        if LOGIN_IN_URL.search(argument):
+            raise UsageError(f"{names[0] if names else 'an argument'}: a URL with a login, and {remedy}")
+        if (held := next((name for value, name in named_by_value.items() if value in argument), None)) is not None:
+            raise UsageError(f"an argument holds the value of {held}, and {remedy}")
+
+
+def _find_values(environment: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(
+        value for name, value in environment.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH
+    )
+
+
+def _may_be_secret(name: str) -> bool:
+    return is_secret_name(name) or bool(_SECRET_WORDS.search(name))

@@ -1,0 +1,218 @@
+"""One captured job, from its command line to its report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+
+from distprof.cli.capture.command import Ranks, Request, find_runs_dir, make_command, read_ranks, read_request
+from distprof.cli.capture.neighbours import describe, find_neighbours, find_wall, mask_secrets
+from distprof.errors import DataError, UsageError
+from distprof.traces.nsys.nsys_tool import Nsys, export_sqlite, find_nsys
+
+_COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+
+
+def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """Runs a job under nsys, exports what nsys wrote, and shows the report of it.
+
+    Args:
+        arguments: As `distprof.cli.capture.command.USAGE` says; nothing secret in it.
+        environment: This process's own, without anything secret.
+
+    Returns:
+        The job's exit code if that is not 0, else the exit code of ``distprof report``.
+
+    Raises:
+        UsageError: There is no nsys, or one that would record nothing; the command line cannot work; or secrets of
+            other processes would come into the report.
+        DataError: nsys left no report, or one that cannot be exported.
+    """
+    request = read_request(arguments)
+    nsys = require_nsys(find_nsys(environment), _find_nvtx_version())
+    wall = _keep_neighbours_out(request)
+    ranks = read_ranks(environment, num_gpus=0 if environment.get("NPROC") else _count_gpus())
+    folder = make_folder(find_runs_dir(request.overrides), ranks, now=datetime.now())
+    per = "rank" if request.per_rank else "node"
+    _say(f"{ranks.per_node} ranks, one nsys {nsys.version or '(no version)'} per {per}, into {folder}")
+    ended = _run([*wall, *make_command(request, ranks, nsys=nsys.path, folder=folder)], environment)
+    reports = judge(folder, request, ranks, ended)
+    exported = [_export(nsys, report) for report in reports]
+    _say(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
+    shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], check=False)
+    return ended or shown.returncode
+
+
+def _keep_neighbours_out(request: Request) -> list[str]:
+    """What to put before the command, so that nsys reads no secrets of other processes; empty: nothing.
+
+    Raises:
+        UsageError: It would, and it cannot be helped.
+    """
+    neighbours = find_neighbours()
+    if not neighbours:
+        return []
+    if (wall := find_wall()) is not None:
+        _say(f"in a process namespace of its own, since nsys reads every process: {describe(neighbours)}")
+        return wall
+    if request.keep_secrets:
+        return []
+    raise UsageError(
+        "nsys writes the environment of every process into its report, and some hold secrets "
+        f"({describe(neighbours)}): end or restart them without, or accept it with --keep-secrets before the --"
+    )
+
+
+def require_nsys(nsys: Nsys | None, nvtx_version: str | None) -> Nsys:
+    """An nsys that will record our ranges.
+
+    Raises:
+        UsageError: There is none, or it would record nothing and not say so.
+    """
+    if nsys is None:
+        raise UsageError(
+            "nsys: not found: install Nsight Systems, put nsys on PATH, or name it with NSYS=/path/to/nsys"
+        )
+    if nvtx_version is None:
+        raise UsageError("the nvtx package is not installed, so no range would be recorded: pip install 'nvtx<0.2.12'")
+    if nsys.is_deaf_to(nvtx_version):
+        raise UsageError(
+            f"nsys {nsys.version} records nothing of nvtx {nvtx_version} and does not say so: "
+            "pip install 'nvtx<0.2.12', or use an nsys newer than 2024.2"
+        )
+    return nsys
+
+
+def make_folder(runs_dir: str, ranks: Ranks, *, now: datetime) -> Path:
+    """Makes the folder of a capture, never an old one's.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    name = f"{now:%Y-%m-%d_%H-%M-%S}_nsys" + (f"-node{ranks.node}" if ranks.nodes > 1 else "")
+    try:
+        Path(runs_dir).mkdir(parents=True, exist_ok=True)
+        for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+            with contextlib.suppress(FileExistsError):
+                (folder := Path(runs_dir) / f"{name}{suffix}").mkdir()
+                return folder
+    except OSError as error:
+        raise UsageError(f"{runs_dir}: cannot make a folder there ({error.strerror}): set runs_dir=...") from None
+    raise UsageError(f"{runs_dir}: a thousand captures in one second: set runs_dir=...")
+
+
+def judge(folder: Path, request: Request, ranks: Ranks, ended: int) -> list[Path]:
+    """The reports that nsys wrote. Its exit code says nothing about them.
+
+    Raises:
+        DataError: There is none, or a rank's is missing.
+    """
+    reports = sorted(path for path in folder.glob("*.nsys-rep") if path.stat().st_size > 0)
+    wanted = ranks.per_node if request.per_rank else 1
+    if len(reports) >= wanted:
+        return reports
+    found = f"{len(reports)} of {wanted} reports" if reports else "no report"
+    if ended:
+        why = f"the job ended with exit code {ended}, see above"
+    else:
+        why = f"no measured step was reached, or the disk is full ({_describe_free(folder)})"
+    raise DataError(f"{folder}: nsys wrote {found}, whatever its exit code says: {why}")
+
+
+def _describe_free(folder: Path) -> str:
+    places = dict.fromkeys((str(folder), tempfile.gettempdir()))
+    return ", ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free in {place}" for place in places)
+
+
+def _export(nsys: Nsys, report: Path) -> Path:
+    """The SQLite export of a report, beside it, without secrets; says so if nothing of ours is in it."""
+    target = report.with_suffix(".sqlite")
+    export_sqlite(nsys, report, target)
+    try:
+        masked = mask_secrets(target)
+    except sqlite3.Error as error:
+        raise DataError(f"{target}: not the SQLite that nsys writes ({error}): is the disk full?") from None
+    if masked:
+        report.chmod(0o600)
+        _say(f"{report}: holds {', '.join(masked)} of other processes: do not pass it on (the SQLite is clean)")
+    if not _has_ranges(target):
+        _say(f"{target}: holds no NVTX range: was -t nvtx given up? See distprof doctor")
+    return target
+
+
+def _has_ranges(path: Path) -> bool:
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
+            return base.execute("SELECT 1 FROM NVTX_EVENTS LIMIT 1").fetchone() is not None
+    except sqlite3.Error:  # older exports leave empty tables out
+        return False
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs the job; Ctrl-C and SIGTERM are its affair, so that nsys still writes what it has."""
+    try:
+        job = subprocess.Popen(
+            command, env={**environment, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, stdin=subprocess.DEVNULL
+        )  # fmt: skip
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be run ({error.strerror}): name another nsys with NSYS") from None
+    with _handed_on(job):
+        ended = job.wait()
+    return 128 - ended if ended < 0 else ended
+
+
+@contextlib.contextmanager
+def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
+    def hand_on(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(_find_nsys_process(job.pid), number)
+
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),  # the terminal tells the job itself
+        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _find_nsys_process(pid: int) -> int:
+    """Behind the wall it is a grandchild: `unshare` and the shell pass no signal on."""
+    while Path(f"/proc/{pid}/comm").read_text().strip() in ("unshare", "sh"):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if not children:
+            break
+        pid = int(children[0])
+    return pid
+
+
+def _find_nvtx_version() -> str | None:
+    try:
+        return metadata.version("nvtx")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _count_gpus() -> int:
+    done = subprocess.run([sys.executable, "-c", _COUNT_GPUS], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["no message"]
+        raise DataError(f"torch cannot be loaded: {said[-1][:300]}: see distprof doctor")
+    return int(done.stdout.strip() or 0)
+
+
+def _say(text: str) -> None:
+    print(f"distprof: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,58 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from distprof.cli.doctor.facts import Facts
+
+
+class State(enum.StrEnum):
+    """How it stands, the worst last."""
+
+    ABSENT = "not here"
+    """This machine has no such thing, or does not say; nothing to judge."""
+    OK = "ok"
+    WARNING = "warning"
+    """Something costs time, or fails under load."""
+    PROBLEM = "problem"
+    """A job fails, or measures what is not so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's answer."""
+
+    name: str
+    state: State
+    found: str
+    """The fact, in one line."""
+    meaning: str
+    """What it means for a training job, or for measuring one."""
+    fix: str = ""
+    """What to do; empty: nothing."""
+
+
+Check = Callable[[Facts], Finding]
+
+
+def ok(name: str, found: str, meaning: str) -> Finding:
+    """As it should be."""
+    return Finding(name=name, state=State.OK, found=found, meaning=meaning)
+
+
+def absent(name: str, found: str, meaning: str, fix: str = "") -> Finding:
+    """Not here, which may be as it should be."""
+    return Finding(name=name, state=State.ABSENT, found=found, meaning=meaning, fix=fix)
+
+
+def warning(name: str, found: str, meaning: str, fix: str) -> Finding:
+    """Costs something."""
+    return Finding(name=name, state=State.WARNING, found=found, meaning=meaning, fix=fix)
+
+
+def problem(name: str, found: str, meaning: str, fix: str) -> Finding:
+    """Cannot stay so."""
+    return Finding(name=name, state=State.PROBLEM, found=found, meaning=meaning, fix=fix)

@@ -1,0 +1,70 @@
+"""Asks torch about itself, as a program of its own: `python -m distprof.cli.doctor.torch_facts` prints JSON.
+
+In the doctor's own process torch would cost seconds that could pass meanwhile, and one that crashes would take the
+doctor along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+import warnings
+from typing import Any
+
+
+def ask_torch() -> dict[str, Any]:
+    """The fields of `TorchFacts`, as plain values."""
+    begin = time.perf_counter()
+    import torch
+    import torch.distributed as dist
+
+    seconds = time.perf_counter() - begin
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    distributed = dist.is_available()
+    nccl = distributed and dist.is_nccl_available()
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "cuda_available": available,
+        "cuda_problem": str(said[0].message).strip().split("\n")[0][:300] if said and not available else None,
+        "driver_cuda": _read_driver_cuda(torch) if torch.version.cuda else None,
+        "gpus": [_describe(torch, index) for index in range(torch.cuda.device_count())] if available else [],
+        "nccl": _read_nccl(torch) if nccl and torch.version.cuda else None,
+        "distributed": distributed,
+        "gloo": distributed and dist.is_gloo_available(),
+        "seconds_to_import": seconds,
+    }
+
+
+def _describe(torch: Any, index: int) -> dict[str, Any]:
+    card = torch.cuda.get_device_properties(index)
+    return {"name": str(card.name), "memory_bytes": int(card.total_memory)}
+
+
+def _read_nccl(torch: Any) -> str:
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def _read_driver_cuda(torch: Any) -> str | None:
+    """12040 is CUDA 12.4; a private name of torch's, which may be gone."""
+    try:
+        number = int(torch._C._cuda_getDriverVersion())
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+    return f"{number // 1000}.{number % 1000 // 10}" if number > 0 else None
+
+
+def main() -> None:
+    """Prints one line of JSON, whatever torch itself prints."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        facts = ask_torch()
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

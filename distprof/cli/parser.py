@@ -1,0 +1,88 @@
+"""The verbs of `distprof`: what is done with runs that exist. Needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from distprof import __version__
+from distprof.config.redact import mask, secret_values
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.render.units import clean_text
+
+VERBS = ("report", "tables", "doctor", "bench")
+EXIT_INTERRUPTED = 130
+"""What shells say of a command that Ctrl-C ended."""
+LONGEST_MESSAGE = 2000
+"""Letters of an error's one line: the name of a file in it may be anything."""
+
+
+def run_verb(arguments: list[str]) -> int:
+    """Runs one verb and returns the exit code."""
+    asked = [verb for verb in VERBS if arguments[:1] == [verb]]
+    parser, runners = _make_parser(asked or VERBS)
+    options = parser.parse_args(arguments)
+    if options.verb == "version":
+        print(__version__)
+        return EXIT_OK
+    try:
+        return runners[options.verb](options)
+    except DistprofError as error:
+        _say(f"distprof: {error}", arguments)
+        return error.exit_code
+    except OSError as error:
+        _say(f"distprof: {error.filename or options.verb}: {error.strerror or error}", arguments)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _say(text: str, arguments: Sequence[str], *, more: str = "") -> None:
+    print(clean_text(mask(text, secret_values(arguments)), LONGEST_MESSAGE) + more, file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _say(f"{self.prog}: {message}", sys.argv[1:], more=f"; see {self.prog} --help")
+        self.exit(EXIT_USAGE)
+
+
+Runner = Callable[[argparse.Namespace], int]
+
+
+def _make_parser(asked: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Runner]]:
+    """The parser of these verbs, and what runs each."""
+    parser = _Parser(
+        prog="distprof",
+        description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
+        epilog="Anything else is a training job: see distprof --help.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    runners = {verb: _add(verb, verbs) for verb in asked}
+    verbs.add_parser("version", help="print the version")
+    return parser, runners
+
+
+def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
+    """Adds a verb. Its module is imported here and not before: those of all verbs take half a second."""
+    if verb == "report":
+        from distprof.cli.report import add_report, run_report
+
+        add_report(verbs)
+        return run_report
+    if verb == "tables":
+        from distprof.cli.tables import add_tables, run_tables
+
+        add_tables(verbs)
+        return run_tables
+    if verb == "doctor":
+        from distprof.cli.doctor.command import add_doctor, run_doctor
+
+        add_doctor(verbs)
+        return run_doctor
+    from distprof.cli.bench.command import add_bench, run_bench
+
+    add_bench(verbs)
+    return run_bench

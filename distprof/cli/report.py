@@ -1,0 +1,139 @@
+"""The verb ``report``: whatever lies at some paths, as one report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from distprof.analyze import analyze
+from distprof.cli.standard_streams import require_width
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
+from distprof.facts.run import Phase, Run
+from distprof.render.files import write_files
+from distprof.render.terminal import render_terminal
+from distprof.render.units import clean_text
+from distprof.render.unread import list_unread
+from distprof.report.report import Report
+from distprof.traces.read import read_paths
+from distprof.traces.reduce.phase_names import NameMap
+
+DESCRIPTION = """\
+Reports on a run folder (also when ranks are missing or the job died), on traces of PyTorch's profiler (JSON, gzipped or
+not; files or folders of them), on captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), or on any
+mix of them that belongs to one job.
+"""
+EPILOG = """\
+examples:
+  distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp
+  distprof report traces/                                    one trace per rank, all of one job
+  distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
+  distprof report node0.sqlite node1.sqlite --step 'train_batch*'
+
+Steps are distprof's own ranges, or ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
+Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
+names others. Patterns are globs of a range's whole name, and go before the usual names.
+
+The report's files are written into the run folder, or without one into --out.
+
+Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 a rank, a step or a file is missing, or the job
+is still running (the report says which), or a file could not be written.
+"""
+LONGEST_NAME = 1000
+"""Letters of a folder's name in a message."""
+DEFAULT_OUT = Path("distprof-report")
+
+
+def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Adds the verb to the command line."""
+    report = verbs.add_parser(
+        "report", help="report on run folders, PyTorch profiler traces and Nsight Systems captures",
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    report.add_argument(
+        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, or a folder of them"
+    )
+    report.add_argument(
+        "--out", type=Path, metavar="FOLDER",
+        help=f"where report.html, report.json and trace.json.gz go (the run folder, or ./{DEFAULT_OUT})",
+    )  # fmt: skip
+    report.add_argument("--no-write", action="store_true", help="only show it")
+    report.add_argument("--width", type=int, help="columns of the terminal report (default: the terminal's)")
+    add_names(report)
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say what the names in a trace stand for."""
+    parser.add_argument(
+        "--phase", action="append", default=[], metavar="PHASE=PATTERN",
+        help=f"ranges that stand for a phase: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
+    )  # fmt: skip
+    parser.add_argument("--step", metavar="PATTERN", help="ranges that are steps; a name's last number is the step's")
+
+
+def read_names(options: argparse.Namespace) -> NameMap:
+    """What the options say.
+
+    Raises:
+        UsageError: A phase that does not exist, or no pattern.
+    """
+    phases = []
+    for text in options.phase:
+        phase, _, pattern = text.partition("=")
+        if phase not in set(Phase) or not pattern:
+            raise UsageError(f"--phase {text}: expected PHASE=PATTERN with a phase of {', '.join(Phase)}")
+        phases.append((Phase(phase), pattern))
+    return NameMap(phases=tuple(phases), step=options.step)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Reads, analyses, writes and shows.
+
+    Raises:
+        DistprofError: Not readable, not one job, or a slip in the options.
+    """
+    names = read_names(options)
+    require_width(options.width)
+    run = read_shown(options.paths, names)
+    for line in list_unread(run.unread):
+        print(line, file=sys.stderr)
+    report = analyze(run)
+    written = options.no_write or _write(_choose_folder(options), run, report)
+    render_terminal(report, Console(width=options.width))
+    return EXIT_OK if report.coverage.complete and written else EXIT_PARTIAL
+
+
+def read_shown(paths: list[Path], names: NameMap) -> Run:
+    """Reads, with a bar on standard error while there is more than one file. No thread draws it: readers are forked."""
+    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    silent = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=silent) as bar:
+        task = bar.add_task("")
+
+        def tell(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, refresh=True)
+
+        return read_paths(paths, names, tell)
+
+
+def _choose_folder(options: argparse.Namespace) -> Path:
+    if options.out is not None:
+        return Path(options.out)
+    return next((path for path in options.paths if (path / "run.json").exists()), DEFAULT_OUT)
+
+
+def _write(folder: Path, run: Run, report: Report) -> bool:
+    """Writes the files and says what cannot be written; whether everything is."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = write_files(folder, run, report).problem
+    except OSError as error:
+        problem = f"cannot be made ({error.strerror})"
+    if problem is not None:
+        print(f"distprof: {clean_text(folder, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
+    return problem is None

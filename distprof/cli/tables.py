@@ -1,0 +1,264 @@
+"""The verb ``tables``: the tables of `nsys stats`, from captures and traces, by rank or together."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from distprof.cli.standard_streams import require_width
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.trace import IntArray, Trace
+from distprof.render.nsys_tables import render_table, write_csv
+from distprof.render.units import clean_text
+from distprof.render.unread import list_unread
+from distprof.storage.run_folder import write_whole
+from distprof.traces.one_job import require_one_job
+from distprof.traces.read import read_traces
+from distprof.traces.reduce.claims import read_claim
+from distprof.traces.reduce.phase_names import NameMap
+from distprof.traces.reduce.steps import find_steps
+from distprof.traces.sources import Source, find_sources, find_windows, require_some, say_unread
+from distprof.traces.tables.projection import PROJECTIONS, project
+from distprof.traces.tables.six_tables import TABLES, Table, make_table
+
+ROWS = 20
+MAX_NOTES = 10
+TEXT_LIMIT = 300
+DESCRIPTION = """\
+Shows the tables that `nsys stats` makes, with the same numbers, of captures of Nsight Systems (.sqlite, or .nsys-rep
+where nsys is installed) and of traces of PyTorch's profiler; of all ranks together, or rank by rank.
+
+  nvtx_sum               named ranges of the host: how long they were open (not what the GPU took for them)
+  osrt_sum               calls of the operating system's runtime
+  cuda_api_sum           calls of the CUDA API
+  cuda_gpu_kern_sum      kernels
+  cuda_gpu_mem_time_sum  copies and memsets, by time
+  cuda_gpu_mem_size_sum  copies and memsets, by size (MB is 10**6 bytes)
+
+and, where asked for with --table, ranges and the device together:
+
+  nvtx_gpu_proj_sum      how long what a range launched lasted on the GPU, from the first begin to the last end
+  nvtx_kern_sum          kernels by the range that launched them
+  projection             every range with what it launched and what it called (no table of nsys; --exclusive)
+"""
+EPILOG = """\
+examples:
+  distprof tables node0.sqlite                               the six tables, all processes together, as nsys has them
+  distprof tables node0.sqlite node1.sqlite --drop-warmup    what began in a measured step, of all ranks of two nodes
+  distprof tables trace.json.gz --table cuda_gpu_kern_sum --rows 0
+  distprof tables node0.sqlite --per-rank --csv tables/      nvtx_sum_rank-00000.csv and so on
+  distprof tables node0.sqlite --table projection --exclusive
+
+"Together" stands on every single duration: medians and deviations are those of all ranks' rows.
+Times are shown in ns where the terminal is wide enough, else in the unit that suits them. The CSV has nsys's heads and
+digits; a text that a spreadsheet would take for a formula gets a ' in front.
+--drop-warmup keeps what began within a measured step: distprof's own steps know which were warm-up, others' are told by
+a range called warm-up around them; --step says which ranges are steps.
+
+Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown without the files that are not readable.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """The traces that one set of tables is made of."""
+
+    title: str
+    suffix: str
+    """Of the names of the CSV files."""
+    traces: Sequence[Trace]
+    windows: Sequence[IntArray | None] | None
+    exclusive: bool
+    """Of the projection."""
+
+
+def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Adds the verb to the command line."""
+    tables = verbs.add_parser(
+        "tables", help="the tables of nsys stats: ranges, API calls, kernels and copies, by rank or together",
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    tables.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
+    tables.add_argument(
+        "--table", action="append", choices=(*TABLES, *PROJECTIONS), metavar="NAME",
+        help="only this one; may be repeated (the first six)",
+    )  # fmt: skip
+    which = tables.add_mutually_exclusive_group()
+    which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (all together)")
+    which.add_argument("--rank", type=int, metavar="N", help="only this rank")
+    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside the measured steps")
+    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: a glob of the ranges that are steps")
+    tables.add_argument(
+        "--exclusive", action="store_true", help="of the projection: without what ranges nested in a range hold"
+    )
+    tables.add_argument("--csv", type=Path, metavar="FOLDER", help="write NAME.csv there instead of showing them")
+    tables.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"most rows shown, 0 for all ({ROWS})")
+    tables.add_argument("--width", type=int, metavar="W", help="columns to fill (the terminal's)")
+
+
+def run_tables(options: argparse.Namespace) -> int:
+    """Reads, makes the tables, and shows or writes them.
+
+    Raises:
+        DistprofError: Not readable, or a slip in the options.
+    """
+    _check(options)
+    names = options.table or list(TABLES)
+    traces, unread = _read(options.paths, only_times=set(names) <= set(TABLES) and not options.drop_warmup)
+    for line in list_unread(unread):
+        print(line, file=sys.stderr)
+    code = EXIT_PARTIAL if unread else EXIT_OK
+    shares = [_drop_warmup(share, options) for share in _choose(traces, options)]
+    if options.csv is not None:
+        _write(shares, names, options.csv)
+        return code
+    console = Console(width=options.width)
+    for share in shares:
+        for name in names:
+            table = _make(name, share)
+            render_table(table, _describe(table, share), console, max_rows=options.rows or None)
+    for note in _list_notes(traces, names):
+        console.print(Text(clean_text(note, TEXT_LIMIT), style="dim"))
+    return code
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.rows < 0:
+        raise UsageError(f"--rows {options.rows}: must be 0 (all) or more")
+    require_width(options.width)
+    if options.step is not None and not options.drop_warmup:
+        raise UsageError("--step: says what the steps are for --drop-warmup; give both, or neither")
+    if options.exclusive and "projection" not in (options.table or ()):
+        raise UsageError("--exclusive: is a way to make the projection; give --table projection with it")
+
+
+def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list[str]]:
+    """The traces, and the files that cannot be read with the reason.
+
+    Raises:
+        DataError: Nothing is readable, or it is of different jobs.
+    """
+    named, unread = find_sources(paths)
+    traces: list[Trace] = []
+    for source in [inner for outer in named for inner in _open_run(outer, unread)]:
+        own = source not in named  # of a run folder, which holds ranks only
+        try:
+            traces += read_traces(source, all_processes=not own, only_times=only_times and not own)
+        except (DataError, OSError) as error:
+            unread.append(say_unread(source.path, error))
+    if not traces:
+        require_some(unread)
+    require_one_job([read_claim(trace) for trace in traces], at_several_times=True)
+    return traces, unread
+
+
+def _open_run(source: Source, unread: list[str]) -> list[Source]:
+    """Of a run folder its kernel windows; anything else is its own source. What cannot be read goes to ``unread``."""
+    if source.kind != "run":
+        return [source]
+    inner, damaged = find_windows(source.path)
+    unread += damaged
+    if not inner and not damaged:
+        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
+    return inner
+
+
+def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:
+    """What the tables are made of: all together, or each rank, or one."""
+
+    def share(title: str, suffix: str, chosen: Sequence[Trace]) -> _Share:
+        return _Share(title=title, suffix=suffix, traces=chosen, windows=None, exclusive=options.exclusive)
+
+    if options.rank is not None:
+        chosen = [trace for trace in traces if trace.head.rank == options.rank]
+        if not chosen:
+            raise UsageError(f"--rank {options.rank}: not there; the traces have {_name_processes(traces)}")
+        return [share(f"rank {options.rank}", f"_rank-{options.rank:05d}", chosen)]
+    if not options.per_rank:
+        return [share(_name_processes(traces), "", traces)]
+    ranks: dict[int, list[Trace]] = {}
+    for trace in traces:
+        if trace.head.rank is not None:
+            ranks.setdefault(trace.head.rank, []).append(trace)
+    others = [trace for trace in traces if trace.head.rank is None]
+    return [
+        *(share(f"rank {rank}", f"_rank-{rank:05d}", ranks[rank]) for rank in sorted(ranks)),
+        *(
+            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{place}", [trace])
+            for place, trace in enumerate(others)
+        ),
+    ]
+
+
+def _name_processes(traces: Sequence[Trace]) -> str:
+    """``ranks 0-7 and 1 other process``."""
+    ranks = [trace.head.rank for trace in traces if trace.head.rank is not None]
+    others = sum(trace.head.rank is None for trace in traces)
+    parts = [name_ranks(ranks)] if ranks else []
+    if others:
+        words = "process" if others == 1 else "processes"
+        parts.append(f"{others} {'other ' if ranks else ''}{words}")
+    return " and ".join(parts) or "no process"
+
+
+def _drop_warmup(share: _Share, options: argparse.Namespace) -> _Share:
+    """The share with the windows of its measured steps; processes in which no step is known are left out."""
+    if not options.drop_warmup:
+        return share
+    names = NameMap(step=options.step)
+    found = [(trace, find_steps(trace, names).windows()) for trace in share.traces]
+    known = [(trace, window) for trace, window in found if window is not None]
+    if not known:
+        raise UsageError(f"--drop-warmup: no steps are known of {share.title}: name them with --step, or leave it out")
+    steps = sum(len(window) for _, window in known)
+    left = len(found) - len(known)
+    without = f", without {left} that {'has' if left == 1 else 'have'} no steps" if left else ""
+    return replace(
+        share, title=f"{_name_processes([trace for trace, _ in known])}{without}, {steps:,} measured steps",
+        traces=[trace for trace, _ in known], windows=[window for _, window in known],
+    )  # fmt: skip
+
+
+def _make(name: str, share: _Share) -> Table:
+    if name in TABLES:
+        return make_table(name, share.traces, windows=share.windows)
+    if name == "projection":
+        return project(share.traces, windows=share.windows, exclusive=share.exclusive)
+    return PROJECTIONS[name](share.traces, windows=share.windows)
+
+
+def _describe(table: Table, share: _Share) -> str:
+    rows = "nothing of the kind" if not table.rows else f"{len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
+    return f"{rows}, {share.title}"
+
+
+def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
+    """What a reader should know: ranges never closed, and what the importers had to leave out."""
+    notes = []
+    if "nvtx_sum" in names:
+        opened = sum(int((trace.ranges.end_ns < 0).sum()) for trace in traces if trace.head.last_event_ns is not None)
+        if opened:
+            notes.append(f"{opened:,} ranges were never closed: counted up to the file's last event, as nsys does")
+    notes += dict.fromkeys(f"{Path(trace.head.path).name}: {note}" for trace in traces for note in trace.head.notes)
+    return [*notes[:MAX_NOTES], *([f"and {len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else [])]
+
+
+def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> None:
+    """Writes each table whole or not at all, and says where."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for share in shares:
+            for name in names:
+                write_whole(folder / f"{name}{share.suffix}.csv", write_csv(_make(name, share)))
+    except OSError as error:
+        raise UsageError(f"--csv {folder}: cannot be written ({error.strerror})") from None
+    count = len(shares) * len(names)
+    print(f"{count} table{'s' * (count != 1)} in {folder}")

@@ -1,0 +1,136 @@
+"""The training command: composed, checked, run, and left with a documented exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+
+from rich.console import Console
+
+from distprof.config.check import check
+from distprof.config.compose import compose, read_request
+from distprof.config.redact import mask, secret_values
+from distprof.config.schema import Config, WandbConfig, decode
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
+from distprof.record.signals import SignalWatch
+from distprof.render.units import clean_text
+from distprof.render.wandb_log import end_service, require_wandb
+from distprof.world import Identity, join, leave, read_identity, resolve_device_type
+
+LONGEST_MESSAGE = 2000
+REFUSAL_GRACE_S = 10.0
+"""How long the other ranks let rank 0 speak before they leave; its launcher ends them earlier."""
+PEER_GRACE_S = 1.0
+"""How long a rank that fails because a peer has left lets the launcher see the peer first: the cause, and no victim."""
+_A_PEER_LEFT = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|remote process exited", re.I)
+
+
+def run_training(arguments: list[str], signals: SignalWatch | None = None) -> None:
+    """Runs the jobs of a command line; leaves the process where one cannot be run.
+
+    Args:
+        arguments: Hydra overrides and flags, as in ``sys.argv[1:]``.
+        signals: Who watches for signals. None: nobody does before the job has its run folder.
+    """
+    if signals is not None:
+        signals.leave = leave_now
+    try:
+        _train(arguments, signals)
+    except DistprofError as error:
+        _refuse(str(error), arguments, error.exit_code)
+    except SystemExit as leaving:
+        if leaving.code and not isinstance(leaving.code, int):
+            print(mask(str(leaving.code), secret_values(arguments)), file=sys.stderr)
+        if leaving.code:
+            leave_now(leaving.code if isinstance(leaving.code, int) else EXIT_FAILED)
+    except BaseException as error:
+        _fail(error, arguments)
+
+
+def _train(arguments: list[str], signals: SignalWatch | None) -> None:
+    identity = read_identity()
+    request = read_request(arguments)
+    if request.shows_only and identity.rank != 0:
+        return
+    jobs = compose(request, launched=identity.launched, arguments=arguments)
+    configs = [_decode(job.values, identity) for job in jobs]
+    from distprof.train.job import run_job  # imports torch's distributed parts: not for --help and not for a slip
+
+    console, exit_code = Console(soft_wrap=False), EXIT_OK
+    for job, config in zip(jobs, configs, strict=True):
+        world = join(identity, device=config.device, backend=config.backend, timeout_s=config.group_timeout_s)
+        ended = run_job(
+            config, world, raw=job.values, notes=job.notes, arguments=arguments, console=console, signals=signals
+        )
+        exit_code = max(exit_code, ended)
+        leave()
+    if (identity.launched and jobs) or exit_code:
+        leave_now(exit_code)
+
+
+def _decode(values: dict[str, object], identity: Identity) -> Config:
+    config = decode(Config, values)
+    check(config, world_size=identity.world_size, device_type=resolve_device_type(config.device))
+    if isinstance(config.logger, WandbConfig):
+        require_wandb()
+    return config
+
+
+def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
+    """Says it once for the whole job: rank 0 speaks and leaves, and its launcher takes the others along."""
+    if not _is_led():
+        print(f"distprof: {_clean(message, arguments)}", file=sys.stderr)
+    elif exit_code == EXIT_USAGE:
+        time.sleep(REFUSAL_GRACE_S)
+    leave_now(exit_code)
+
+
+def _is_led() -> bool:
+    """Whether another process is rank 0; where the launcher's word makes no sense, nobody else would speak."""
+    try:
+        return read_identity().rank != 0
+    except UsageError:
+        return False
+
+
+def _clean(text: str, arguments: list[str]) -> str:
+    return clean_text(mask(text, secret_values(arguments)), LONGEST_MESSAGE)
+
+
+def _fail(error: BaseException, arguments: list[str]) -> None:
+    """One line per rank; the traceback is in the rank's file, in the report, and in the launcher's summary."""
+    lines = str(error).strip().splitlines() or [""]
+    rank, secrets = os.environ.get("RANK", "0"), secret_values(arguments)
+    text = clean_text(mask(f"{type(error).__name__}: {lines[0]}", secrets), LONGEST_MESSAGE)
+    print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
+    if _A_PEER_LEFT.search(str(error)):
+        time.sleep(PEER_GRACE_S)
+    _tell_launcher(text, mask("".join(traceback.format_exception(error)), secrets))
+    leave_now(EXIT_FAILED)
+
+
+def _tell_launcher(message: str, trace: str) -> None:
+    """Writes the file that torchrun reads the first failure from, as torch's own `record` does, but without secrets."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        extra = {"py_callstack": trace, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": message, "extraInfo": extra}}, file)
+
+
+def leave_now(exit_code: int) -> None:
+    """Without Python's shutdown: torch's threads may abort in it, and those of others wait for what does not come."""
+    for item in gc.get_objects():
+        if type(item) is tempfile.TemporaryDirectory:  # what Python would do for them, such as wandb's
+            with contextlib.suppress(OSError):
+                item.cleanup()
+    end_service(only_stopped=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -1,0 +1,1 @@
+"""The configuration: its schema, and how it is composed, checked and decoded."""

@@ -1,0 +1,9 @@
+"""The command line, composed by Hydra from ``conf/`` into plain containers. Nothing is instantiated, nothing run."""
+
+from __future__ import annotations
+
+from distprof.config.compose.files import find_conf
+from distprof.config.compose.jobs import Composed, compose, to_yaml
+from distprof.config.compose.request import Request, read_request
+
+__all__ = ["Composed", "Request", "compose", "find_conf", "read_request", "to_yaml"]

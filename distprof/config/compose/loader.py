@@ -1,0 +1,158 @@
+"""Hydra's loader, and around it what Hydra leaves open: a configuration may name code, modules, and no end of memory.
+
+Every configuration comes through `Loader.load_configuration`, whoever asks for it. distprof then takes values from it:
+it starts no callback, launcher, sweeper or logging handler, which are what Hydra would make of names in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.hydra import Hydra
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.plugins import Plugins
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf, flag_override
+
+from distprof.config.compose.files import find_conf
+from distprof.config.compose.limits import bounded
+from distprof.config.compose.request import Request
+from distprof.config.redact import MASK, is_secret_name, mask
+from distprof.errors import UsageError
+
+OWN_PATHS = ("pkg://hydra.conf", "structured://")
+"""Besides folders: Hydra's own files, and what it keeps in memory."""
+ALLOWED = {
+    "hydra.launcher": "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
+    "hydra.sweeper": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+}
+"""What may be named, and where. Others would run the job elsewhere, or judge it by what it returns: neither works."""
+HANDLERS = ("logging.StreamHandler", "logging.FileHandler")
+"""The classes in Hydra's own logging choices; distprof sets none of them up."""
+
+
+def make_hydra(request: Request, secrets: Sequence[str]) -> Hydra:
+    """Hydra for a command line: its search path, its loader, and no plugins but its own.
+
+    Raises:
+        UsageError: A place to look for files that is none.
+    """
+    _load_own_plugins()
+    flags, path = request.flags, _SearchPath()
+    path.append("hydra", "pkg://hydra.conf")
+    path.append("main", str(find_conf()) if flags.config_path is None else _require_folder(flags.config_path))
+    if flags.config_dir is not None:
+        path.append("command-line", _require_folder(flags.config_dir))
+    path.append("schema", "structured://")
+    return _Hydra(task_name="distprof", config_loader=Loader(path, secrets if request.shows_only else None))
+
+
+class Loader(ConfigLoaderImpl):
+    """Loads what can be loaded without running anything."""
+
+    def __init__(self, search_path: ConfigSearchPathImpl, secrets: Sequence[str] | None) -> None:
+        """Looks along ``search_path``; with ``secrets`` for a reader's eyes: without those, and without others."""
+        super().__init__(search_path)
+        self._secrets = secrets
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Hydra's own, checked before anybody uses it.
+
+        Raises:
+            UsageError: It names code, or is too large.
+        """
+        with bounded():
+            config = super().load_configuration(
+                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
+            )  # fmt: skip
+            refuse_code(OmegaConf.to_container(config, resolve=False))
+            if self._secrets is not None:
+                with flag_override(config, ["readonly", "struct"], False):
+                    _hide_secrets(config, self._secrets)
+        return config
+
+
+class _Hydra(Hydra):
+    """Hydra, without its logging: a handler is a class with arguments."""
+
+    def compose_config(self, *arguments: Any, **named: Any) -> DictConfig:
+        return super().compose_config(*arguments, **{**named, "with_log_configuration": False})
+
+
+class _SearchPath(ConfigSearchPathImpl):
+    """Places to look for files. Hydra imports the modules that ``pkg://`` and ``structured://`` name."""
+
+    def append(self, provider: str, path: str, anchor: SearchPathQuery | None = None) -> None:
+        super().append(provider, path if path in OWN_PATHS else _require_folder(path), anchor)
+
+
+def _require_folder(path: str) -> str:
+    folder = path.removeprefix("file://")
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: no folder with configuration files; see --config-dir and hydra.searchpath")
+    return os.path.abspath(folder)
+
+
+def _load_own_plugins() -> None:
+    """Hydra imports every module of a package called hydra_plugins, such as a folder of that name beside the user."""
+    if "hydra_plugins" not in sys.modules:
+        sys.modules["hydra_plugins"] = None  # type: ignore[assignment]
+        try:
+            Plugins.instance()
+        finally:
+            del sys.modules["hydra_plugins"]
+
+
+def refuse_code(values: object, where: str = "") -> None:
+    """Refuses a configuration that names something to be run, wherever it stands.
+
+    Args:
+        values: Plain containers; interpolations are texts yet, so none can hide a name.
+        where: The path of ``values``.
+
+    Raises:
+        UsageError: With the path and the name.
+    """
+    if isinstance(values, Mapping):
+        for key, item in values.items():
+            path = f"{where}.{key}" if where else str(key)
+            if _names_code(where, key, item):
+                raise UsageError(f"{path}={item}: distprof runs no code that a configuration names; leave it out")
+            refuse_code(item, path)
+    elif isinstance(values, list):
+        for item in values:
+            refuse_code(item, where)
+
+
+def _names_code(where: str, key: object, item: object) -> bool:
+    if key in ("_target_", "()"):
+        return ALLOWED.get(where) != item
+    if key == "class" and where.startswith(("hydra.job_logging", "hydra.hydra_logging")):
+        return item not in HANDLERS
+    return where == "hydra.callbacks"
+
+
+def _hide_secrets(config: DictConfig | ListConfig, secrets: Sequence[str]) -> None:
+    """Masks secrets in place, so that Hydra can show the rest as it does."""
+    for key in range(len(config)) if isinstance(config, ListConfig) else list(config):
+        node = config._get_node(key)
+        if not isinstance(node, Node) or node._is_none() or node._is_missing():
+            continue
+        if isinstance(config, DictConfig) and is_secret_name(key):
+            config[key] = MASK
+        elif isinstance(node, DictConfig | ListConfig) and not node._is_interpolation():
+            _hide_secrets(node, secrets)
+        elif isinstance(text := node._value(), str) and (masked := mask(text, secrets)) != text:
+            config[key] = masked

@@ -1,0 +1,174 @@
+"""Builds frozen dataclasses out of plain containers, strictly: configuration from Hydra, records from files."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import reprlib
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from distprof.config.redact import MASK, is_secret_name
+from distprof.errors import DistprofError, UsageError
+
+T = TypeVar("T")
+MAX_WHOLE = 2**63
+"""Whole numbers of configurations and records are smaller: what computes with them counts in 64 bits."""
+MAX_EXACT = 2**53
+"""Up to here float64 holds whole numbers exactly."""
+MAX_DEPTH = 64
+"""Of lists and groups in each other."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 300
+_SHORT.maxlist = _SHORT.maxdict = 20
+
+
+def load_json(text: bytes) -> Any:
+    """Strict JSON: no NaN, no number beyond a float's range.
+
+    Raises:
+        ValueError: It is none.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, parse_constant=_refuse, parse_float=_read_float)
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _read_float(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refuse(digits[:40])
+
+
+def require_flat(value: object) -> None:
+    """Refuses lists and groups that are nested more than `MAX_DEPTH` deep.
+
+    Raises:
+        ValueError: They are.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]  # type: ignore[attr-defined]
+        level = [item for item in inner if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"nested more than {MAX_DEPTH} deep")
+
+
+def is_whole(value: object, below: int = MAX_WHOLE) -> bool:
+    """Whether a value is a whole number, at least 0 and below a bound."""
+    return type(value) is int and 0 <= value < below
+
+
+def decode(cls: type[T], values: object, where: str = "", error: type[DistprofError] = UsageError) -> T:
+    """Builds a frozen dataclass out of plain containers, refusing what it does not know.
+
+    Args:
+        cls: The dataclass to build.
+        values: A mapping, as `OmegaConf.to_container` returns it.
+        where: The dotted path of ``values``, for messages.
+        error: What to raise.
+
+    Raises:
+        DistprofError: An unknown or missing key, or a value of the wrong type, named by its path.
+    """
+    if not isinstance(values, Mapping):
+        raise error(f"{where or 'the configuration'}: expected a group of keys, got {_show(where, values)}")
+    hints = _read_hints(cls)  # type: ignore[arg-type]
+    for key in values:
+        if key not in hints:
+            close = difflib.get_close_matches(str(key), hints, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(hints)}"
+            raise error(f"{_join(where, key)}: unknown key{hint}")
+    required = {item.name for item in dataclasses.fields(cls) if _has_no_default(item)}  # type: ignore[arg-type]
+    missing = [key for key in hints if (key in required and key not in values) or values.get(key) == "???"]
+    if missing:
+        raise error(f"{_join(where, missing[0])}: missing; give it a value: {_join(where, missing[0])}=...")
+    return cls(**{key: _value(hints[key], values[key], _join(where, key), error) for key in hints if key in values})
+
+
+@functools.cache
+def _read_hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; Python compiles their text anew whenever it is asked."""
+    return get_type_hints(cls)
+
+
+def _has_no_default(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _value(hint: Any, value: object, where: str, error: type[DistprofError]) -> object:
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    groups: list[Any] = [option for option in options if dataclasses.is_dataclass(option)]
+    if len(groups) == 1:
+        return None if value is None and type(None) in options else decode(groups[0], value, where, error)
+    if groups:
+        return decode(_chosen(groups, value, where, error), value, where, error)
+    rows = _find_row_type(hint)
+    if rows is not None and isinstance(value, list | tuple):
+        return tuple(decode(rows, item, f"{where}[{index}]", error) for index, item in enumerate(value))
+    for option in options:
+        matched, result = _scalar(option, value)
+        if matched:
+            return result
+    wanted = " or ".join(_describe(option) for option in options)
+    raise error(f"{where}={_show(where, value)}: expected {wanted}")
+
+
+def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofError]) -> Any:
+    """The member of a union of groups whose ``name`` literal is the one given."""
+    names = {get_args(get_type_hints(group)["name"])[0]: group for group in groups}
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(name, str) or name not in names:
+        raise error(f"{where}={_show(where, name)}: expected one of {', '.join(names)}")
+    return names[name]
+
+
+def _find_row_type(hint: Any) -> Any:
+    """The dataclass that a tuple holds any number of. None: no such tuple."""
+    held = get_args(hint)[0] if get_origin(hint) is tuple else None
+    return held if dataclasses.is_dataclass(held) else None
+
+
+def _scalar(option: Any, value: object) -> tuple[bool, object]:
+    if get_origin(option) is Literal:
+        return any(value is item or (type(value) is type(item) and value == item) for item in get_args(option)), value
+    if option in (int, float) and type(value) is int:
+        within = abs(value) < MAX_WHOLE
+        return within, option(value) if within else None
+    if option is type(None):
+        return value is None, None
+    if get_origin(option) is tuple:  # of texts: the only other kind there is
+        return isinstance(value, list | tuple) and all(type(item) is str for item in value), _as_tuple(value)
+    if get_origin(option) is Mapping:
+        return isinstance(value, Mapping), value
+    return type(value) is option, value
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else ()
+
+
+def _describe(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return "one of " + ", ".join(str(item) for item in get_args(option))
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    return names.get(option) or (_describe_list(option) if get_origin(option) is tuple else "a group of keys")
+
+
+def _describe_list(option: Any) -> str:
+    return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
+
+
+def _join(where: str, key: object) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _show(where: str, value: object) -> str:
+    return MASK if is_secret_name(where) else _SHORT.repr(value)

@@ -1,0 +1,213 @@
+"""The configuration: frozen dataclasses, decoded strictly from what Hydra composed.
+
+No torch here. `decode` refuses unknown keys and wrong types by name, with a `UsageError`, before any process group
+exists; what cannot work together is refused by `distprof.config.check`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from distprof.config.decode import decode
+
+__all__ = ["Config", "decode"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    vocab_size: int
+    """Number of tokens the model knows."""
+    layers: int
+    """Number of transformer blocks."""
+    width: int
+    """Size of the residual stream."""
+    heads: int
+    """Attention heads; divides width."""
+    ffn_width: int | None
+    """Inner size of the feed-forward block. None: 4 x width."""
+    max_seq_len: int
+    """Longest sequence: the size of the position table of style gpt2."""
+    style: Literal["gpt2", "llama"]
+    """gpt2: LayerNorm, GELU, learned positions, tied head. llama: RMSNorm, gated SiLU, rotary positions."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    mode: Literal["train", "forward_backward", "forward"]
+    """How much of a step is run."""
+    steps: int
+    """Measured optimizer steps, after the warm-up."""
+    warmup_steps: int
+    """Steps recorded and marked, and left out of every statistic."""
+    seq_len: int
+    """Tokens per sequence."""
+    micro_batch: int
+    """Sequences per rank and micro-step."""
+    grad_accum: int
+    """Micro-steps per optimizer step."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    """Number format of the matrix products."""
+    activation_checkpointing: bool
+    """Recompute every block's forward in backward."""
+    compile: bool
+    """torch.compile on every block."""
+    clip_norm: float | None
+    """Largest gradient norm. None: no clipping, no grad_norm phase."""
+    learning_rate: float
+    """AdamW's learning rate."""
+    fused_optimizer: bool
+    """AdamW as one kernel over all parameters."""
+    model: ModelConfig
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SingleConfig:
+    name: Literal["single"]
+    """One process, no wrapper."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DdpConfig:
+    name: Literal["ddp"]
+    """DistributedDataParallel."""
+    bucket_mb: float
+    """Size of a gradient bucket in MiB."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FsdpConfig:
+    name: Literal["fsdp"]
+    """FSDP2, ``fully_shard`` by block."""
+    reshard_after_forward: bool
+    """Free the gathered parameters between forward and backward."""
+    replicas: int
+    """How many copies of the model there are, each sharded over its part of the ranks. 1: FSDP; more: HSDP."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AccelerateConfig:
+    name: Literal["accelerate"]
+    """Accelerate's own prepare, backward, clip and step."""
+    wrap: Literal["ddp", "fsdp"]
+    """What Accelerate is asked to wrap the model in."""
+
+
+StrategyConfig = SingleConfig | DdpConfig | FsdpConfig | AccelerateConfig
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticDataConfig:
+    name: Literal["synthetic"]
+    """Random tokens, made before the first step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TextDataConfig:
+    name: Literal["text"]
+    """Bytes of UTF-8 text through a DataLoader."""
+    path: str | None
+    """A file or a folder. None: the Python standard library's own sources."""
+    glob: str
+    """Which files of a folder."""
+    max_bytes: int
+    """Read at most this much text."""
+    workers: int
+    """DataLoader worker processes per rank."""
+
+
+DataConfig = SyntheticDataConfig | TextDataConfig
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareConfig:
+    peak: float | Literal["auto", "measure", "none"]
+    """Peak FLOP/s of one device: a number, from the table (auto), measured on the spot, or none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileConfig:
+    level: Literal["off", "phases", "kernels"]
+    """What is recorded. kernels: phases, and a torch.profiler window of a few steps."""
+    nvtx: bool | Literal["auto"]
+    """NVTX ranges. auto: when a tool listens."""
+    nvtx_module_depth: int
+    """Module ranges down to this depth while NVTX is on; 0: none."""
+    window_s: float
+    """Seconds between two writes and gatherings of rows."""
+    shadow_every: int
+    """Every so many measured steps one runs without instruments, to see what they cost; 0: never."""
+    max_overhead_ratio: float | None
+    """Stop recording phases when recording is sure to cost more than this share of a step. None: never stop."""
+    kernel_steps: int = 3
+    """Steps that a kernel window keeps; one more runs before them under the profiler, and is dropped."""
+    kernel_from: int | None = None
+    """The step that a kernel window begins with. None: after the last measured one; in a loop of your own the first
+    that is not warm-up, and not before `distprof.record.kernel_window.EARLIEST_STEP`."""
+
+    @property
+    def window_steps(self) -> int:
+        """Steps that a kernel window takes, the dropped one too; 0: there is no window."""
+        return self.kernel_steps + 1 if self.level == "kernels" else 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NoLoggerConfig:
+    name: Literal["none"]
+    """The run folder only."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WandbConfig:
+    name: Literal["wandb"]
+    """Weights & Biases, from rank 0."""
+    project: str
+    """W&B project."""
+    entity: str | None
+    """W&B team or user. None: the login's default."""
+    mode: Literal["auto", "online", "offline"]
+    """auto: online when logged in."""
+    init_timeout_s: float
+    """Give up going online after this long, and log offline."""
+
+
+LoggerConfig = NoLoggerConfig | WandbConfig
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InjectConfig:
+    rank: int | None
+    """The rank that suffers. None: no injection."""
+    phase: Literal["data", "forward", "backward", "grad_norm", "optimizer"]
+    """The phase it suffers in."""
+    delay_ms: float
+    """Milliseconds of sleep per step, with action delay."""
+    from_step: int
+    """The first step it happens in; kill and fail happen in this one."""
+    action: Literal["delay", "kill", "fail"]
+    """Sleep, die by SIGKILL, or raise."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    name: str
+    """Names the run folder and the W&B run."""
+    runs_dir: str
+    """Where run folders are made."""
+    run_dir: str | None
+    """One exact run folder instead."""
+    seed: int
+    """Seed of the weights; the data of rank R use seed + R."""
+    device: Literal["auto", "cpu", "cuda"]
+    """Where the model lives."""
+    backend: Literal["auto", "nccl", "gloo"]
+    """torch.distributed backend."""
+    group_timeout_s: float
+    """A rank that stays away this long from a collective ends the job."""
+    train: TrainConfig
+    strategy: StrategyConfig
+    data: DataConfig
+    hardware: HardwareConfig
+    profile: ProfileConfig
+    logger: LoggerConfig
+    inject: InjectConfig

@@ -1,0 +1,292 @@
+"""The facts of a run: what every rank observed, step by step. Nothing here concludes anything.
+
+A step of a rank is one row of float64. NaN in a row, and ``None`` elsewhere, mean *not measured*; 0 means measured,
+and zero. Times are integers of nanoseconds up to 2**53, which float64 holds exactly.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.facts.presence import LastWrite
+from distprof.facts.trace_summary import RankActivity
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class Phase(enum.StrEnum):
+    """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    ALL_GATHER = "all_gather"
+    ALL_REDUCE = "all_reduce"
+    GRAD_NORM = "grad_norm"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
+class Clock(enum.StrEnum):
+    """Where a time was read: ``HOST`` is the monotonic clock, ``DEVICE`` is CUDA events. Never add the two."""
+
+    HOST = "host"
+    DEVICE = "device"
+
+
+class CollectiveKind(enum.StrEnum):
+    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like."""
+
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"
+    OTHER = "other"
+
+
+PHASES: tuple[Phase, ...] = tuple(Phase)
+PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)}
+COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
+OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
+"""What a rank does itself, apart from the waits that stand inside these phases too."""
+KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
+UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # every rank may have a size of its own
+
+TRACED = "traced"  # how a rank ended of which there is a trace only: nobody knows
+KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
+
+ROW_FIELDS: tuple[str, ...] = (
+    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
+    *(f"{phase}_host_ns" for phase in PHASES),
+    *(f"{phase}_wait_host_ns" for phase in OWN_PHASES),
+    "step_device_ns",
+    *(f"{phase}_device_ns" for phase in PHASES),
+    *(f"{phase}_wait_device_ns" for phase in OWN_PHASES),
+    *(f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS),
+    "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
+)  # fmt: skip
+"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
+
+``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
+the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
+without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases.
+``window``: the step ran under a kernel window, which slows it down.
+"""
+COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
+ROW_WIDTH = len(ROW_FIELDS)
+
+
+def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
+    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``, each column together, as they are read."""
+    return np.moveaxis(np.full((ROW_WIDTH, num_ranks, num_steps), np.nan), 0, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSnapshot:
+    """One look at a device before the first step. None: not measurable here."""
+
+    name: str
+    """The device's name, as its driver or the operating system gives it."""
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """Share of the last sample period in which the device was busy, 0 to 1."""
+    power_w: float | None = None
+    temperature_c: float | None = None
+    processes: int | None = None
+    """Number of processes with memory on the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The best FLOP/s of one device in the precision of the run."""
+
+    flops_per_s: float | None
+    """None: unknown; MFU and HFU are then n/a."""
+    source: str
+    """Where the number comes from, or how to supply one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """Who a rank was, and how it ended."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int
+    device: str
+    """"cpu" or "cuda:N"."""
+    snapshot: DeviceSnapshot | None
+    peak: Peak
+    ended: str | None = None
+    """"completed", "failed", "terminated", `TRACED`. None: the stream has no end (killed, or still running)."""
+    last_write: LastWrite | None = None  # of a stream without an end
+    error: str | None = None
+    """The last line of what it failed with; of a terminated rank the signal, and where it was."""
+    traceback: str | None = None
+    rows_lost: int = 0
+    """Rows measured and not written, because the writer fell behind or the disk was full."""
+    notes: tuple[str, ...] = ()
+    """What could not be measured on this rank, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How much arithmetic one micro-step of one rank is. FLOPs count a multiply and an add as two."""
+
+    parameters: int
+    model_flops_per_micro_step: int
+    """Without recomputation; the numerator of MFU."""
+    hardware_flops_per_micro_step: int
+    """With recomputation; the numerator of HFU."""
+    analytic_flops_per_micro_step: int | None
+    """The same as ``model_flops_per_micro_step``, from the formula instead of the dispatched operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """One rank's monotonic clock against rank 0's, read once."""
+
+    rank: int
+    at_ns: int
+    """When, on rank 0's clock."""
+    offset_ns: int
+    """The rank's clock less rank 0's."""
+    bound_ns: int
+    """The error is at most this: half the shortest round trip. 0: the ranks share the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReading:
+    """How fast data moves between rank 0's host and another, probed once."""
+
+    rank: int
+    """The rank of the other host that took part."""
+    bytes_per_s: float
+    """One way, over the CPU's network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMeta:
+    """What is true of the whole job."""
+
+    run_id: str
+    """Unique per job; a rank stream of another id is not of this run."""
+    name: str
+    started_utc: str
+    """ISO 8601."""
+    world_size: int
+    backend: str
+    device_type: str
+    strategy: str
+    precision: str
+    work: Work | None
+    versions: Mapping[str, str]
+    git: str | None
+    """The commit of the working tree the job was started in. None: not in a checkout."""
+    config: Mapping[str, object]
+    """The whole configuration, secrets redacted."""
+    notes: tuple[str, ...] = ()
+    """What differs from what one might expect: shortened sequences, shared devices."""
+    clock_readings: tuple[ClockReading, ...] = ()
+    """Host clocks against rank 0's, in the order read. Empty: not read; ranks of several hosts are not compared."""
+    link_readings: tuple[LinkReading, ...] = ()
+    """One per host other than rank 0's. Empty: one host, or not probed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """The collectives that one process group issues in each of some steps, matched across its ranks.
+
+    Matched on (group, step, place in the group's order, kind, bytes); steps whose ranks do not agree are left out, and
+    a warning of the run names where they part.
+    """
+
+    group: str
+    """The group's name; the same on all its ranks."""
+    ranks: IntArray
+    """Positions in ``Run.ranks`` of the members there are facts of, ``[num_members]``."""
+    size: int
+    """Number of ranks of the group, present or not."""
+    kinds: tuple[CollectiveKind, ...]
+    """``[num_collectives]``, in the order of issue; so are the next two."""
+    phases: tuple[Phase, ...]
+    """The phase in which each is issued; backward for the gradients of DDP and FSDP."""
+    sizes_bytes: tuple[int | None, ...]
+    """The buffer reduced or, for gathers and scatters, the whole unsharded buffer. None: some rank does not tell."""
+    steps: IntArray
+    """Positions on axis 1 of ``Run.rows``, ascending, ``[num_steps]``."""
+    arrival_ns: FloatArray
+    """When a rank was ready, on its own host clock, ``[num_members, num_steps, num_collectives]``."""
+    end_ns: FloatArray
+    """When it was over there, same shape; NaN: the host cannot see it."""
+    exposed_ns: FloatArray
+    """How long the rank's compute waited for it, host clock, same shape; NaN: not known; 0: not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The facts of one job, as columns."""
+
+    meta: RunMeta
+    ranks: tuple[RankInfo, ...]
+    """The ranks there are facts of, in ascending order; their positions are axis 0 of ``rows``."""
+    rows: FloatArray
+    """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is NaN throughout."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong in reading: damaged records, foreign files."""
+    unread: tuple[str, ...] = ()
+    """Files that were named and could not be read, each with the reason: the run is not whole."""
+    segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
+    """Timelines of single steps by (rank, step), where they were kept."""
+    collectives: tuple[Collectives, ...] = ()
+    """One table per process group and order of collectives, where they were kept."""
+    activity: tuple[RankActivity, ...] = ()
+    """What traces say of ranks, ascending by rank. Empty: there are no traces."""
+    traced_rows: FloatArray | None = None
+    """What traces say of the steps of a run with rows of its own, on the same axes; NaN: not traced."""
+
+    def column(self, name: str) -> FloatArray:
+        """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""
+        return self.rows[:, :, COLUMN[name]]
+
+    def phase_ns(self, clock: Clock) -> FloatArray:
+        """Time per phase on one clock, ns, ``[num_ranks, num_steps, len(PHASES)]``; NaN: not measured."""
+        first = COLUMN[f"{PHASES[0]}_{clock}_ns"]
+        return self.rows[:, :, first : first + len(PHASES)]
+
+    def step_ns(self, clock: Clock) -> FloatArray:
+        """Step time on one clock, ns, ``[num_ranks, num_steps]``; NaN: not measured."""
+        return self.column(f"step_{clock}_ns")
+
+    def wait_ns(self, clock: Clock) -> FloatArray:
+        """Time waited inside each own phase on one clock, ns, ``[num_ranks, num_steps, len(OWN_PHASES)]``."""
+        first = COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"]
+        return self.rows[:, :, first : first + len(OWN_PHASES)]
+
+    def measured(self) -> npt.NDArray[np.bool_]:
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or kernel window."""
+        marked = (self.column("shadow") == 1) | (self.column("window") == 1)
+        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0) & ~marked
+        return counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """The row of segments of one step of one rank on the host clock, in order."""
+
+    begin_ns: int
+    """Monotonic time of the first segment's start."""
+    codes: tuple[int, ...]
+    """Index into `PHASES` of each segment."""
+    durations_ns: tuple[int, ...]
+    """Length of each segment; they sum to the step unless ``truncated``."""
+    truncated: bool = False
+    """Whether the step had more segments than are kept."""

@@ -1,0 +1,250 @@
+"""The public API: a profiler that a training loop tells what it is doing.
+
+profiler = start_profiler(world, ...)        # distprof.profiler.start
+profiler.watch(model)
+for batch in batches:
+    with profiler.step():
+        with profiler.phase("forward"):
+            ...
+profiler.close()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.profiler.shadow import ShadowPlan
+from distprof.record.capture_range import CaptureRange
+from distprof.record.collective_watch import InFlight
+from distprof.record.collectives import watch_collectives
+from distprof.record.ddp import watch_ddp
+from distprof.record.fsdp import watch_fsdp
+from distprof.record.gather import Courier
+from distprof.record.kernel_window import KernelWindow
+from distprof.record.nvtx_ranges import NvtxRanges
+from distprof.record.recorder import Recorder
+from distprof.record.step_writer import Scribe
+from distprof.record.timeline import PhaseContext
+
+Context = contextlib.AbstractContextManager[None]
+
+
+class Profiler:
+    """Times the steps of one rank. Use it from the training thread; made by `distprof.profiler.start.start_profiler`."""
+
+    def __init__(
+        self,
+        *,
+        recorder: Recorder,
+        plan: ShadowPlan,
+        scribe: Scribe,
+        courier: Courier,
+        ranges: NvtxRanges | None,
+        capture: CaptureRange | None = None,
+        module_depth: int,
+        on_device: bool,
+        phases: bool,
+        timeout_s: float,
+        done: Callable[[], None],
+        clean: Callable[[str], str],
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes its parts; see `distprof.profiler.start.start_profiler`."""
+        self._clean, self._done, self._left = clean, done, left
+        self._pid = os.getpid()
+        self._plan, self._recorder, self._scribe, self._courier = plan, recorder, scribe, courier
+        self._flight = InFlight(recorder)
+        self._undo = watch_collectives(self._flight) if phases else lambda: None
+        self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
+        self._capture = capture
+        self._phases_on, self._timeout_s = phases, timeout_s
+        timeline = recorder.timeline
+        self._phases = {str(phase): PhaseContext(recorder, timeline, code) for phase, code in PHASE_CODE.items()}
+        self._next_step = 0
+        self._closed = False
+
+    def watch(self, model: nn.Module) -> None:
+        """Tells gradient synchronisation and parameter gathering from compute, and shows modules under NVTX.
+
+        Call it once per model, after wrapping it in DDP or FSDP2 and before its first step. Not collective.
+        """
+        if not self._phases_on:
+            return
+        notes: tuple[str, ...] = ()
+        if isinstance(model, DistributedDataParallel):
+            watch_ddp(model, self._flight, self._scribe.note)
+        elif any(isinstance(module, FSDPModule) for module in model.modules()):
+            notes = watch_fsdp(model, self._flight, stream_waits=self._on_device)
+        for note in notes:
+            self._scribe.note(note)
+        if self._ranges is not None:
+            inner = model.module if isinstance(model, DistributedDataParallel) else model
+            for name, module in inner.named_modules():
+                if name and name.count(".") < self._module_depth:
+                    before, after = self._ranges.module_hooks(name)
+                    module.register_forward_pre_hook(before)
+                    module.register_forward_hook(after, always_call=True)
+
+    def step(self, *, warmup: bool = False) -> Context:
+        """One optimizer step, with whatever the block does. A block that raises is recorded as failed.
+
+        Args:
+            warmup: Recorded and marked, and left out of every statistic.
+        """
+        number = self._next_step
+        self._next_step += 1
+        if self._capture is not None and not warmup:
+            self._capture.begin()
+        return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
+
+    def phase(self, phase: Phase | str) -> Context:
+        """What the block is: one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts. No allocation.
+
+        Raises:
+            ValueError: No such phase; or, on entering, no step is open.
+        """
+        try:
+            return self._phases[phase]
+        except KeyError:
+            raise ValueError(f"no such phase: {phase!r}; there are {', '.join(PHASE_CODE)}") from None
+
+    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
+        """Counts the tokens and micro-steps that the open step has processed on this rank."""
+        self._recorder.add_work(tokens=tokens, micro_steps=micro_steps)
+
+    def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
+        """Keeps the open step's loss and gradient norm; device tensors are read later, without synchronising."""
+        self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
+
+    @property
+    def completed_rows(self) -> Mapping[int, int] | None:
+        """On rank 0, when closed: how many steps each rank has recorded, if all have completed. None: not known."""
+        return self._courier.received if self._courier.complete else None
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Writes and gathers what is left. Collective without an error; with one, this rank's affair alone.
+
+        Args:
+            error: What ended training early, for the record of this rank.
+        """
+        if self._closed or os.getpid() != self._pid:  # the files are those of the process that started
+            return
+        self._closed = True
+        if self._recorder.open:
+            self._recorder.end_step(failed=True)
+        self._undo()
+        if error is None:
+            if self._capture is not None:
+                self._capture.end()
+            self._courier.finish(alone=False, timeout_s=self._timeout_s)
+            self._done()
+        else:
+            self._flush(error)
+        self._left()
+
+    def _flush(self, error: BaseException) -> None:
+        """Writes everything this rank knows, without waiting for anyone: its peers may be gone."""
+        self._scribe.take(False)
+        trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
+        match error:
+            case KeyboardInterrupt():
+                self._scribe.end("terminated", error="KeyboardInterrupt")
+            case SystemExit(code=None | 0):
+                self._scribe.end("terminated", error="exit code 0")
+            case SystemExit(code=code):
+                number, said = (code, "") if isinstance(code, int) else (1, f": {code}")
+                self._scribe.end("failed", error=self._clean(f"exit code {number}{said}")[:500], traceback=trace)
+            case _:
+                self._scribe.end("failed", error=self._clean(_last_line(error)), traceback=trace)
+        self._courier.finish(alone=True, timeout_s=0.0)
+
+
+class KernelProfiler(Profiler):
+    """A profiler with a kernel window; outside the window its steps cost one comparison more."""
+
+    def __init__(self, window: KernelWindow, **parts: Any) -> None:
+        """Takes a window, and what `Profiler` takes."""
+        super().__init__(**parts)
+        self._window = window
+
+    def step(self, *, warmup: bool = False) -> Context:
+        """As `Profiler.step`; collective where the window begins and ends. In it no step is a shadow step."""
+        if not self._window.covers(self._next_step, warmup=warmup):
+            return super().step(warmup=warmup)
+        number = self._next_step
+        self._next_step += 1
+        return _WindowContext(self._recorder, number, warmup, self._window)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """As `Profiler.close`; a window that is open is ended first."""
+        if self._recorder.open:
+            self._recorder.end_step(failed=True)
+        if error is None:
+            self._window.finish()
+        else:
+            self._window.abandon()
+        super().close(error)
+
+
+class _WindowContext:
+    __slots__ = ("_number", "_recorder", "_warmup", "_window")
+
+    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: KernelWindow) -> None:
+        self._recorder, self._number, self._warmup, self._window = recorder, number, warmup, window
+
+    def __enter__(self) -> None:
+        self._window.before(self._number)
+        self._recorder.begin_step(self._number, warmup=self._warmup)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.end_step(failed=error is not None)
+        if error is None:
+            self._window.after(self._number)
+
+
+class _StepContext:
+    __slots__ = ("_number", "_recorder", "_shadow", "_warmup")
+
+    def __init__(self, recorder: Recorder, number: int, warmup: bool, shadow: bool) -> None:
+        self._recorder, self._number, self._warmup, self._shadow = recorder, number, warmup, shadow
+
+    def __enter__(self) -> None:
+        self._recorder.begin_step(self._number, warmup=self._warmup, shadow=self._shadow)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.end_step(failed=error is not None)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+
+
+class WarnOnce:
+    """Says each warning once, from whatever thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Takes what says it."""
+        self._say, self._said, self._lock = say, set[str](), threading.Lock()
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            if text in self._said:
+                return
+            self._said.add(text)
+        self._say(text)

@@ -1,0 +1,213 @@
+"""The hosts of a job before and after its steps: how far their clocks are apart, and how fast data moves between them.
+
+Everything here is collective over a gloo group of all ranks that nothing else uses at that moment, and is done for one
+host after the other, so that no two measurements disturb each other. Ranks that share what is measured share the
+result: with one host there is nothing to measure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from distprof.facts.run import ClockReading, LinkReading
+from distprof.world import collect_texts, share_text
+
+T = TypeVar("T")
+
+NUM_ROUNDS = 64
+NUM_KEPT = NUM_ROUNDS // 10
+"""The decile of the shortest round trips."""
+MAX_DRIFT_RATIO = 1e-4
+"""Two crystals, each within 50 parts per million."""
+SMALL_BYTES, LARGE_BYTES = 256 * 2**10, 4 * 2**20
+QUICK_NS = 20_000_000
+"""A link that moves the small message in less gets the large one: its time would be mostly latency."""
+NUM_TRANSFERS = 3
+
+
+def identify_clock() -> str:
+    """What tells this process's monotonic clock from others: equal for two processes that read the same one.
+
+    A boot of a kernel has one such clock, and every time namespace on it has another; a process that cannot see which
+    it uses shares its clock with nobody.
+    """
+    parts = [_read_boot_id(), _find_namespace("time"), _find_namespace("time_for_children")]
+    known = [part for part in parts if part is not None]
+    return "/".join(known if len(known) == len(parts) else (socket.gethostname(), uuid.uuid4().hex))
+
+
+def identify_host() -> str:
+    """What tells this machine, as the network sees it, from others: every network namespace is one."""
+    return "/".join((_read_boot_id() or "", _find_namespace("net") or "", socket.gethostname()))
+
+
+def read_clocks(
+    group: dist.ProcessGroup, *, clock: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
+) -> tuple[ClockReading, ...]:
+    """Every rank's monotonic clock against rank 0's, in rank order, on every rank. Collective; some ms per other clock.
+
+    The other clock's stamp is taken between rank 0's two stamps around a round trip, so the offset lies within half the
+    round trip of stamp less midpoint, however unequal the two ways are. The median over the decile of shortest round
+    trips then errs by half its longest at most, plus what the clocks drift while the rounds last.
+
+    Args:
+        group: All ranks, over gloo; nothing else uses it meanwhile.
+        clock: What tells this rank's clock from others. None: see `identify_clock`.
+        now_ns: The clock, monotonic, ns.
+
+    Raises:
+        RuntimeError: A rank has gone, or stays away for longer than the group waits.
+    """
+    clocks = collect_texts(identify_clock() if clock is None else clock, group=group)
+    found = _visit(group, clocks, lambda rank: _ask(group, rank, now_ns), lambda: _answer(group, now_ns))
+    shared = {"at_ns": int(share_text(str(now_ns()), group=group)), "offset_ns": 0, "bound_ns": 0}
+    lowest = _find_lowest(clocks)
+    return tuple(ClockReading(rank=rank, **found.get(lowest[label], shared)) for rank, label in enumerate(clocks))
+
+
+def probe_links(
+    group: dist.ProcessGroup, *, host: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
+) -> tuple[LinkReading, ...]:
+    """How fast data moves between rank 0's host and each other one, on every rank. Collective; sends up to 24 MiB each.
+
+    Of three transfers each way the best counts, and of the two ways the slower one. The time holds one small message
+    besides, so a very fast link is shown too slow, never too fast.
+
+    Args:
+        group: All ranks, over gloo; nothing else uses it meanwhile.
+        host: What tells this rank's host from others. None: see `identify_host`.
+        now_ns: The clock, monotonic, ns.
+
+    Raises:
+        RuntimeError: A rank has gone, or stays away for longer than the group waits.
+    """
+    hosts = collect_texts(identify_host() if host is None else host, group=group)
+    found = _visit(group, hosts, lambda rank: _probe(group, rank, now_ns), lambda: _echo(group))
+    return tuple(LinkReading(rank=rank, bytes_per_s=bytes_per_s) for rank, bytes_per_s in found.items())
+
+
+def _visit(
+    group: dist.ProcessGroup, labels: Sequence[str], ask: Callable[[int], T], answer: Callable[[], None]
+) -> dict[int, T]:
+    """Lets rank 0 ask the lowest rank of each other label, one after the other. On every rank: what it found, by rank.
+
+    Where that fails, every rank is told before any raises, so that none waits for one that does not come.
+    """
+    own, found, failure = dist.get_rank(group), dict[int, T](), ""
+    for rank in sorted(_find_lowest(labels).values())[1:]:
+        try:
+            if own == 0:
+                found[rank] = ask(rank)
+            elif own == rank:
+                answer()
+        except RuntimeError as error:
+            failure = f"rank {rank}: {error}"
+    items, failure = json.loads(share_text(json.dumps([[*found.items()], failure]), group=group))
+    if failure:
+        raise RuntimeError(failure)
+    return dict(items)
+
+
+def _find_lowest(labels: Sequence[str]) -> dict[str, int]:
+    """The lowest rank of each label."""
+    return {label: rank for rank, label in reversed([*enumerate(labels)])}
+
+
+def _ask(group: dist.ProcessGroup, rank: int, now_ns: Callable[[], int]) -> dict[str, int]:
+    """Rank 0's side: one reading of another rank's clock."""
+    ping, stamp = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    rounds = []
+    for _ in range(NUM_ROUNDS):
+        before = now_ns()
+        dist.send(ping, rank, group=group)
+        dist.recv(stamp, rank, group=group)
+        rounds.append((now_ns() - before, before, int(stamp)))
+    return combine_rounds(rounds)
+
+
+def _answer(group: dist.ProcessGroup, now_ns: Callable[[], int]) -> None:
+    ping, stamp = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    for _ in range(NUM_ROUNDS):
+        dist.recv(ping, 0, group=group)
+        stamp[0] = now_ns()
+        dist.send(stamp, 0, group=group)
+
+
+def combine_rounds(rounds: Sequence[tuple[int, int, int]]) -> dict[str, int]:
+    """One reading from (round trip ns, begin on the asking clock, stamp of the answering clock) of each round."""
+    kept = sorted(rounds)[:NUM_KEPT]
+    offsets = [stamp - (begin + trip // 2) for trip, begin, stamp in kept]
+    first, last = min(begin for _, begin, _ in kept), max(begin + trip for trip, begin, _ in kept)
+    drift = round(MAX_DRIFT_RATIO * (last - first))
+    return {
+        "at_ns": (first + last) // 2,
+        "offset_ns": round(statistics.median(offsets)),
+        "bound_ns": kept[-1][0] // 2 + drift + 1,  # and what the integers above round away
+    }
+
+
+def _probe(group: dist.ProcessGroup, rank: int, now_ns: Callable[[], int]) -> float:
+    """Rank 0's side: bytes per second of the slower way."""
+    buffer = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
+    used, slower_ns = SMALL_BYTES, _transfer(group, rank, buffer[:SMALL_BYTES], now_ns)
+    if slower_ns < QUICK_NS:
+        used, slower_ns = LARGE_BYTES, _transfer(group, rank, buffer, now_ns)
+    dist.send(torch.zeros(1, dtype=torch.int64), rank, group=group)
+    return used * 1e9 / max(slower_ns, 1)
+
+
+def _transfer(group: dist.ProcessGroup, rank: int, buffer: torch.Tensor, now_ns: Callable[[], int]) -> int:
+    """Moves the buffer both ways some times; ns of the slower way at its best."""
+    order, done = torch.tensor([buffer.numel()]), torch.zeros(1, dtype=torch.int64)
+    ways: list[tuple[int, int]] = []
+    for _ in range(NUM_TRANSFERS):
+        begin = now_ns()
+        dist.send(order, rank, group=group)
+        dist.recv(buffer, rank, group=group)
+        middle = now_ns()
+        dist.send(buffer, rank, group=group)
+        dist.recv(done, rank, group=group)
+        ways.append((middle - begin, now_ns() - middle))
+    return max(min(there for there, _ in ways), min(back for _, back in ways))
+
+
+def _echo(group: dist.ProcessGroup) -> None:
+    buffer = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
+    order, done = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    while True:
+        dist.recv(order, 0, group=group)
+        if int(order) == 0:
+            return
+        dist.send(buffer[: int(order)], 0, group=group)
+        dist.recv(buffer[: int(order)], 0, group=group)
+        dist.send(done, 0, group=group)
+
+
+def _read_boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _find_namespace(kind: str) -> str | None:
+    """The namespace's inode. "": this kernel has no such namespaces; None: there is no /proc to see it in."""
+    if not os.path.isdir("/proc/self/ns"):
+        return None
+    try:
+        return str(os.stat(f"/proc/self/ns/{kind}").st_ino)
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return None

@@ -1,0 +1,171 @@
+"""Rank rows on their way: from the recorder to the rank's own file, and to rank 0 over a group of their own.
+
+One background thread per rank does all of it, every ``window_s`` seconds, so that training never waits for a disk or a
+network. Its collectives use a gloo group that nothing else uses. When a rank dies, the others' threads notice at the
+next window and go on writing their own files; what was written stays.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import all_gather, gather  # themselves, also while those of training are watched
+
+from distprof.facts.run import ROW_WIDTH, FloatArray
+
+MAX_ROWS = 4096
+"""Rows of one rank in one exchange; the rest waits for the next."""
+
+
+class Exchange:
+    """Brings the rows of all ranks to rank 0."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        """Takes a gloo group that nothing else uses. None: this rank is alone."""
+        self._group = group
+        self._pending: list[FloatArray] = []
+        self.broken: str | None = None
+        """Why rows no longer travel: a rank left. None: they do."""
+        self.stop_recording = False
+        """Whether rank 0 has asked every rank to stop recording phases; on rank 0, with the exchange after."""
+        self._asked = False
+
+    def ask_to_stop(self) -> None:
+        """On rank 0: has every rank, this one too, stop recording phases with the next exchange."""
+        self._asked = True
+
+    def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
+        """One exchange. Collective among the background threads.
+
+        Args:
+            rows: This rank's new rows.
+            last: Whether this rank will have no more.
+
+        Returns:
+            On rank 0 the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each, elsewhere an empty list; and
+            whether every rank has sent its last.
+        """
+        self._pending.extend(rows)
+        batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
+        table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
+        if self._group is None:
+            self.stop_recording = self._asked
+            return [table], last and not self._pending
+        world = dist.get_world_size(self._group)
+        heads = [torch.empty(3, dtype=torch.int64) for _ in range(world)]
+        done = int(last and not self._pending)
+        all_gather(heads, torch.tensor([len(batch), done, self._asked]), group=self._group)
+        self.stop_recording = bool(heads[0][2])
+        counts = [int(head[0]) for head in heads]
+        everyone = all(int(head[1]) for head in heads)
+        if max(counts) == 0:
+            return [np.empty((0, ROW_WIDTH))] * world if dist.get_rank(self._group) == 0 else [], everyone
+        padded = torch.zeros(max(counts), ROW_WIDTH, dtype=torch.float64)
+        padded[: len(batch)] = torch.from_numpy(table)
+        here = dist.get_rank(self._group) == 0
+        received = [torch.empty_like(padded) for _ in range(world)] if here else None
+        gather(padded, received, group=self._group, group_dst=0)
+        tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
+        return tables, everyone
+
+
+class Courier(threading.Thread):
+    """The background thread of one rank."""
+
+    def __init__(
+        self,
+        *,
+        take: Callable[[bool], list[FloatArray]],
+        end: Callable[[], None],
+        deliver: Callable[[list[FloatArray]], None] | None,
+        exchange: Exchange,
+        window_s: float,
+        lost: Callable[[str], None],
+        together: Callable[[], object] | None = None,
+        stop_recording: Callable[[], None] | None = None,
+    ) -> None:
+        """Wires the thread up; `start` starts it.
+
+        Args:
+            take: Takes and writes this rank's finished steps and returns their rows; True: waits for the device too.
+            end: Writes the end of this rank's file; called once, after the last rows.
+            deliver: On rank 0: gets the new rows of every rank.
+            exchange: Carries them.
+            window_s: Seconds between two rounds.
+            lost: Told what went wrong; called at most once per cause.
+            stop_recording: Called once when rank 0 has asked every rank to stop recording phases.
+            together: Collective among the background threads: called once, when every rank has sent its last.
+        """
+        super().__init__(name="distprof-courier", daemon=True)
+        self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
+        self._window_s, self._lost, self._together = window_s, lost, together
+        self._stop_recording = stop_recording
+        self._wake = threading.Event()
+        self._finishing = self._alone = False
+        self.received: Counter[int] = Counter()
+        """On rank 0: how many rows have come from each rank."""
+        self.complete = False
+        """Whether every rank has sent its last."""
+
+    def finish(self, *, alone: bool, timeout_s: float) -> bool:
+        """Sends what is left and stops.
+
+        Args:
+            alone: True after a failure: writes this rank's file and leaves the others alone.
+            timeout_s: How long to wait for the slowest rank.
+
+        Returns:
+            Whether the thread came to its end in time.
+        """
+        self._alone = self._alone or alone
+        self._finishing = True
+        self._wake.set()
+        if self.ident is not None:
+            self.join(timeout_s)
+        return not self.is_alive()
+
+    def run(self) -> None:
+        """Rounds until every rank is done."""
+        ended = False
+        while True:
+            self._wake.wait(0.0 if ended else self._window_s)
+            finishing = self._finishing
+            rows = self._guard("recording", self._take, finishing and not self._alone) or []
+            if finishing and not ended:
+                self._guard("recording", self._end)
+                ended = True
+            if self._alone or self._exchange.broken:
+                if finishing:
+                    return
+                continue
+            try:
+                tables, everyone = self._exchange.send(rows, last=finishing)
+            except RuntimeError as error:
+                self._exchange.broken = str(error).splitlines()[0][:200]
+                self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
+                continue
+            if self._exchange.stop_recording and self._stop_recording is not None:
+                self._guard("recording", self._stop_recording)
+                self._stop_recording = None
+            self.received.update({rank: len(table) for rank, table in enumerate(tables)})
+            if self._deliver is not None:
+                self._guard("delivery", self._deliver, tables)
+            if everyone:
+                self.complete = True
+                if self._together is not None:
+                    self._guard("the end of the job", self._together)
+                return
+
+    def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """The recorder's border: whatever goes wrong here is told, and training goes on."""
+        try:
+            return work(*arguments)
+        except Exception as error:
+            self._lost(f"{what} stopped: {type(error).__name__}: {error}")
+            return None

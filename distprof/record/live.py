@@ -1,0 +1,176 @@
+"""Rank 0's view while the job runs: whole steps of all ranks, as they become known, and whoever is told of them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+
+MAX_OPEN_STEPS = 4096
+"""Steps that wait for a rank's row; past that the oldest are given up, here and not on disk."""
+MAX_QUEUED_BYTES = 64 << 20
+"""Steps that wait for a listener take no more than this; past that the newest are given up."""
+CALL_LIMIT_S = 10.0
+"""A listener that takes longer over one call is stuck: the end of the job does not wait for it."""
+
+
+class LiveSteps:
+    """Puts rank rows together into whole steps. Bounded in memory; called from one thread."""
+
+    def __init__(self, num_ranks: int, on_steps: Callable[[FloatArray], None]) -> None:
+        """Collects rows of ``num_ranks`` ranks.
+
+        Args:
+            num_ranks: The world size.
+            on_steps: Gets whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``.
+        """
+        self._num_ranks, self._on_steps = num_ranks, on_steps
+        self._open: dict[int, FloatArray] = {}
+
+    def add(self, tables: list[FloatArray]) -> None:
+        """Takes the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each."""
+        for rank, table in enumerate(tables):
+            for row in table:
+                step = int(row[COLUMN["step"]])
+                if step not in self._open:
+                    self._open[step] = np.full((self._num_ranks, ROW_WIDTH), np.nan)
+                self._open[step][rank] = row
+        whole = [step for step in sorted(self._open) if not np.isnan(self._open[step][:, 0]).any()]
+        if whole:
+            self._on_steps(np.stack([self._open.pop(step) for step in whole], axis=1))
+        while len(self._open) > MAX_OPEN_STEPS:
+            del self._open[min(self._open)]
+
+
+class Listener(threading.Thread):
+    """Somebody who is told the steps of the job, on a thread of its own: it may be slow, or never come back.
+
+    Whoever tells it never waits. What it has no room for is given up and counted.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Callable[[FloatArray], None] | None],
+        *,
+        what: str,
+        failed: Callable[[str], None],
+        begin_limit_s: float | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wires the thread up; `start` starts it.
+
+        Args:
+            begin: Called first; returns what gets the steps. None: nobody does, and none is missed.
+            what: What it does, for the message.
+            failed: Told what a call has raised; the next call is made all the same.
+            begin_limit_s: How long ``begin`` may take before it counts as stuck. None: as long as any call.
+            now_s: A monotonic clock.
+        """
+        super().__init__(name=f"distprof-{what}", daemon=True)
+        self._what, self._begin, self._failed, self._now_s = what, begin, failed, now_s
+        self._begin_limit_s = begin_limit_s if begin_limit_s is not None else CALL_LIMIT_S
+        self._take: Callable[[FloatArray], None] | None = None
+        self._last: list[tuple[Callable[[], None], float]] = []
+        self._changed = threading.Condition()
+        self._queue: deque[FloatArray] = deque()
+        self._queued_bytes = 0
+        self._begun = self._unwanted = self._closing = self._done = False
+        self._stuck_at_s = now_s() + self._begin_limit_s
+        self._told_steps = self._got_steps = 0
+
+    @property
+    def missed_steps(self) -> int:
+        """Steps that it did not take: given up, still queued, or answered with an error."""
+        return 0 if self._unwanted else self._told_steps - self._got_steps
+
+    def tell(self, rows: FloatArray) -> None:
+        """Queues whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
+        with self._changed:
+            self._told_steps += rows.shape[1]
+            if not self._done and (not self._queue or self._queued_bytes + rows.nbytes <= MAX_QUEUED_BYTES):
+                self._queue.append(rows)
+                self._queued_bytes += rows.nbytes
+                self._changed.notify_all()
+
+    def finish(
+        self, *last: Callable[[], None], limit_s: float | None = None, last_limit_s: float | None = None
+    ) -> bool:
+        """Waits until it has been told everything, and not at all for a call that is stuck already.
+
+        Args:
+            last: Called on its thread, in this order, when it has taken the last steps.
+            limit_s: How long everything may take together once it has begun. None: as long as any call.
+            last_limit_s: How long the last of those calls may take. None: as long as any call.
+
+        Returns:
+            Whether it came to its end.
+        """
+        limit_s = limit_s if limit_s is not None else CALL_LIMIT_S
+        limits_s = [CALL_LIMIT_S] * len(last)
+        if last_limit_s is not None:
+            limits_s[-1:] = [last_limit_s]
+        with self._changed:
+            self._last = list(zip(last, limits_s, strict=True))
+            self._closing = True
+            self._changed.notify_all()
+            end_s = self._now_s() + limit_s + (0.0 if self._begun else self._begin_limit_s)
+            while not self._done:
+                left_s = min(end_s, self._stuck_at_s) - self._now_s()
+                if left_s <= 0:
+                    return False
+                self._changed.wait(left_s)
+        return True
+
+    def run(self) -> None:
+        """Calls, one after the other, until `finish`."""
+        try:
+            self._call(self._start_listening, self._begin_limit_s)
+            self._begun = True
+            while (rows := self._next()) is not None:
+                if self._take is not None and self._call(partial(self._take, rows), CALL_LIMIT_S):
+                    self._got_steps += rows.shape[1]
+            for work, limit_s in self._last:
+                self._call(work, limit_s)
+        finally:
+            with self._changed:
+                self._done = True
+                self._changed.notify_all()
+
+    def _start_listening(self) -> None:
+        self._take = self._begin()
+        self._unwanted = self._take is None
+
+    def _next(self) -> FloatArray | None:
+        """The next rows. None: there will be no more."""
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            if not self._queue:
+                return None
+            rows = self._queue.popleft()
+            self._queued_bytes -= rows.nbytes
+            return rows
+
+    def _call(self, work: Callable[[], object], limit_s: float) -> bool:
+        """Whether a call came back without an error; what it raised is told, and is nobody else's affair."""
+        self._mark(self._now_s() + limit_s)
+        try:
+            work()
+            return True
+        except Exception as error:
+            self._failed(f"{self._what} stopped: {type(error).__name__}: {error}")
+            return False
+        finally:
+            self._mark(math.inf)
+
+    def _mark(self, stuck_at_s: float) -> None:
+        with self._changed:
+            self._stuck_at_s = stuck_at_s
+            self._changed.notify_all()

@@ -1,0 +1,167 @@
+"""One rank's finished steps, packed and written to its own file."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from distprof.facts.run import PHASES, FloatArray
+from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
+from distprof.record.recorder import Recorder
+from distprof.record.rows import pack_row, read_memory
+from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
+from distprof.storage.collective_records import GroupInfo, StepCollectives, name_codes
+from distprof.storage.rank_stream import StreamWriter
+
+_LAST_STEPS = 32
+FAILING_GRACE_S = 0.5
+"""How long a rank that is told to leave may go on to say why it fails: that is worth more than who told it."""
+BUSY_GRACE_S = 0.5
+"""How long it then waits for the thread that is just taking steps, and may wait for a device."""
+
+
+class Scribe:
+    """Takes steps from the recorder and writes them; called by the background thread, and once at the end."""
+
+    def __init__(
+        self, *, recorder: Recorder, writer: StreamWriter | None, device: torch.device, warn: Callable[[str], None]
+    ) -> None:
+        """Ties a recorder to a file.
+
+        Args:
+            recorder: Where the steps come from.
+            writer: The rank's file. None: rows are packed and not written.
+            device: Whose memory is read.
+            warn: Told when writing fails, once.
+        """
+        self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
+        self._lock, self._taking = threading.Lock(), threading.Lock()
+        self._ended = threading.Event()
+        self._broken: dict[BrokenPhase, list[int]] = {}  # the first step, and how many
+        self._unwritten = 0
+        self._refused = False
+        self._notes: list[str] = []
+        self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
+        self._window = range(0)
+
+    def take(self, wait: bool) -> list[FloatArray]:
+        """Packs and writes what has finished, and returns the rows.
+
+        Args:
+            wait: Waits for the device's last steps. Synchronises: only after training.
+        """
+        with self._taking:
+            return self._take(wait)
+
+    def _take(self, wait: bool) -> list[FloatArray]:
+        records = self._recorder.drain(wait=wait)
+        if not records:
+            return []
+        self._last.extend(records)
+        for record in records:
+            if record.broken is not None:
+                self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
+        in_use, peak = read_memory(self._device)
+        rows = [
+            pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
+            for record in records
+        ]
+        with self._lock:
+            self._write(rows, records)
+        return rows
+
+    def mark_window(self, steps: range) -> None:
+        """Marks these steps as under a kernel window. Call it before the first of them begins."""
+        self._window = steps
+
+    def note(self, text: str) -> None:
+        """Keeps a note on what could not be measured, for the end of the file."""
+        self._notes.append(text)
+
+    def refuse(self, what: str, error: OSError, then: str = "") -> None:
+        """Says that the run folder is no longer written: once, whatever else fails after."""
+        if not self._refused:
+            self._refused = True
+            self._warn(f"{what} ({error.strerror}){then}")
+            self.note(f"{what}: {error.strerror}")
+
+    def end(self, ended: str, *, error: str | None = None, traceback: str | None = None) -> None:
+        """Writes how the rank ended and closes the file. Further calls do nothing.
+
+        PyTorch's Flight Recorder is asked for what was not seen, or after a failure kept beside the file.
+        """
+        with self._lock:
+            if self._writer is None:
+                return
+            if ended == "completed":
+                unseen = find_unseen(read_ring(), self._last)
+                self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
+            self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
+            lost = self._recorder.finished.lost + self._unwritten
+            try:
+                self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
+            except OSError as failure:
+                self.refuse("the end of this rank was not written", failure)
+            self._writer.close()
+            if ended != "completed":
+                keep_ring(self._writer.path)
+            self._writer = None
+            self._ended.set()
+
+    def terminate(self, signal_name: str) -> None:
+        """Writes what has finished, and the end, while the training thread may be anywhere. Waits a second at most.
+
+        Does nothing when the rank has ended already, or ends within `FAILING_GRACE_S`.
+        """
+        if self._ended.wait(FAILING_GRACE_S):
+            return
+        place = _describe_place(self._recorder)
+        if self._taking.acquire(timeout=BUSY_GRACE_S):
+            try:
+                self._take(False)
+            finally:
+                self._taking.release()
+        self.end("terminated", error=f"{signal_name} {place}")
+
+    def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
+        if self._writer is None or self._unwritten:
+            self._unwritten += len(rows)
+            return
+        segments = [record.segments if record.phase_host_ns is not None else None for record in records]
+        collectives = [_describe(record) for record in records]
+        groups = [GroupInfo(name=name, ranks=ranks) for name, ranks in self._recorder.groups]
+        try:
+            self._writer.write_steps(rows, segments, collectives, groups)
+        except OSError as error:
+            self._unwritten += len(rows)
+            self.refuse("steps are no longer written", error, "; training goes on")
+
+
+def _describe_place(recorder: Recorder) -> str:
+    """Where the training thread is, as seen from another."""
+    if not recorder.open:
+        return "between two steps"
+    position = recorder.timeline.count - 1
+    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
+    return f"in step {recorder.step}{phase}"
+
+
+def _describe_broken(phase: BrokenPhase, seen: list[int]) -> str:
+    first, number = seen
+    what = "was left by an exception" if phase.raised else "was left open and closed with the step"
+    return f"error: phase {PHASES[phase.code]} {what}, in {number} step(s), first in step {first}"
+
+
+def _describe(record: StepRecord) -> StepCollectives | None:
+    """A step's collectives as they are written; None: there are none, or the step broke off among them."""
+    if not record.collectives or record.failed:
+        return None
+    return StepCollectives(
+        order=tuple(name_codes(*item[:4]) for item in record.collectives),
+        arrival_ns=[item.arrival_ns for item in record.collectives],
+        end_ns=[item.end_ns for item in record.collectives],
+        exposed_ns=[item.exposed_ns for item in record.collectives],
+    )

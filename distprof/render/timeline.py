@@ -1,0 +1,88 @@
+"""The phases of every rank as a timeline: Chrome trace JSON, compressed, for ui.perfetto.dev and chrome://tracing."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from distprof.facts.run import COLUMN, PHASES, Run, Segments
+from distprof.render.units import clean_text
+
+STEP_THREAD, PHASE_THREAD = 0, 1
+
+
+def render_trace(run: Run) -> bytes:
+    """A process per rank with two threads: its steps, and their segments. Host clock; the same run, the same bytes.
+
+    The ranks of a host share its clock. Another host's clock has another zero, so that each host starts at its own
+    first segment: distances between hosts mean nothing, and the trace's ``otherData`` says so.
+    """
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as packed:
+        packed.write(b'{"displayTimeUnit":"ms","otherData":' + _encode(_describe(run)) + b',"traceEvents":[\n')
+        for number, event in enumerate(_list_events(run)):
+            packed.write((b",\n" if number else b"") + event)
+        packed.write(b"\n]}\n")
+    return buffer.getvalue()
+
+
+def _describe(run: Run) -> dict[str, object]:
+    return {
+        "run": clean_text(run.meta.run_id),
+        "name": clean_text(run.meta.name),
+        "clock": "host, monotonic; each host starts at 0, so distances between hosts mean nothing",
+    }
+
+
+def _list_events(run: Run) -> Iterator[bytes]:
+    hosts = {info.rank: info.host for info in run.ranks}
+    origins_ns: dict[str, int] = {}
+    for (rank, _), kept in run.segments.items():
+        host = hosts[rank]
+        origins_ns[host] = min(origins_ns.get(host, kept.begin_ns), kept.begin_ns)
+    for info in run.ranks:
+        name = f"rank {info.rank} ({clean_text(info.host)})"
+        yield _encode({"ph": "M", "pid": info.rank, "name": "process_name", "args": {"name": name}})
+        yield _encode({"ph": "M", "pid": info.rank, "name": "process_sort_index", "args": {"sort_index": info.rank}})
+        for thread, label in ((STEP_THREAD, "steps"), (PHASE_THREAD, "phases (host clock)")):
+            yield _encode({"ph": "M", "pid": info.rank, "tid": thread, "name": "thread_name", "args": {"name": label}})
+    facts = _find_steps(run)
+    for (rank, step), kept in sorted(run.segments.items()):
+        begin_ns = kept.begin_ns - origins_ns[hosts[rank]]
+        yield from _list_step(rank, step, kept, begin_ns, *facts.get((rank, step), (False, sum(kept.durations_ns))))
+
+
+def _find_steps(run: Run) -> dict[tuple[int, int], tuple[bool, float]]:
+    """Whether each kept step was warm-up, and how long it took: its kept segments may be fewer than it had."""
+    places = {int(number): index for index, number in enumerate(np.nanmax(run.column("step"), axis=0, initial=-1))}
+    positions = {info.rank: position for position, info in enumerate(run.ranks)}
+    facts = {}
+    for rank, step in run.segments:
+        row = run.rows[positions[rank], places[step]] if step in places else np.full(len(COLUMN), np.nan)
+        if np.isfinite(row[COLUMN["step_host_ns"]]):
+            facts[rank, step] = bool(row[COLUMN["warmup"]] == 1), float(row[COLUMN["step_host_ns"]])
+    return facts
+
+
+def _list_step(rank: int, step: int, kept: Segments, start_ns: int, warmup: bool, step_ns: float) -> Iterator[bytes]:
+    """The step, then its segments; those of no length are left out. Times in microseconds, as the format wants."""
+    args: dict[str, object] = {"step": step, "warmup": warmup}
+    if kept.truncated:
+        args["truncated"] = True
+    long_ns = step_ns if kept.truncated else sum(kept.durations_ns)
+    shown = {"ph": "X", "pid": rank, "tid": STEP_THREAD, "name": f"step {step}", "ts": start_ns / 1e3}
+    yield _encode({**shown, "dur": long_ns / 1e3, "args": args})
+    for code, duration_ns in zip(kept.codes, kept.durations_ns, strict=True):
+        if duration_ns:
+            yield b'{"ph":"X","pid":%d,"tid":%d,"name":"%s","ts":%.3f,"dur":%.3f,"args":{"step":%d}}' % (
+                rank, PHASE_THREAD, PHASES[code].value.encode(), start_ns / 1e3, duration_ns / 1e3, step,
+            )  # fmt: skip
+        start_ns += duration_ns
+
+
+def _encode(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

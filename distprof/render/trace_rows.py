@@ -1,0 +1,244 @@
+"""What traces say, as rows of text: device time by rank, kernels, ranges, findings; for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distprof.analyze.findings.wording import strip_kernel_name
+from distprof.facts.run import PHASES, TRACED
+from distprof.render.units import (
+    NOT_MEASURED,
+    clean_text,
+    format_count,
+    format_milliseconds,
+    format_ratio,
+    format_time,
+)
+from distprof.report.report import Report
+from distprof.report.trace_report import ActivityReport, DeviceReport, Finding, RangeReport, WindowCheck
+
+TEXT_LIMIT = 600
+"""Characters of a sentence of a finding that are shown."""
+MAX_DEVICES = 16
+EXTREMES = 4
+"""Ranks shown from either end where there are too many for a row each."""
+MAX_KERNELS = 15
+MAX_RANGES = 15
+
+DEVICE_PARTS: tuple[tuple[str, str, str], ...] = (
+    ("compute", "compute_ns", "compute: kernels that are no collectives"),
+    ("copies", "memory_ns", "copies: copies and memsets while nothing computes"),
+    ("exposed", "idle_communication_ns", "exposed: nothing but collectives runs"),
+    ("host", "idle_host_ns", "host: idle, what comes next is not launched yet"),
+    ("launch", "idle_launch_ns", "launch: idle, though what comes next is launched"),
+    ("unknown", "idle_unknown_ns", "unknown: idle, its launch is not in the trace"),
+)
+"""Head, field and meaning of the parts of a device's time; they add up to the span."""
+DEVICE_HEADS = ("rank", *(head for head, _, _ in DEVICE_PARTS), "span", "overlap", "queue", "empty")
+CATEGORY_HEADS = ("category", "launches", "time", "share")
+KERNEL_HEADS = ("kernel", "category", "precision", "launches", "time", "share", "min", "max", "most on")
+RANGE_HEADS = ("range", "count", "host, each", "GPU, each", "GPU/host", "of the step", "of GPU time")
+CHECK_HEADS = ("phase", "clock", "live", "trace", "difference", "rank")
+RANGE_WORDS = (
+    "host: how long a range was open there; GPU: how long the device worked on what was launched inside. "
+    "Neither is a share of the other, and warm-up is in neither."
+)
+CPU_WORDS = "How long a range was open on the host, which is where this job ran."
+HOST_ONLY_WORDS = "Host times only: nothing is known of what the device worked on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFinding:
+    """A finding in clean text."""
+
+    title: str
+    share: str
+    """Empty: it touches no time."""
+    figures: tuple[str, ...]
+    consequence: str
+    remedy: str
+
+
+def is_traced(report: Report) -> bool:
+    """Whether there are traces only: nothing was recorded live, so what only a live run tells is not worth a line."""
+    return report.activity is not None and bool(report.ranks) and all(rank.ended == TRACED for rank in report.ranks)
+
+
+def show_finding(finding: Finding) -> ShownFinding:
+    """A finding as it is shown."""
+    return ShownFinding(
+        title=clean_text(finding.title, TEXT_LIMIT),
+        share=format_ratio(finding.share_ratio) if finding.share_ratio > 0 else "",
+        figures=tuple(
+            clean_text(f"{figure.what}: {figure.value} ({figure.where})", TEXT_LIMIT) for figure in finding.evidence
+        ),
+        consequence=clean_text(finding.consequence, TEXT_LIMIT),
+        remedy=clean_text(finding.remedy, TEXT_LIMIT),
+    )
+
+
+def describe_not_checked(activity: ActivityReport) -> str:
+    """The rules that lacked their data, those with the same reason together; empty: all had theirs."""
+    reasons: dict[str, list[str]] = {}
+    for item in activity.not_checked:
+        reasons.setdefault(clean_text(item.why, TEXT_LIMIT), []).append(clean_text(item.rule))
+    return "; ".join(f"{', '.join(rules)} ({why})" for why, rules in reasons.items())
+
+
+def title_devices(activity: ActivityReport) -> str:
+    """What the table of device times is of."""
+    stepped = {device.steps > 0 for device in activity.devices}
+    what = "mean per step" if True in stepped else "over the whole trace"
+    if len(stepped) > 1:
+        what = "mean per step, or the whole trace where no steps are known"
+    return f"device time by rank: {what}, ms"
+
+
+def choose_devices(activity: ActivityReport) -> list[DeviceReport]:
+    """All ranks, or of many those whose devices have the most and then the least of their own to do, most first."""
+    devices = list(activity.devices)
+    if len(devices) <= MAX_DEVICES:
+        return devices
+    order = sorted(devices, key=lambda device: (-_find_own_ratio(device), device.rank))
+    return [*order[:EXTREMES], *order[-EXTREMES:]]
+
+
+def _find_own_ratio(device: DeviceReport) -> float:
+    """Share of the span that is not exposed communication: of the rank that comes late it is the largest."""
+    return 1 - device.idle_communication_ns / device.span_ns if device.span_ns else 0.0
+
+
+def list_devices(devices: Sequence[DeviceReport]) -> list[list[str]]:
+    """A row per rank: the parts, their sum, and what it had to overlap and to do."""
+    return [
+        [
+            str(device.rank), *(format_milliseconds(getattr(device, field)) for _, field, _ in DEVICE_PARTS),
+            format_milliseconds(device.span_ns), format_ratio(device.overlap_ratio), _show_queue(device),
+            format_ratio(device.queue_empty_ratio),
+        ]
+        for device in devices
+    ]  # fmt: skip
+
+
+def _show_queue(device: DeviceReport) -> str:
+    return NOT_MEASURED if device.queue_mean is None else f"{device.queue_mean:,.1f}"
+
+
+def count_rank_steps(activity: ActivityReport) -> int:
+    """Steps of all ranks together, by which sums are divided; 1 where some rank has none: then sums are shown."""
+    steps = [device.steps for device in activity.devices]
+    return sum(steps) if steps and all(steps) else 1
+
+
+def say_per(activity: ActivityReport) -> str:
+    """What the sums over all ranks are shown as."""
+    if count_rank_steps(activity) == 1 and not (len(activity.devices) == 1 and activity.devices[0].steps == 1):
+        return "all ranks, the whole trace" if len(activity.devices) > 1 else "the whole trace"
+    return "per step and rank" if len(activity.devices) > 1 else "per step"
+
+
+def list_categories(activity: ActivityReport) -> list[list[str]]:
+    """A row per category of kernels."""
+    per = count_rank_steps(activity)
+    return [
+        [
+            clean_text(item.category), format_count(round(item.count / per, 1)), format_time(item.total_ns / per),
+            format_ratio(item.share_ratio),
+        ]
+        for item in activity.categories
+    ]  # fmt: skip
+
+
+def list_kernels(activity: ActivityReport, limit: int) -> list[list[str]]:
+    """A row per kernel, the longest ones; names cut to a length."""
+    per, several = count_rank_steps(activity), len(activity.devices) > 1
+    return [
+        [
+            name_kernel(item.name, limit), clean_text(item.category, 16), clean_text(item.precision or "", 8),
+            format_count(round(item.count / per, 1)), format_time(item.total_ns / per), format_ratio(item.share_ratio),
+            format_time(item.min_ns), format_time(item.max_ns), f"rank {item.max_rank}" if several else "",
+        ]
+        for item in activity.kernels[:MAX_KERNELS]
+    ]  # fmt: skip
+
+
+def name_kernel(name: str, limit: int) -> str:
+    """A kernel's name without the words that nearly all of them have."""
+    return clean_text(strip_kernel_name(name), limit) or "(no name)"
+
+
+def list_ranges(activity: ActivityReport, limit: int) -> list[list[str]]:
+    """A row per named range, those with the longest host time; names cut to a length."""
+    return [
+        [
+            name_range(item, limit), format_count(item.count), format_time(_per_instance(item.host_ns, item)),
+            format_time(_per_instance(item.gpu_ns, item)), _show_factor(item.gpu_over_host_ratio),
+            format_ratio(item.host_share_ratio), format_ratio(item.gpu_share_ratio),
+        ]
+        for item in choose_ranges(activity)
+    ]  # fmt: skip
+
+
+def choose_ranges(activity: ActivityReport) -> list[RangeReport]:
+    """The ranges with the longest host time among those that were measured at all."""
+    return [item for item in activity.ranges if item.count][:MAX_RANGES]
+
+
+def name_range(item: RangeReport, limit: int) -> str:
+    """Domain and name; the default domain is not named."""
+    return clean_text(f"{item.domain}:{item.name}" if item.domain else item.name, limit) or "(no name)"
+
+
+def _per_instance(total_ns: float | None, item: RangeReport) -> float | None:
+    return None if total_ns is None or not item.count else total_ns / item.count
+
+
+def _show_factor(ratio: float | None) -> str:
+    """How many times as long the device worked; no share, so no percent."""
+    return NOT_MEASURED if ratio is None else f"{ratio:.2f} x"
+
+
+def describe_ranges(report: Report) -> list[str]:
+    """What the table of ranges is, and what is not in it."""
+    activity = report.activity
+    if activity is None or not choose_ranges(activity):
+        return []
+    lines = [RANGE_WORDS]
+    if all(item.gpu_ns is None for item in activity.ranges):
+        on_cpu = report.device_type == "cpu" and not is_traced(report)
+        lines = [CPU_WORDS if on_cpu else HOST_ONLY_WORDS]
+    if outside := [item for item in activity.ranges if item.outside_count]:
+        names = ", ".join(name_range(item, 40) for item in outside[:3]) + (", ..." if len(outside) > 3 else "")
+        count = sum(item.outside_count for item in outside)
+        lines.append(f"{count:,} ranges began between two steps or after the last one and are in no sum: {names}")
+    if opened := [item for item in activity.ranges if item.open_count]:
+        names = ", ".join(name_range(item, 40) for item in opened[:3]) + (", ..." if len(opened) > 3 else "")
+        lines.append(f"{sum(item.open_count for item in opened):,} ranges were never closed and are in no sum: {names}")
+    return lines
+
+
+def list_checks(activity: ActivityReport) -> list[list[str]]:
+    """A row per phase: the rank on which the live figure and the trace's differ most."""
+    order = {name: place for place, name in enumerate(("step", *map(str, PHASES)))}
+    worst: dict[tuple[str, str], WindowCheck] = {}
+    for check in activity.window_checks:
+        key = check.phase, check.clock
+        if key not in worst or _find_difference(check) > _find_difference(worst[key]):
+            worst[key] = check
+    return [
+        [
+            clean_text(check.phase), clean_text(check.clock), format_time(check.live_ns), format_time(check.trace_ns),
+            _show_difference(check.difference_ratio), str(check.rank),
+        ]
+        for check in sorted(worst.values(), key=lambda check: (order.get(check.phase, len(order)), check.clock))
+    ]  # fmt: skip
+
+
+def _find_difference(check: WindowCheck) -> float:
+    return abs(check.difference_ratio) if check.difference_ratio is not None else 0.0
+
+
+def _show_difference(ratio: float | None) -> str:
+    text = format_ratio(ratio)
+    return f"+{text}" if ratio is not None and ratio > 0 and text[0].isdigit() else text

@@ -1,0 +1,153 @@
+"""The conclusions from traces: where the devices' time went, by rank, kernel and range, and the findings. Parts of a
+report. Times are ns on the traces' clocks, over the window that `distprof.facts.trace_summary` defines."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """One rank's device, per step (``steps`` above 0), else over the whole trace."""
+
+    rank: int
+    source: str
+    """The tool, and the name of the file."""
+    steps: int
+    span_ns: float
+    """``compute + memory + idle`` of the four causes is the span."""
+    compute_ns: float
+    memory_ns: float
+    idle_communication_ns: float
+    idle_host_ns: float
+    idle_launch_ns: float
+    idle_unknown_ns: float
+    communication_busy_ns: float
+    overlap_ratio: float | None
+    """Share of communication that ran beside compute. None: there was none."""
+    queue_mean: float | None
+    queue_max: int | None
+    queue_empty_ratio: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryReport:
+    """Kernels of one category, all ranks together."""
+
+    category: str
+    count: int
+    total_ns: float
+    share_ratio: float
+    """Of the sum over all kernels and copies."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KernelReport:
+    """One kernel, all ranks together."""
+
+    name: str
+    category: str
+    precision: str | None
+    count: int
+    total_ns: float
+    share_ratio: float
+    min_ns: float
+    max_ns: float
+    max_rank: int
+    """The rank with the largest total."""
+    max_rank_ns: float
+    """Its total."""
+    ranks: int
+    """On how many ranks it ran."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RangeReport:
+    """One named range, all ranks together. Host time and GPU time are two clocks' work: neither is a share of the
+    other."""
+
+    domain: str
+    name: str
+    count: int
+    host_ns: float
+    host_exclusive_ns: float
+    gpu_ns: float | None
+    gpu_exclusive_ns: float | None
+    gpu_over_host_ratio: float | None
+    """Far below 1: the host was busy or waiting; far above 1: the device works long after the range is closed."""
+    host_share_ratio: float | None
+    """Of the step on the host. None: no steps are known, or it was mostly open longer than all of them together."""
+    gpu_share_ratio: float | None
+    """Of the GPU time of everything launched in the steps."""
+    open_count: int
+    warmup_count: int
+    outside_count: int
+    """Instances that begin in no measured step, behind the first one's begin: between two steps, or after the last."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number that a finding stands on, and where it is."""
+
+    what: str
+    value: str
+    where: str
+    """Ranks, kernels or ranges."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something worth changing, or worth knowing before anything is concluded."""
+
+    rule: str
+    """The rule's name, as the README's table has it."""
+    title: str
+    """In one sentence."""
+    share_ratio: float
+    """What it touches, as a share of the step; findings are ranked by it. Not a promise of what is gained."""
+    evidence: tuple[Figure, ...]
+    consequence: str
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NotChecked:
+    """A rule that lacked its data."""
+
+    rule: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCheck:
+    """One phase of a kernel window: as the rank's own clock had it live, and as its trace has it."""
+
+    rank: int
+    phase: str
+    """Or "step"."""
+    clock: str
+    """Of both figures."""
+    live_ns: float
+    """Mean per step of the window."""
+    trace_ns: float
+    difference_ratio: float | None
+    """(trace - live) / live. None: live is 0."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityReport:
+    """What the traces say."""
+
+    devices: tuple[DeviceReport, ...]
+    """One per rank that has a trace with device activity, ascending."""
+    categories: tuple[CategoryReport, ...]
+    """Longest first."""
+    kernels: tuple[KernelReport, ...]
+    """Longest first; at most 100."""
+    ranges: tuple[RangeReport, ...]
+    """Longest host time first; at most 200."""
+    findings: tuple[Finding, ...]
+    """What costs time first, then what misleads whoever reads the numbers; in each the largest share first."""
+    not_checked: tuple[NotChecked, ...]
+    window_checks: tuple[WindowCheck, ...]
+    """Only where live phases and a kernel window of the same steps are there."""

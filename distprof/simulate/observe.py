@@ -1,0 +1,164 @@
+"""What the ranks of a made-up job would have recorded: stamps of their own clocks, as the facts of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.facts.run import (
+    COLUMN,
+    KINDS,
+    OWN_PHASES,
+    PHASE_CODE,
+    PHASES,
+    ClockReading,
+    Collectives,
+    DeviceSnapshot,
+    FloatArray,
+    IntArray,
+    LinkReading,
+    Peak,
+    RankInfo,
+    Run,
+    RunMeta,
+    make_rows,
+)
+from distprof.simulate.job import Compute, Issue, SimulatedJob
+from distprof.simulate.schedule import Played, find_groups
+
+BASE_NS = 10**12
+"""What the first host's monotonic clock shows when the job starts."""
+
+
+def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Played, draws: np.random.Generator) -> Run:
+    """Turns a play on the true clock into what each rank has seen on its own; takes the play's arrays for it."""
+    hosts = np.arange(job.num_ranks) // job.ranks_per_host
+    offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
+    drift_ratio = draws.uniform(-1, 1, job.num_hosts) * job.clocks.drift_ratio
+    offset_ns[0] = drift_ratio[0] = 0.0
+    rate = 1 + drift_ratio[hosts]
+    base = BASE_NS + np.round(offset_ns[hosts])
+    issues = [op for op in program if isinstance(op, Issue)]
+    readings = _read_clocks(job, offset_ns, drift_ratio, float(played.end_ns.max(initial=0)), draws)
+    return Run(
+        meta=_describe_job(job, readings),
+        ranks=tuple(_describe_rank(job, rank, int(hosts[rank])) for rank in range(job.num_ranks)),
+        rows=_write_rows(job, issues, played, base, rate),
+        collectives=_tabulate(job, issues, played, base, rate),
+    )
+
+
+def _write_rows(
+    job: SimulatedJob, issues: list[Issue], played: Played, base: FloatArray, rate: FloatArray
+) -> FloatArray:
+    rows = make_rows(job.num_ranks, job.num_steps)
+    scale = rate[:, None]
+    facts: dict[str, npt.ArrayLike] = {
+        "step": np.arange(job.num_steps), "warmup": np.arange(job.num_steps) < job.num_warmup, "failed": 0, "shadow": 0,
+        "window": 0, "micro_steps": 1, "tokens": job.tokens, "segments_lost": 0,
+        "begin_host_ns": np.round(base[:, None] + played.begin_ns * scale),
+        "step_host_ns": (played.end_ns - played.begin_ns) * scale,
+    }  # fmt: skip
+    for name, values in facts.items():
+        rows[:, :, COLUMN[name]] = values
+    for phase in PHASES:
+        rows[:, :, COLUMN[f"{phase}_host_ns"]] = played.phase_ns[:, :, PHASE_CODE[phase]] * scale
+    nothing = np.zeros((job.num_ranks, job.num_steps))
+    for phase in OWN_PHASES:
+        rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = played.inner_wait_ns.get(phase, nothing) * scale
+    for kind in KINDS:
+        own = [index for index, op in enumerate(issues) if op.kind is kind]
+        rows[:, :, COLUMN[f"{kind}_count"]] = len(own)
+        rows[:, :, COLUMN[f"{kind}_bytes"]] = sum(issues[index].size_bytes for index in own)
+        rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = _measure_union(played, own) * scale
+        rows[:, :, COLUMN[f"{kind}_exposed_host_ns"]] = played.exposed_ns[:, :, own].sum(axis=2) * scale
+    return rows
+
+
+def _measure_union(played: Played, own: list[int]) -> FloatArray:
+    """Union of intervals from arrival to end, which arrive in order, ns, ``[num_ranks, num_steps]``."""
+    total = np.zeros(played.begin_ns.shape)
+    reached = np.zeros(played.begin_ns.shape)
+    for index in own:
+        begin = np.maximum(played.arrival_ns[:, :, index], reached)
+        total += np.maximum(played.over_ns[:, :, index] - begin, 0)
+        reached = np.maximum(reached, played.over_ns[:, :, index])
+    return total
+
+
+def _tabulate(
+    job: SimulatedJob, issues: list[Issue], played: Played, base: FloatArray, rate: FloatArray
+) -> tuple[Collectives, ...]:
+    tables = []
+    for partition in dict.fromkeys(op.partition for op in issues):
+        own = [index for index, op in enumerate(issues) if op.partition == partition]
+        groups = find_groups(job, partition)
+        for group in range(int(groups.max()) + 1):
+            members = np.flatnonzero(groups == group)
+            shift, scale = base[members, None, None], rate[members, None, None]
+            tables.append(
+                Collectives(
+                    group="default" if partition == "world" else f"{partition}-{group}",
+                    ranks=members,
+                    size=len(members),
+                    kinds=tuple(issues[index].kind for index in own),
+                    phases=tuple(issues[index].phase for index in own),
+                    sizes_bytes=tuple(issues[index].size_bytes for index in own),
+                    steps=np.arange(job.num_steps),
+                    arrival_ns=_restamp(_cut(played.arrival_ns, members, own), scale, shift),
+                    end_ns=_restamp(_cut(played.over_ns, members, own), scale, shift),
+                    exposed_ns=_restamp(_cut(played.exposed_ns, members, own), scale, 0.0),
+                )
+            )
+    return tuple(tables)
+
+
+def _cut(values: FloatArray, members: IntArray, own: list[int]) -> FloatArray:
+    """Some ranks and collectives; all of them are the array itself, which may be large."""
+    whole = len(members) == values.shape[0] and len(own) == values.shape[2]
+    part: FloatArray = values if whole else values[np.ix_(members, np.arange(values.shape[1]), np.array(own))]
+    return part
+
+
+def _restamp(values: FloatArray, scale: FloatArray, shift: FloatArray | float) -> FloatArray:
+    """Times of the true clock on the ranks' own, in place."""
+    values *= scale
+    values += shift
+    return values
+
+
+def _read_clocks(
+    job: SimulatedJob, offset_ns: FloatArray, drift_ratio: FloatArray, lasted_ns: float, draws: np.random.Generator
+) -> tuple[ClockReading, ...]:
+    readings = []
+    for at_ns in (0.0, lasted_ns):
+        for host in range(job.num_hosts):
+            bound_ns = job.clocks.bound_ns if host else 0.0
+            error_ns = float(draws.uniform(-1, 1)) * bound_ns * 0.99
+            offset = round(offset_ns[host]) + drift_ratio[host] * at_ns + error_ns
+            first = host * job.ranks_per_host
+            readings += [
+                ClockReading(rank=rank, at_ns=round(BASE_NS + at_ns), offset_ns=round(offset), bound_ns=round(bound_ns))
+                for rank in range(first, min(first + job.ranks_per_host, job.num_ranks))
+            ]
+    return tuple(readings)
+
+
+def _describe_job(job: SimulatedJob, readings: tuple[ClockReading, ...]) -> RunMeta:
+    slowest = {host: max(job.slow_hosts.get(host, 1.0), job.slow_hosts.get(0, 1.0)) for host in range(1, job.num_hosts)}
+    links = tuple(
+        LinkReading(rank=host * job.ranks_per_host, bytes_per_s=job.link_bytes_per_s / factor)
+        for host, factor in slowest.items()
+    )
+    return RunMeta(
+        run_id="simulated", name="simulated", started_utc="1970-01-01T00:00:00+00:00", world_size=job.num_ranks,
+        backend="gloo", device_type="cpu", strategy=job.strategy, precision="fp32", work=None, versions={}, git=None,
+        config={}, clock_readings=readings, link_readings=links,
+    )  # fmt: skip
+
+
+def _describe_rank(job: SimulatedJob, rank: int, host: int) -> RankInfo:
+    return RankInfo(
+        rank=rank, local_rank=rank % job.ranks_per_host, host=f"host-{host}", pid=1000 + rank, device="cpu",
+        snapshot=DeviceSnapshot(name="simulated"), peak=Peak(flops_per_s=None, source="simulated"), ended="completed",
+    )  # fmt: skip

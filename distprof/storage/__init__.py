@@ -1,0 +1,1 @@
+"""Run folders and rank streams: how the facts of a run lie on disk."""

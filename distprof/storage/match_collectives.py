@@ -1,0 +1,228 @@
+"""Which step of one rank is which of another: by number; and which collective: matched on (group, step, place, kind,
+bytes), or not at all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import COLUMN, UNEVEN_KINDS, CollectiveKind, Collectives, FloatArray, IntArray, Phase, make_rows
+from distprof.storage.collective_records import GroupInfo, RankCollectives
+
+Item = tuple[CollectiveKind, int | None]
+Shape = tuple[Item, ...]
+"""Kind and bytes of the collectives that one group sees in a step. Bytes are 0 for `UNEVEN_KINDS`, of which every rank
+has sizes of its own, and None throughout a group in which some rank does not tell them."""
+_SHOWN_RANGES = 4
+MAX_FILL = 2
+"""Places for rows, of every rank and step, that are made for each row there is; steps that few ranks have go first."""
+ALWAYS_PLACES = 1 << 18
+"""So many places are made in any case: about 160 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one order of one rank has of one group."""
+
+    table: RankCollectives
+    columns: IntArray
+    """Which collectives of the table."""
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Divergence:
+    step: int
+    group: str
+    text: str
+    num_steps: int
+
+
+def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
+    """Lines up the rows of all ranks by the numbers of their steps.
+
+    Ranks without common steps would take memory as the square of their number, for statistics of the steps that all of
+    them have: `MAX_FILL` bounds it.
+
+    Args:
+        own: Each rank's rows, ``[num_rows, ROW_WIDTH]``.
+
+    Returns:
+        Numbers of the steps, ascending, ``[num_steps]``; rows as `distprof.facts.run.Run` has them; and a warning where steps
+        were left out.
+    """
+    numbers = [rows[:, COLUMN["step"]] for rows in own]
+    axis, shared = np.unique(np.concatenate(numbers) if numbers else np.empty(0), return_counts=True)
+    room = max(ALWAYS_PLACES, MAX_FILL * int(shared.sum())) // max(len(own), 1)
+    left_out = len(axis) - room
+    if left_out > 0:
+        axis = np.sort(axis[np.argsort(-shared, kind="stable")[:room]])
+    rows = make_rows(len(own), len(axis))
+    for position, (steps, filled) in enumerate(zip(numbers, own, strict=True)):
+        there = np.isin(steps, axis)
+        rows[position, np.searchsorted(axis, steps[there])] = filled[there]
+    if left_out <= 0:
+        return axis, rows, ()
+    return axis, rows, (f"{left_out:,} steps left out, those that the fewest of {len(own):,} ranks have",)
+
+
+def match_collectives(
+    ranks: Sequence[int], tables: Sequence[Sequence[RankCollectives]], axis: IntArray, *, world_size: int
+) -> tuple[tuple[Collectives, ...], tuple[str, ...]]:
+    """Lines up the collectives of all ranks, group by group.
+
+    Args:
+        ranks: The ranks present, ascending.
+        tables: What each of them has seen, in the same order.
+        axis: Numbers of the steps, ascending: axis 1 of the run's rows.
+        world_size: Number of ranks of the job, present or not.
+
+    Returns:
+        A table per group and shape over the steps in which all members that tell anything agree; and a warning where
+        some step has them disagree, which names the first.
+    """
+    found: list[Collectives] = []
+    parted: list[_Divergence] = []
+    places = [[_find_columns(table) for table in own] for own in tables]
+    for group in dict.fromkeys(info for own in tables for table in own for info in table.groups.values()):
+        inside = None if group.ranks is None else frozenset(group.ranks)
+        members = [place for place, rank in enumerate(ranks) if tables[place] and (inside is None or rank in inside)]
+        if not members:
+            continue  # a group that none of those who name it is in: damaged
+        own = [
+            [(table, columns.get(group, [])) for table, columns in zip(tables[place], places[place], strict=True)]
+            for place in members
+        ]
+        sized = all(_tell_sizes(table, columns) for pairs in own for table, columns in pairs)
+        parts = [[_cut(table, columns, sized=sized) for table, columns in pairs] for pairs in own]
+        common = functools.reduce(np.intersect1d, (_steps(own) for own in parts), axis)
+        shapes: dict[Shape, int] = {}
+        seen = np.stack([_number_shapes(own, common, shapes) for own in parts])
+        agreed = np.all(seen == seen[0], axis=0)
+        for shape, number in shapes.items():
+            steps = common[agreed & (seen[0] == number)]
+            if shape and len(steps):
+                size = world_size if group.ranks is None else len(group.ranks)
+                found.append(_tabulate(group.name, size, members, parts, shape, steps, axis))
+        if not agreed.all():
+            first = int(np.flatnonzero(~agreed)[0])
+            names = list(shapes)
+            said = [(ranks[place], names[number]) for place, number in zip(members, seen[:, first], strict=True)]
+            text, missed = _describe(said), int((~agreed).sum())
+            parted.append(_Divergence(step=int(common[first]), group=group.name, text=text, num_steps=missed))
+    return tuple(found), _warn(parted)
+
+
+def _steps(parts: Iterable[_Part]) -> IntArray:
+    steps = [part.table.steps for part in parts]
+    return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
+
+
+def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
+    """Which collectives of the table each group has."""
+    by_code: dict[int, list[int]] = {}
+    for column, issue in enumerate(table.order):
+        by_code.setdefault(issue.group, []).append(column)
+    found: dict[GroupInfo, list[int]] = {}
+    for code, columns in by_code.items():
+        found.setdefault(table.groups[code], []).extend(columns)
+    return {group: sorted(columns) for group, columns in found.items()}
+
+
+def _tell_sizes(table: RankCollectives, columns: Sequence[int]) -> bool:
+    """Whether the sizes of all these collectives are known, as far as they are the same on all ranks."""
+    issues = [table.order[column] for column in columns]
+    return all(issue.size_bytes is not None for issue in issues if issue.kind not in UNEVEN_KINDS)
+
+
+def _cut(table: RankCollectives, columns: Sequence[int], *, sized: bool) -> _Part:
+    issues = [table.order[column] for column in columns]
+    shape = tuple((issue.kind, 0 if issue.kind in UNEVEN_KINDS else issue.size_bytes) for issue in issues)
+    if not sized:
+        shape = tuple((kind, None) for kind, _ in shape)
+    return _Part(table=table, columns=np.array(columns, dtype=np.int64), shape=shape)
+
+
+def _number_shapes(parts: Sequence[_Part], steps: IntArray, shapes: dict[Shape, int]) -> IntArray:
+    """The number of the shape that one rank had in each step, ``[num_steps]``; new shapes are added to ``shapes``."""
+    numbers = np.full(len(steps), -1)
+    for part in parts:
+        numbers[np.isin(steps, part.table.steps)] = shapes.setdefault(part.shape, len(shapes))
+    return numbers
+
+
+def _tabulate(
+    name: str,
+    size: int,
+    members: Sequence[int],
+    parts: Sequence[Sequence[_Part]],
+    shape: Shape,
+    steps: IntArray,
+    axis: IntArray,
+) -> Collectives:
+    tables = np.full((3, len(members), len(steps), len(shape)), np.nan)
+    for place, own in enumerate(parts):
+        for part in own:
+            if part.shape == shape:
+                _copy(part, steps, tables[:, place])
+    issues = [next(part for part in own if part.shape == shape) for own in parts]
+    sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
+    phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
+    return Collectives(
+        group=name, ranks=np.array(members, dtype=np.int64), size=size,
+        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_find_largest, sizes)),
+        steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
+    )  # fmt: skip
+
+
+def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes_bytes if size is not None]
+    return max(known) if len(known) == len(sizes_bytes) else None
+
+
+def _copy(part: _Part, steps: IntArray, target: FloatArray) -> None:
+    """Puts a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
+    unique, rows = np.unique(part.table.steps, return_index=True)
+    place = np.searchsorted(steps, unique)
+    there = np.zeros(len(unique), dtype=bool)
+    within = place < len(steps)
+    there[within] = steps[place[within]] == unique[within]
+    where = np.ix_(rows[there], part.columns)
+    for number, source in enumerate((part.table.arrival_ns, part.table.end_ns, part.table.exposed_ns)):
+        target[number, place[there]] = source[where]
+
+
+def _describe(said: Sequence[tuple[int, Shape]]) -> str:
+    """The first place at which ranks part, and what each of them did there."""
+    for place, items in enumerate(zip_longest(*(shape for _, shape in said))):
+        if len(set(items)) > 1:
+            by_item: dict[Item | None, list[int]] = {}
+            for (rank, _), item in zip(said, items, strict=True):
+                by_item.setdefault(item, []).append(rank)
+            parts = [f"{_name(item)} on {name_ranks(ranks, most=_SHOWN_RANGES)}" for item, ranks in by_item.items()]
+            return f"collective {place}, counted from 0, is {' and '.join(parts)}"
+    raise AssertionError("shapes that differ have a first difference")
+
+
+def _name(item: Item | None) -> str:
+    if item is None:
+        return "missing"
+    kind, size_bytes = item
+    if kind is CollectiveKind.OTHER:
+        return "of another kind"
+    return f"{kind}" if size_bytes is None or kind in UNEVEN_KINDS else f"{kind} of {size_bytes} B"
+
+
+def _warn(parted: Sequence[_Divergence]) -> tuple[str, ...]:
+    if not parted:
+        return ()
+    first = min(parted, key=lambda item: item.step)
+    total = max(item.num_steps for item in parted)
+    steps = "1 step is" if total == 1 else f"{total} steps are"
+    where = f"ranks do not issue the same collectives: step {first.step}, group {first.group}: {first.text}"
+    return (f"{where}; {steps} left out of what is said about waiting",)

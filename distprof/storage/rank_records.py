@@ -1,0 +1,93 @@
+"""What a record of a rank's stream may say, and what cannot be.
+
+A checksum proves that a record is as it was written, not that it was written by distprof. A step that contradicts
+itself, whose phases are longer than it is, say, is left out as a whole: its other numbers are worth no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.config.decode import MAX_EXACT, is_whole
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, FloatArray, Segments
+
+T = TypeVar("T", float, FloatArray)
+MAX_TIME_NS = 2**63
+"""Of times of day."""
+SLACK_RATIO = 0.005
+"""Of a whole: by how much its parts may be longer together; events of a device are read as rounded differences."""
+SLACK_NS = 1e6
+"""By how much more a wait may be longer than the phase it stands in, which may be short."""
+_BEGIN = COLUMN["begin_host_ns"]
+_LENGTHS = [index for name, index in COLUMN.items() if name not in ("begin_host_ns", "loss", "grad_norm")]
+_FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
+_STEP = {clock: COLUMN[f"step_{clock}_ns"] for clock in Clock}
+_PHASES = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in PHASES] for clock in Clock}
+_OWN = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
+_WAITS = {clock: [COLUMN[f"{phase}_wait_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
+_COMMUNICATION = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in COMMUNICATION_PHASES] for clock in Clock}
+_EXPOSED = {clock: [COLUMN[name] for name in COLUMN if name.endswith(f"_exposed_{clock}_ns")] for clock in Clock}
+
+
+def read_fields(header: Mapping[str, Any]) -> list[str] | None:
+    """The names of what a row holds; None: the list cannot be."""
+    fields = header.get("fields")
+    if not isinstance(fields, list) or not all(type(name) is str for name in fields):
+        return None
+    return fields if len(set(fields)) == len(fields) else None
+
+
+def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
+    """A row in today's order. None: it is no list of finite numbers, or is of no step, or of one that took no time."""
+    if not isinstance(values, list) or len(values) != len(fields):
+        return None
+    row = np.full(ROW_WIDTH, np.nan)
+    for name, value in zip(fields, values, strict=True):
+        if value is None or name not in COLUMN:
+            continue
+        if type(value) not in (int, float) or not abs(value) < MAX_TIME_NS:
+            return None
+        row[COLUMN[name]] = value
+    step = row[COLUMN["step"]]
+    return row if 0 <= step < MAX_EXACT and step.is_integer() and row[_STEP[Clock.HOST]] > 0 else None
+
+
+def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which rows can be of a step, ``[num_rows]``: of all at once, since there may be millions."""
+    lengths = rows[:, _LENGTHS]
+    possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _BEGIN] < 0)
+    flags = rows[:, _FLAGS]
+    possible &= ((flags == 0) | (flags == 1) | np.isnan(flags)).all(axis=1)
+    known = np.nan_to_num(rows)
+    for clock in Clock:
+        room_ns = find_room(np.nan_to_num(rows[:, _STEP[clock]], nan=np.inf))
+        for parts in (_PHASES[clock], _EXPOSED[clock], _COMMUNICATION[clock] + _WAITS[clock]):
+            possible &= ~(known[:, parts].sum(axis=1) > room_ns)
+        possible &= ~(known[:, _WAITS[clock]] > find_room(known[:, _OWN[clock]]) + SLACK_NS).any(axis=1)
+    return possible
+
+
+def find_room(whole_ns: T) -> T:
+    """How long the parts of a whole may be together."""
+    return whole_ns * (1 + SLACK_RATIO)
+
+
+def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:
+    """The timeline of a step. None: it is none, is longer than ``most``, or is longer than the step."""
+    match value:
+        case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations) <= most:
+            known = set("0123456789"[: len(PHASES)])
+            if not set(codes) <= known or not all(is_whole(item, MAX_EXACT) for item in durations):
+                return None
+            step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
+            if not 0 <= begin_ns < MAX_TIME_NS or total_ns > find_room(step_ns):
+                return None
+            return Segments(
+                begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations),
+                truncated=total_ns != step_ns,
+            )  # fmt: skip
+    return None

@@ -1,0 +1,282 @@
+"""The run folder: one per job, made by rank 0, read back as a `Run`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distprof.config.decode import decode, load_json, require_flat
+from distprof.errors import DataError, UsageError
+from distprof.facts.run import COLUMN, KINDS, Run, RunMeta
+from distprof.storage.match_collectives import align_rows, match_collectives
+from distprof.storage.opening import open_file, open_folder
+from distprof.storage.rank_stream import MAX_WORLD, RankStream, read_stream
+
+SCHEMA = "distprof.run/1.0"
+MAX_META_BYTES = 32 << 20
+MAX_STRANGERS = 8
+"""Foreign files in the folder of streams that are named one by one."""
+_RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
+_RING_FILE = re.compile(r"flight_recorder-rank-\d{5,9}\.json")
+
+
+def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
+    """Makes the folder of a new run, never an old one's: a second run of the same second gets a number.
+
+    Raises:
+        UsageError: It cannot be made or written, or ``run_dir`` holds a run already.
+    """
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "run"
+    wanted = Path(run_dir) if run_dir else Path(runs_dir) / f"{now:%Y-%m-%d_%H-%M-%S}_{safe}"
+    try:
+        folder = _claim(wanted, exact=run_dir is not None)
+        (folder / "ranks").mkdir()
+    except OSError as error:
+        where = "run_dir" if run_dir else "runs_dir"
+        raise UsageError(f"{wanted}: cannot make the run folder ({error.strerror}): set {where}=...") from error
+    return folder
+
+
+def _claim(wanted: Path, *, exact: bool) -> Path:
+    if exact:
+        if wanted.exists() and any(wanted.iterdir()):
+            raise UsageError(f"run_dir={wanted}: holds something already; name a new or empty folder")
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise UsageError(f"{wanted}: ten thousand runs in one second; set run_dir=...")
+
+
+def rank_path(folder: Path, rank: int) -> Path:
+    """Where a rank's stream lies."""
+    return folder / "ranks" / f"rank-{rank:05d}.jsonl"
+
+
+def kernel_path(folder: Path, rank: int) -> Path:
+    """Where the trace of a rank's kernel window lies."""
+    return folder / "kernels" / f"rank-{rank:05d}.json.gz"
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Writes a file so that it is there whole or not at all."""
+    content = data.encode() if isinstance(data, str) else data
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes strict JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_meta(folder: Path, meta: RunMeta) -> None:
+    """Writes ``run.json``."""
+    write_json(folder / "run.json", {"schema": SCHEMA, **dataclasses.asdict(meta)})
+
+
+def read_meta(folder: Path) -> RunMeta:
+    """Reads ``run.json``.
+
+    Raises:
+        DataError: Not a run folder, damaged, or of a newer major version.
+    """
+    with _open_run(folder) as root:
+        return _read_meta(folder / "run.json", root)
+
+
+@contextlib.contextmanager
+def _open_run(folder: Path) -> Iterator[int]:
+    with contextlib.ExitStack() as stack:
+        try:
+            root = stack.enter_context(open_folder(folder))
+        except FileNotFoundError:
+            raise DataError(f"{folder}: no such folder, and not a run folder: name one made by distprof") from None
+        except OSError as error:
+            raise DataError(f"{folder}: {error.strerror}") from None
+        yield root
+
+
+def _read_meta(path: Path, root: int) -> RunMeta:
+    try:
+        with open_file(path, inside=root, max_bytes=MAX_META_BYTES) as file:
+            values: Any = load_json(file.read(MAX_META_BYTES))
+        require_flat(values)
+    except FileNotFoundError:
+        raise DataError(f"{path.parent}: not a run folder (no run.json): name one made by distprof") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not valid JSON ({error}): the run folder is damaged") from None
+    if not isinstance(values, Mapping) or not str(values.get("schema")).startswith("distprof.run/1."):
+        raise DataError(f"{path}: not written by this major version of distprof (wanted {SCHEMA})")
+    known = RunMeta.__dataclass_fields__
+    meta = decode(RunMeta, {key: item for key, item in values.items() if key in known}, str(path), DataError)
+    if not 1 <= meta.world_size <= MAX_WORLD:
+        raise DataError(f"{path}: world_size={meta.world_size} cannot be")
+    if any(reading.bound_ns < 0 for reading in meta.clock_readings):
+        raise DataError(f"{path}: clock_readings: an error below 0 cannot be")
+    if not all(reading.bytes_per_s > 0 for reading in meta.link_readings):
+        raise DataError(f"{path}: link_readings: a speed of nothing cannot be")
+    if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
+        raise DataError(f"{path}: work: less than none cannot be")
+    return meta
+
+
+def add_note(folder: Path, note: str) -> None:
+    """Adds to the notes of ``run.json`` what became known of the job at its end."""
+    meta = read_meta(folder)
+    write_meta(folder, replace(meta, notes=(*meta.notes, note)))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder: whatever of it can be trusted, with a warning for whatever cannot.
+
+    Raises:
+        DataError: Not a run folder, or files that contradict each other.
+    """
+    warnings: list[str] = []
+    unread: list[str] = []
+    with _open_run(folder) as root:
+        meta = _read_meta(folder / "run.json", root)
+        streams = _read_streams(folder / "ranks", root, meta, warnings, unread)
+    run = _assemble(meta, [streams[rank] for rank in sorted(streams)], warnings)
+    return replace(run, unread=tuple(unread))
+
+
+def _read_streams(
+    ranks: Path, root: int, meta: RunMeta, warnings: list[str], unread: list[str]
+) -> dict[int, RankStream]:
+    """The streams that can be read, by rank; none where their folder is gone. Those that cannot be are named twice."""
+    streams: dict[int, RankStream] = {}
+    try:
+        with open_folder(ranks, inside=root) as inside:
+            for name in _list_streams(inside, warnings):
+                stream = _read_one(ranks / name, inside, meta, warnings, unread)
+                if stream is not None:
+                    streams[stream.info.rank] = stream
+    except FileNotFoundError:
+        warnings.append("ranks/ is not there: deleted, or not copied along")
+    except OSError as error:
+        raise DataError(f"{ranks}: {error.strerror}: {_say_whose(root)}") from None
+    return streams
+
+
+def _say_whose(root: int) -> str:
+    """What to do where the folder must not be read."""
+    owner = os.fstat(root).st_uid
+    return f"it belongs to user {owner}: have them run `chmod -R a+rX` on the run folder, or report as that user"
+
+
+def _list_streams(inside: int, warnings: list[str]) -> list[str]:
+    """Names of the streams; of other files the first ones are named, and the rest is counted."""
+    streams: list[str] = []
+    strangers: list[str] = []
+    with os.scandir(inside) as entries:
+        files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    for name in sorted(files):
+        if _RING_FILE.fullmatch(name):
+            continue
+        named = _RANK_FILE.fullmatch(name)
+        ours = files[name] and named is not None and name == rank_path(Path(), int(named[1])).name
+        (streams if ours else strangers).append(name)
+    warnings += [f"{name}: not a rank stream, ignored" for name in strangers[:MAX_STRANGERS]]
+    if len(strangers) > MAX_STRANGERS:
+        warnings.append(f"ranks/: {len(strangers) - MAX_STRANGERS:,} more files that are no rank streams, ignored")
+    return streams
+
+
+def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unread: list[str]) -> RankStream | None:
+    try:
+        stream = read_stream(path, inside=inside)
+    except (DataError, OSError) as error:
+        reason = f"{error.strerror}: cannot be read, left out" if isinstance(error, OSError) else str(error)
+        warnings.append(f"{path.name}: {reason.removeprefix(f'{path}: ')}")
+        unread.append(warnings[-1])
+        return None
+    if stream.run_id != meta.run_id:
+        warnings.append(f"{path.name}: belongs to another run, ignored")
+        return None
+    _check(path, stream, meta)
+    warnings.extend(stream.warnings)
+    return stream
+
+
+def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
+    rank = int(path.stem.removeprefix("rank-"))
+    if stream.info.rank != rank:
+        raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank is there twice, or files were renamed")
+    if stream.world_size != meta.world_size:
+        raise DataError(
+            f"{path}: says the world is {stream.world_size} ranks, run.json says {meta.world_size}: "
+            "files of two runs are mixed"
+        )
+    if rank >= meta.world_size:
+        raise DataError(f"{path}: rank {rank} of a world of {meta.world_size}")
+
+
+def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> Run:
+    """Aligns the ranks' rows by step number."""
+    axis, rows, left_out = align_rows([stream.rows for stream in streams])
+    segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
+    infos = tuple(stream.info for stream in streams)
+    collectives, parted = match_collectives(
+        [info.rank for info in infos], [stream.collectives for stream in streams], axis.astype(np.int64),
+        world_size=meta.world_size,
+    )  # fmt: skip
+    warnings = [*warnings, *left_out, *parted, *_find_silent(streams)]
+    return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives)
+
+
+def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
+    """The run, with an end for the ranks that completed and could not write so.
+
+    Args:
+        run: As it was read.
+        completed_rows: How many steps each rank has recorded, where it is known that all completed.
+    """
+    if completed_rows is None:
+        return run
+    found = (run.column("step") >= 0).sum(axis=1).tolist()
+    infos = [
+        info if info.ended is not None or info.rank not in completed_rows
+        else replace(info, ended="completed", last_write=None, rows_lost=max(completed_rows[info.rank] - rows, 0))
+        for info, rows in zip(run.ranks, found, strict=True)
+    ]  # fmt: skip
+    return replace(run, ranks=tuple(infos))
+
+
+def _find_silent(streams: list[RankStream]) -> list[str]:
+    """Ranks that issued collectives and whose file tells nothing about them, though others' do."""
+    columns = [COLUMN[f"{kind}_count"] for kind in KINDS]
+    silent = [
+        str(stream.info.rank) for stream in streams if not stream.collectives and np.nansum(stream.rows[:, columns]) > 0
+    ]
+    if not silent or len(silent) == len(streams):
+        return []
+    shown = ", ".join(silent[:8]) + (", ..." if len(silent) > 8 else "")
+    ranks = "rank" if len(silent) == 1 else "ranks"
+    return [f"{ranks} {shown}: collectives known as sums per step only, as of hosts that do not share the run folder"]

@@ -1,0 +1,242 @@
+"""Ranks read from traces, put together as one run; or added to the run they were recorded in."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import (
+    COLUMN,
+    TRACED,
+    ClockReading,
+    DeviceSnapshot,
+    Peak,
+    RankInfo,
+    Run,
+    RunMeta,
+    make_rows,
+)
+from distprof.facts.trace import TraceHead
+from distprof.storage.match_collectives import align_rows, match_collectives
+from distprof.traces.align_clocks import align_clocks
+from distprof.traces.kineto.head import BY_NAME
+from distprof.traces.one_job import BY_ORDER, require_one_job, says_world
+from distprof.traces.reduce.claims import UNIX_NS
+from distprof.traces.reduce.traced_rank import TracedRank
+
+UNSAID = "n/a"
+MAX_SPAN_NS = 2**51
+"""About 26 days. Traces further apart are of different clocks, and each counts from its own first step."""
+
+
+def assemble_run(traced: Sequence[TracedRank]) -> Run:
+    """One run out of traces of one job.
+
+    Raises:
+        DataError: Two traces are of one rank, or contradict each other about the job.
+    """
+    require_one_job([item.claim for item in traced])
+    placed = place_ranks(_distrust_names(traced))
+    ranks, own = list(placed), _shift(list(placed.values()))
+    world_size = _find_world(own, ranks)
+    axis, rows, left_out = align_rows([item.rows for item in own])
+    collectives, parted = match_collectives(
+        ranks, [item.collectives for item in own], axis.astype(np.int64), world_size=world_size
+    )
+    readings = align_clocks(ranks, [item.head.host for item in own], collectives)
+    if strangers := sorted(set(ranks[1:]) - {reading.rank for reading in readings}):
+        parted = (*parted, _say_incomparable(strangers, ranks[0]))
+    return Run(
+        meta=_describe_job(own, world_size, readings), rows=rows, collectives=collectives,
+        warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *left_out, *parted),
+        ranks=tuple(_describe_rank(rank, item) for rank, item in zip(ranks, own, strict=True)),
+        segments={
+            (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
+        },
+        activity=tuple(dataclasses.replace(item.activity, rank=rank) for rank, item in placed.items()),
+    )  # fmt: skip
+
+
+def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
+    """A run with what traces say of its ranks. Its own rows stay as they are; the traces' stand beside them.
+
+    Raises:
+        DataError: A trace is of no rank of the run, two are of one rank, or they are of another job.
+    """
+    require_one_job([item.claim for item in traced])
+    _require_world(run, traced)
+    placed = place_ranks(traced)
+    known = {info.rank: position for position, info in enumerate(run.ranks)}
+    if strangers := [rank for rank in placed if rank >= run.meta.world_size]:
+        path = placed[strangers[0]].head.path
+        raise DataError(f"{path}: rank {strangers[0]}, and the run has {run.meta.world_size} ranks: name traces of it")
+    axis = run.column("step")[0] if len(run.ranks) else np.empty(0)
+    for column in run.column("step"):
+        axis = np.where(np.isfinite(axis), axis, column)
+    rows = make_rows(len(run.ranks), run.rows.shape[1])
+    for rank, item in placed.items():
+        if rank in known:
+            there = np.isin(item.rows[:, COLUMN["step"]], axis)
+            at = np.searchsorted(axis, item.rows[there, COLUMN["step"]])
+            rows[known[rank], at] = item.rows[there]
+    notes = [f"rank {rank}'s trace: {note}" for rank, item in placed.items() for note in item.notes]
+    activity = tuple(dataclasses.replace(item.activity, rank=rank) for rank, item in placed.items())
+    return dataclasses.replace(run, activity=activity, traced_rows=rows, warnings=(*run.warnings, *notes))
+
+
+def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
+    """Traces by rank, ascending. Those whose files do not say get the free ranks, in the order read.
+
+    Raises:
+        DataError: Two traces say that they are of one rank.
+    """
+    placed: dict[int, TracedRank] = {}
+    for item in traced:
+        rank = item.head.rank
+        if rank is None or item.head.rank_source == BY_ORDER:
+            continue
+        if rank in placed:
+            other = placed[rank].head
+            both = f"{other.path} and {item.head.path}"
+            raise DataError(f"{both}: both are of rank {rank}: name one trace per rank of one job")
+        placed[rank] = item
+    free = (rank for rank in range(len(traced) + max(placed, default=0) + 1) if rank not in placed)
+    placed |= {
+        next(free): item for item in traced if item.head.rank is None or item.head.rank_source == BY_ORDER
+    }  # fmt: skip
+    return dict(sorted(placed.items()))
+
+
+def _distrust_names(traced: Sequence[TracedRank]) -> list[TracedRank]:
+    """A number in a file's name that is no rank of the world that another file tells of is no rank."""
+    world_size = max((item.head.world_size or 0 for item in traced if says_world(item.claim)), default=None)
+    if world_size is None:
+        return list(traced)
+    return [
+        dataclasses.replace(item, head=dataclasses.replace(item.head, rank=None))
+        if item.head.rank_source == BY_NAME and item.head.rank is not None and item.head.rank >= world_size
+        else item
+        for item in traced
+    ]
+
+
+def _require_world(run: Run, traced: Sequence[TracedRank]) -> None:
+    for item in traced:
+        if says_world(item.claim) and item.head.world_size != run.meta.world_size:
+            raise DataError(
+                f"{item.head.path}: of a world of {item.head.world_size} ranks, and the run has {run.meta.world_size}: "
+                "different jobs: name traces of it"
+            )
+
+
+def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
+    """What the files say, unless they counted it themselves; else the ranks that are there. A number in the name of a
+    file tells of no ranks below it."""
+    said = [item.head.world_size or 0 for item in own if says_world(item.claim)]
+    told = [rank + 1 for rank, item in zip(ranks, own, strict=True) if item.head.rank_source != BY_NAME]
+    return max([*said, *told, len(ranks)])
+
+
+def _doubt_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
+    """What to know where no file says how many ranks the job had, and it matters."""
+    if any(says_world(item.claim) for item in own) or not (len(ranks) > 1 or ranks[0] or own[0].collectives):
+        return []
+    there = "the rank that is here is" if len(ranks) == 1 else f"the {len(ranks):,} ranks that are here are"
+    return [f"no file says how many ranks the job had: {there} taken for all of it"]
+
+
+def _compare_devices(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
+    """Jobs of mixed nodes exist, and so do folders in which traces of two jobs lie."""
+    named: dict[str, list[int]] = {}
+    for rank, item in zip(ranks, own, strict=True):
+        if item.head.device_name is not None:
+            named.setdefault(item.head.device_name, []).append(rank)
+    if len(named) < 2:
+        return []
+    parts = [f"{name_ranks(having, most=4)} on {name}" for name, having in named.items()]
+    return [f"ranks ran on different devices: {'; '.join(parts[:4])}{'; ...' if len(parts) > 4 else ''}"]
+
+
+def _say_incomparable(strangers: Sequence[int], first: int) -> str:
+    return (
+        f"the clocks of {name_ranks(strangers, most=8)} and of rank {first} are not compared: too few collectives that "
+        "both leave together, so nothing is said about waiting between them"
+    )
+
+
+def _shift(own: list[TracedRank]) -> list[TracedRank]:
+    """The same with all times of day counted from the first step of the job, as far as one clock goes."""
+    origins = [item.origin_ns for item in own if len(item.rows)]
+    if not origins or max(origins) - min(origins) > MAX_SPAN_NS:
+        return own
+    return [_shift_one(item, item.origin_ns - min(origins)) if len(item.rows) else item for item in own]
+
+
+def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
+    rows = item.rows.copy()
+    rows[:, COLUMN["begin_host_ns"]] += by_ns
+    return dataclasses.replace(
+        item, rows=rows,
+        segments={
+            step: dataclasses.replace(kept, begin_ns=kept.begin_ns + by_ns) for step, kept in item.segments.items()
+        },
+        collectives=tuple(
+            dataclasses.replace(table, arrival_ns=table.arrival_ns + by_ns, end_ns=table.end_ns + by_ns)
+            for table in item.collectives
+        ),
+    )  # fmt: skip
+
+
+def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
+    head = item.head
+    kind = _find_device_type([item])
+    name = head.device_name or {"cuda": "GPU", "cpu": "CPU"}.get(kind, kind)
+    return RankInfo(
+        rank=rank, local_rank=0, host=head.host or f"host of rank {rank}", pid=head.pid,
+        device=kind,
+        snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes),
+        peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
+        ended=TRACED, notes=(_say_rank_source(head), *item.notes),
+    )  # fmt: skip
+
+
+def _find_device_type(own: Sequence[TracedRank]) -> str:
+    """What the job ran on, as far as the traces show it."""
+    if any(item.activity.device is not None for item in own):
+        return "cuda"
+    return UNSAID if any(item.head.not_understood for item in own) else "cpu"
+
+
+def _say_rank_source(head: TraceHead) -> str:
+    if head.rank is None:
+        return "the file names no rank: counted in the order of the files"
+    if head.rank_source == BY_ORDER:
+        return "the file names no rank: counted in the order of the processes"
+    return f"rank known from {head.rank_source}"
+
+
+def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence[ClockReading]) -> RunMeta:
+    heads = [item.head for item in own]
+    paths = [Path(head.path) for head in heads]
+    origins = [item.origin_ns for item in own if item.origin_ns > UNIX_NS]
+    started = datetime.fromtimestamp(min(origins) / 1e9, UTC).isoformat(timespec="seconds") if origins else UNSAID
+    name = paths[0].name if len(set(paths)) == 1 else paths[0].resolve().parent.name
+    tools = sorted({head.tool for head in heads})
+    files = len(set(paths))
+    who = repr([(head.path, head.pid, item.origin_ns) for head, item in zip(heads, own, strict=True)])
+    return RunMeta(
+        run_id=hashlib.sha256(who.encode()).hexdigest()[:16],
+        name=name, started_utc=started, world_size=world_size,
+        backend=next((head.backend for head in heads if head.backend), UNSAID),
+        device_type=_find_device_type(own),
+        strategy=UNSAID, precision=UNSAID, work=None, versions={}, git=None, config={},
+        notes=(f"read from {files:,} {' and '.join(tools)} file{'s' if files > 1 else ''}",),
+        clock_readings=tuple(readings),
+    )  # fmt: skip

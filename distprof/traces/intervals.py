@@ -1,0 +1,101 @@
+"""Arithmetic on intervals of time: union, intersection, difference, and how much of each window they cover.
+
+``Intervals`` are half-open, in ascending order, disjoint, of positive length; ns on any one clock. What makes them here
+also joins those that touch. Windows are ``Intervals`` too, and may touch: the steps of a job usually do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.facts.trace import IntArray
+
+Intervals = tuple[IntArray, IntArray]
+"""Begins and ends, ``[num_intervals]`` each."""
+
+NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+_IN_SECOND = 1
+_IN_FIRST = 2
+
+
+def unite(begin_ns: IntArray, end_ns: IntArray) -> Intervals:
+    """The union of any intervals, in any order, ``[num]`` each; those that do not end after they begin are left out."""
+    whole = end_ns > begin_ns
+    begin, end = begin_ns[whole], end_ns[whole]
+    if not len(begin):
+        return NONE
+    if np.any(begin[1:] < begin[:-1]):
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], end[order]
+    reached = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.concatenate(([True], begin[1:] > reached[:-1])))
+    return begin[first], reached[np.append(first[1:], len(begin)) - 1]
+
+
+def join(*parts: Intervals) -> Intervals:
+    """The union of several unions."""
+    return unite(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+
+
+def measure(intervals: Intervals) -> int:
+    """Summed length, ns."""
+    return int((intervals[1] - intervals[0]).sum())
+
+
+def intersect(first: Intervals, second: Intervals) -> Intervals:
+    """What lies in both."""
+    return _sweep(first, second, _IN_FIRST | _IN_SECOND)
+
+
+def subtract(first: Intervals, second: Intervals) -> Intervals:
+    """What lies in the first and not in the second."""
+    return _sweep(first, second, _IN_FIRST)
+
+
+def clip(begin_ns: IntArray, end_ns: IntArray, windows: Intervals) -> Intervals:
+    """The part of the union of any intervals, ``[num]`` each, that lies in the windows."""
+    return intersect(unite(begin_ns, end_ns), windows)
+
+
+def find_gaps(intervals: Intervals) -> Intervals:
+    """What lies between one interval and the next."""
+    return intervals[1][:-1], intervals[0][1:]
+
+
+def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
+    """How much of the intervals lies before each time, ns; same shape."""
+    begin, end = intervals
+    if not len(begin):
+        return np.zeros_like(times_ns)
+    before = np.concatenate(([0], np.cumsum(end - begin)))
+    place = np.searchsorted(begin, times_ns, side="right") - 1
+    covered = before[place] + np.minimum(times_ns, end[place]) - begin[place]
+    return np.where(place < 0, 0, covered)
+
+
+def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
+    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and need no order."""
+    return measure_before(windows[1], intervals) - measure_before(windows[0], intervals)
+
+
+def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
+    """The window that holds each time, ``[num_times]``; -1: none does."""
+    place = np.searchsorted(windows[0], times_ns, side="right") - 1
+    if not len(windows[0]):
+        return place
+    return np.where(times_ns < windows[1][place], place, -1)
+
+
+def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
+    """The stretches in one state: of the sum of `_IN_FIRST` and `_IN_SECOND`, what holds there."""
+    times = np.concatenate((first[1], second[1], first[0], second[0]))  # where both fall on one time, ends come first
+    steps = np.repeat(
+        np.array((-_IN_FIRST, -_IN_SECOND, _IN_FIRST, _IN_SECOND)),
+        (len(first[0]), len(second[0]), len(first[0]), len(second[0])),
+    )
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    held = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
+    held = held[times[held + 1] > times[held]]
+    return times[held], times[held + 1]

@@ -1,0 +1,289 @@
+"""Decoded events gathered as columns, part after part; what is not usable is dropped and counted.
+
+Times in a file are decimal microseconds. A float of 64 bits tells two nanoseconds apart up to `EXACT_US`; beyond, which
+files with fractions of a microsecond on the unix clock reach, the decimal text itself is read.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter, defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.traces.kineto.annotations import is_step
+from distprof.traces.kineto.events import NO_ARGS, Args, Event, EventPart, Losses
+from distprof.traces.kineto.json_numbers import Number, find_time_text, read_int
+from distprof.traces.kineto.json_stream import Part
+from distprof.traces.kineto.roles import LEFT_OUT, Strangers, find_activity_kind, find_role, is_old
+from distprof.traces.limits import Limits
+
+EXACT_US = 2.0**43
+MAX_TIME_US = 4.2e15
+"""The year 2103 on the unix clock; later times are nonsense."""
+MAX_SPAN_US = 1e14
+"""Three years."""
+NAME_COST_LETTERS = 64
+"""What a name takes beside its letters."""
+MAX_PIDS = 10_000
+OTHER_NAMES = "(name not kept)"
+MODULE_PREFIX = "nn.Module: "
+MODULE_DOMAIN = "module"
+MEMORY_EVENT = "[memory]"
+CPU = 0
+"""PyTorch's number of this type of device; every other one is an accelerator."""
+
+ITEM_BYTES = {
+    "double": 8, "long": 8, "int64": 8, "complexfloat": 8, "float": 4, "int": 4, "int32": 4, "half": 2, "bfloat16": 2,
+    "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "complexdouble": 16,
+}  # fmt: skip
+"""Size of an element of a collective's message, by dtype in small letters; those of 8 bits also begin with "float8"."""
+
+
+class Names(dict[str | None, int]):
+    """Codes of names, in order of first use. What is too long is cut, what is too much gets one name: counted."""
+
+    def __init__(self, limits: Limits, losses: Losses) -> None:
+        super().__init__()
+        self._limits, self._losses, self._letters = limits, losses, 0
+
+    def __missing__(self, name: str | None) -> int:
+        if name is None:
+            return UNKNOWN
+        if len(name) > self._limits.max_name_letters:
+            self._losses.counts["names cut: too long"] += 1
+            return self[name[: self._limits.max_name_letters]]
+        if self._letters > self._limits.max_names_letters and name != OTHER_NAMES:
+            self._losses.counts["names not kept: too many different ones"] += 1
+            return self[OTHER_NAMES]
+        self._letters += len(name) + NAME_COST_LETTERS
+        code = self[name] = len(self)
+        return code
+
+
+class Columns:
+    """Columns that grow."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[IntArray]] = defaultdict(list)
+
+    def add(self, **columns: IntArray) -> None:
+        """More rows."""
+        for name, values in columns.items():
+            self._parts[name].append(values)
+
+    def close(self, *names: str) -> dict[str, IntArray]:
+        """The whole columns; empty ones where nothing was added."""
+        return {name: np.concatenate(self._parts.pop(name, [np.zeros(0, np.int64)])) for name in names}
+
+
+class KinetoColumns:
+    """Everything that is used of a file's events."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.losses = Losses()
+        self.names = Names(limits, self.losses)
+        self.gpu, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
+        self.op_pids: Counter[int] = Counter()
+        self.call_pids: Counter[int] = Counter()
+        self.strangers = Strangers()
+        self.memory_peak_bytes = UNKNOWN
+        self.is_old = False
+        """Whether the profiler knew no annotations."""
+        self.num_used = 0
+        self._num_events = 0
+        self._path, self._limits = path, limits
+
+    def add(self, part: Part[list[Event]]) -> None:
+        """The events of one more part.
+
+        Raises:
+            DataError: The part is damaged, or there are more events than the limit.
+        """
+        read = EventPart(self._path, part, self.losses)
+        self._num_events += read.num_events
+        if self._num_events > self._limits.max_events:
+            raise DataError(f"{self._path}: more than {self._limits.max_events} events: profile fewer steps")
+        groups: dict[str | None, list[Event]] = defaultdict(list)
+        for event in read.events:
+            groups[event.cat].append(event)
+        for category, events in groups.items():
+            role = find_role(category)
+            if role is None:
+                self._add_strangers(category, events, read)
+            elif role == "memory":
+                self._add_memory(events)
+            elif role != LEFT_OUT:
+                self.is_old |= is_old(category or "")
+                self._add_spans(role, events, read)
+
+    def _add_strangers(self, category: str | None, events: list[Event], read: EventPart) -> None:
+        """Steps are known by their name alone; of the others it is said that they are there."""
+        steps = [event for event in events if event.ph == "X" and is_step(event.name or "")]
+        if steps:
+            self._add_spans("ranges", steps, read)
+        if (count := sum(event.ph in ("X", "B") for event in events) - len(steps)) > 0:
+            self.strangers.add(category, count)
+
+    def _add_memory(self, events: list[Event]) -> None:
+        for event in events:
+            args = event.args
+            if event.name == MEMORY_EVENT and args is not None and (read_int(args.device_type) or CPU) > CPU:
+                reserved_bytes = self._read_args([args], "reserved_bytes")
+                self.memory_peak_bytes = max(self.memory_peak_bytes, int(reserved_bytes[0]))
+
+    def _add_spans(self, role: str, events: list[Event], read: EventPart) -> None:
+        spans = [event for event in events if event.ph == "X"]
+        if len(spans) < len(events):
+            self.losses.counts["begin or end events left out"] += sum(event.ph in ("B", "E") for event in events)
+        if role == "modules":
+            spans = [event for event in spans if event.name is not None and event.name.startswith(MODULE_PREFIX)]
+            for event in spans:
+                event.name = event.name[len(MODULE_PREFIX) :]  # type: ignore[index]
+        if not spans:
+            return
+        codes = self.names
+        name = np.array([codes[event.name] for event in spans], np.int64)
+        begin_ns, end_ns, good = self._read_times(spans, read)
+        good = self._count_bad("no name", name >= 0, good)
+        if not good.all():
+            spans = [event for event, kept in zip(spans, good.tolist(), strict=True) if kept]
+            name, begin_ns, end_ns = name[good], begin_ns[good], end_ns[good]
+        if not spans:
+            return
+        self.num_used += len(spans)
+        common = {"name": name, "begin_ns": begin_ns, "end_ns": end_ns}
+        if role == "gpu":
+            self._add_gpu(spans, common)
+            return
+        common["thread"] = self._read_threads([event.tid for event in spans], "tid")
+        if role == "calls":
+            launched = [event.args or NO_ARGS for event in spans]
+            self.calls.add(**common, correlation=self._read_args(launched, "correlation"))
+            self._count_pids(self.call_pids, spans)
+        elif role == "ops":
+            self.ops.add(**common)
+            self._count_pids(self.op_pids, spans)
+        else:
+            domain = codes[MODULE_DOMAIN if role == "modules" else ""]
+            self.ranges.add(**common, domain=np.full(len(spans), domain, np.int64))
+
+    def _read_args(self, args: list[Args], name: str) -> IntArray:
+        """A number of every event; what is none is counted, and not known."""
+        values = [getattr(one, name) for one in args]
+        if set(map(type, values)) == {int}:
+            return np.array(values, np.int64)  # within 62 bits, or it would not have been decoded
+        found = [UNKNOWN if value is None else read_int(value) for value in values]
+        self._count_strange(name, sum(value is None for value in found))
+        return np.array([UNKNOWN if value is None else value for value in found], np.int64)
+
+    def _read_threads(self, values: list[Number], name: str) -> IntArray:
+        """Numbers of threads and processes; "stream 7" is 7, other words become a negative number of their own."""
+        if set(map(type, values)) == {int}:
+            return np.array(values, np.int64)
+        found = [_read_thread(value) for value in values]
+        strange = sum(isinstance(value, float) and number < 0 for value, number in zip(values, found, strict=True))
+        self._count_strange(name, strange)
+        return np.array(found, np.int64)
+
+    def _count_pids(self, pids: Counter[int], spans: list[Event]) -> None:
+        numbers = self._read_threads([event.pid for event in spans], "pid")
+        if len(pids) < MAX_PIDS:  # a trace has a few
+            pids.update(numbers[numbers >= 0].tolist())
+
+    def _read_word(self, value: Number, name: str) -> str | None:
+        """A name; also one that is a number."""
+        if value is None or isinstance(value, str):
+            return value
+        self._count_strange(name, int(not isinstance(value, int)))
+        return str(value) if isinstance(value, int) else None
+
+    def _count_strange(self, name: str, count: int) -> None:
+        if count:
+            self.losses.counts[f"fields not understood: {name}"] += count
+
+    def _read_times(self, spans: list[Event], read: EventPart) -> tuple[IntArray, IntArray, np.ndarray[Any, Any]]:
+        """Begin and end in ns, and which of them are usable."""
+        begin_us, begin_texts = _read_us([event.ts for event in spans])
+        span_us, _ = _read_us([event.dur for event in spans])
+        good = self._count_bad("no begin, or one that cannot be", (begin_us >= 0) & (begin_us <= MAX_TIME_US), None)
+        good = self._count_bad("negative duration", ~(span_us < 0), good)
+        good = self._count_bad("no duration, or one that cannot be", ~(span_us < 0) & (span_us <= MAX_SPAN_US), good)
+        begin_ns = _to_ns(np.where(good, begin_us, 0.0))
+        late = np.flatnonzero(good & (begin_us >= EXACT_US)) if np.any(begin_us >= EXACT_US) else ()
+        inexact = [row for row in late if type(spans[row].ts) is float]
+        if inexact:
+            texts = read.read_begins()
+            begin_texts |= {int(row): texts[id(spans[row])].decode() for row in inexact}
+        for row, text in begin_texts.items():
+            if good[row]:
+                begin_ns[row] = int((Decimal(text) * 1000).to_integral_value())
+        return begin_ns, begin_ns + _to_ns(np.where(good, span_us, 0.0)), good
+
+    def _count_bad(self, why: str, good: Any, before: Any) -> Any:
+        bad = ~good if before is None else before & ~good
+        if (count := int(np.count_nonzero(bad))) > 0:
+            self.losses.counts[f"events dropped: {why}"] += count
+        return good if before is None else before & good
+
+    def _add_gpu(self, spans: list[Event], common: dict[str, IntArray]) -> None:
+        args = [event.args or NO_ARGS for event in spans]
+        stream, device, size_bytes, correlation, sent, received = (
+            self._read_args(args, name)
+            for name in ("stream", "device", "size_bytes", "correlation", "in_elements", "out_elements")
+        )
+        group, collective = np.full((2, len(spans)), UNKNOWN, np.int64)
+        for row, one in enumerate(args):
+            if stream[row] < 0:
+                stream[row] = self._read_threads([spans[row].tid], "tid")[0]
+            if device[row] < 0:
+                device[row] = self._read_threads([spans[row].pid], "pid")[0]
+            if one.group is not None:
+                group[row] = self.names[self._read_word(one.group, "group")]
+            if one.collective is not None:
+                collective[row] = self.names[self._read_word(one.collective, "collective")]
+            if (dtype := self._read_word(one.dtype, "dtype")) is not None:
+                size_bytes[row] = _find_message_bytes(dtype, int(max(sent[row], received[row])))
+        self.gpu.add(
+            **common, kind=np.full(len(spans), find_activity_kind(spans[0].cat or ""), np.int64), stream=stream,
+            device=device, group=group, collective=collective, size_bytes=np.maximum(size_bytes, UNKNOWN),
+            correlation=correlation,
+        )  # fmt: skip
+
+
+def _read_us(values: list[Number]) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[int, str]]:
+    """Times, NaN where there is none, and the texts of those that are written as text, by their places."""
+    if set(map(type, values)) <= {int, float}:
+        return np.array(values, np.float64), {}
+    texts = {place: text for place, value in enumerate(values) if (text := find_time_text(value)) is not None}
+    numbers = [
+        float(texts[place]) if place in texts else math.nan if value is None or isinstance(value, str) else value
+        for place, value in enumerate(values)
+    ]  # fmt: skip
+    return np.array(numbers, np.float64), texts
+
+
+def _to_ns(time_us: np.ndarray[Any, np.dtype[np.float64]]) -> IntArray:
+    """The whole microseconds and the rest apart: their product would not fit a float."""
+    whole = np.floor(time_us)
+    time_ns: IntArray = whole.astype(np.int64) * 1000 + np.rint((time_us - whole) * 1000).astype(np.int64)
+    return time_ns
+
+
+def _find_message_bytes(dtype: str, elements: int) -> int:
+    word = dtype.lower()
+    item_bytes = 1 if word.startswith("float8") else ITEM_BYTES.get(word)
+    return UNKNOWN if item_bytes is None or not 0 <= elements < 2**56 else elements * item_bytes
+
+
+def _read_thread(value: Number) -> int:
+    number = read_int(value.lower().removeprefix("stream") if isinstance(value, str) else value)
+    if number is not None:
+        return number
+    return -2 - zlib.crc32(value.encode("utf-8", "replace")) if isinstance(value, str) else UNKNOWN

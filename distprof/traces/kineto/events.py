@@ -1,0 +1,189 @@
+"""Events of PyTorch's profiler (Kineto), decoded: what is used of them, and of what is not as it should be the rest."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from distprof.errors import DataError
+from distprof.facts.trace import UNKNOWN
+from distprof.traces.kineto.json_numbers import Number
+from distprof.traces.kineto.json_stream import Part
+from distprof.traces.kineto.json_text import BAD_TEXT, SPACED, mend
+
+WRONG = "events dropped: fields of wrong types or beyond 64 bits"
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """What is used of an event's arguments. Numbers may be written as text: ROCm's tools do so."""
+
+    correlation: Number = UNKNOWN
+    stream: Number = UNKNOWN
+    device: Number = UNKNOWN
+    size_bytes: Number = msgspec.field(default=UNKNOWN, name="bytes")
+    in_elements: Number = msgspec.field(default=UNKNOWN, name="In msg nelems")
+    out_elements: Number = msgspec.field(default=UNKNOWN, name="Out msg nelems")
+    dtype: Number = None
+    group: Number = msgspec.field(default=None, name="Process Group Name")
+    collective: Number = msgspec.field(default=None, name="Collective name")
+    reserved_bytes: Number = msgspec.field(default=UNKNOWN, name="Total Reserved")
+    device_type: Number = msgspec.field(default=UNKNOWN, name="Device Type")
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    """What is used of an event. Times are decimal microseconds."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    pid: Number = None
+    tid: Number = None
+    ts: Number = None
+    dur: Number = None
+    args: Args | None = NO_ARGS
+
+
+_UNREAD = msgspec.Raw()
+_RawArgs = msgspec.defstruct(
+    "_RawArgs",
+    [(name, msgspec.Raw, msgspec.field(default=_UNREAD, name=written))
+     for name, written in zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True)],
+    gc=False,
+)  # fmt: skip
+_RawEvent = msgspec.defstruct(
+    "_RawEvent", [(name, msgspec.Raw, _UNREAD) for name in Event.__struct_fields__], gc=False
+)  # fmt: skip
+"""The same field by field, for events of which one is not as it should be."""
+
+
+class _Begin(msgspec.Struct, gc=False):
+    """An event's begin as it stands in the file."""
+
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+
+
+decode_events: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
+_decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_event = msgspec.json.Decoder(Event).decode
+_decode_number = msgspec.json.Decoder(Number).decode
+_decode_word = msgspec.json.Decoder(str | None).decode
+_decode_begin = msgspec.json.Decoder(_Begin).decode
+
+
+class Losses:
+    """What was dropped or changed, counted by reason."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._mended = False
+
+    def note_mended(self) -> None:
+        """The file is not strict JSON."""
+        self._mended = True
+
+    def say(self) -> tuple[str, ...]:
+        """Notes for people."""
+        notes = [f"{count} {what}" for what, count in sorted(self.counts.items()) if count]
+        if self._mended:
+            notes.append("not strict JSON: what is no number (NaN, inf) or no letter was replaced")
+        return tuple(notes)
+
+
+class EventPart:
+    """The events of one part of a file."""
+
+    def __init__(self, path: Path, part: Part[list[Event]], losses: Losses) -> None:
+        """Decodes the part if nobody has yet.
+
+        Raises:
+            DataError: It is no JSON, also after mending.
+        """
+        self._path, self._offset_bytes = path, part.offset_bytes
+        self._text = part.text
+        self._raw: list[msgspec.Raw] | None = None
+        self.num_events = 0
+        """Those that were dropped included."""
+        self.events = self._decode_slowly(losses) if part.decoded is None else part.decoded
+        self.num_events = self.num_events or len(self.events)
+
+    def _decode_slowly(self, losses: Losses) -> list[Event]:
+        try:
+            return decode_events(self._text)
+        except BAD_TEXT:
+            mended = mend(self._text)
+            if mended != self._text.translate(SPACED):
+                losses.note_mended()
+        self._text = mended
+        kept, self._raw = [], []
+        raws = self._decode_raw()
+        for raw in raws:
+            event = _decode_alone(raw, losses)
+            if event is not None:
+                kept.append(event)
+                self._raw.append(raw)
+        self.num_events = len(raws)
+        return kept
+
+    def _decode_raw(self) -> list[msgspec.Raw]:
+        try:
+            return _decode_raw(self._text)
+        except RecursionError:
+            self._refuse("nested too deeply for a trace")
+        except BAD_TEXT as error:
+            self._refuse(f"damaged JSON in the events that begin here ({error})")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise DataError(f"{self._path}: byte {self._offset_bytes}: {why}")
+
+    def read_begins(self) -> dict[int, bytes]:
+        """The text of every event's begin, by the event's identity."""
+        raws = self._decode_raw() if self._raw is None else self._raw
+        return {id(event): bytes(_decode_begin(raw).ts) for event, raw in zip(self.events, raws, strict=True)}
+
+
+def _decode_alone(raw: msgspec.Raw, losses: Losses) -> Event | None:
+    """The event without what is not readable of it, or None where nothing is told by what is left."""
+    try:
+        return _decode_event(raw)
+    except BAD_TEXT:
+        pass
+    try:
+        parts: Any = msgspec.json.decode(raw, type=_RawEvent)
+        fields: dict[str, Any] = {
+            name: _decode_word(part) if name in ("ph", "cat", "name") else _decode_number(part)
+            for name in ("ph", "cat", "name", "ts", "dur") if bytes(part := getattr(parts, name))
+        }  # fmt: skip
+    except BAD_TEXT:
+        losses.counts[WRONG] += 1
+        return None
+    return Event(**fields, **_decode_each(parts, ("pid", "tid")), args=_decode_args(parts.args, losses))
+
+
+def _decode_args(raw: msgspec.Raw, losses: Losses) -> Args:
+    """The arguments that are readable."""
+    try:
+        parts = msgspec.json.decode(raw, type=_RawArgs | None) if bytes(raw) else None
+    except BAD_TEXT:
+        losses.counts["events whose arguments are no object: read without them"] += 1
+        return NO_ARGS
+    return NO_ARGS if parts is None else Args(**_decode_each(parts, Args.__struct_fields__))
+
+
+def _decode_each(parts: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """What is there; for what is not readable a number that is none, which is counted where it would have been used."""
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            if bytes(part := getattr(parts, name)):
+                found[name] = _decode_number(part)
+        except BAD_TEXT:
+            found[name] = math.nan
+    return found

@@ -1,0 +1,192 @@
+"""A long JSON array of objects, read in parts, with what stands before and behind it.
+
+Memory is a few parts, whatever the length of the file. A part ends where an object of the array ends. Such a place is
+guessed first: a ``}``, a comma and a ``{`` near the end of what was read are one if, and only if, the text before them
+decodes as an array, since inside a string or a deeper object it would be left open. Where the guess fails, the text is
+gone through for strings and brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, NoReturn, TypeVar
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.traces.kineto.json_text import BAD_TEXT, SPACE, Text, blank_escapes, mend_object
+from distprof.traces.limits import Limits
+
+BOM = b"\xef\xbb\xbf"
+PART_BYTES = 1 << 20
+"""Text decoded at once; larger parts leave the processor's cache and are slower."""
+MAX_GUESSES = 16
+MAX_KEYS = 8
+"""Places that may look like the array's key, and are not, before the file is given up."""
+_QUOTE, _OPEN, _CLOSE = 2, 1, -1
+_KIND = np.zeros(256, np.int8)
+_KIND[list(b'{["]}')] = _OPEN, _OPEN, _QUOTE, _CLOSE, _CLOSE
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[T]):
+    """Some whole elements of the array."""
+
+    text: bytes
+    """They alone, as an array."""
+    decoded: T | None
+    """None: it did not decode, or was not tried."""
+    offset_bytes: int
+    """Where it begins in the file's text, after unpacking."""
+
+
+class ArrayParts(Generic[T]):
+    """Iterates over the elements of one array, in parts, once."""
+
+    def __init__(
+        self, path: Path, key: str, decode: Callable[[bytes], T], limits: Limits, part_bytes: int = PART_BYTES
+    ) -> None:
+        """Opens the file and reads up to the array.
+
+        Args:
+            path: The file: an object with the array at its top, or the array alone.
+            key: The array's key.
+            decode: Of a part's text; raises one of `BAD_TEXT` at least if the text is not whole.
+            limits: What to refuse.
+            part_bytes: About how much text a part has.
+
+        Raises:
+            DataError: The file cannot be read, or there is no such array.
+        """
+        self._path, self._key, self._decode, self._limits, self._part_bytes = path, key, decode, limits, part_bytes
+        self.head = b"{}"
+        """The object up to the array, made whole."""
+        self.tail = b"{}"
+        """The object from the array on, made whole; known when all parts are through."""
+        self._text = Text(path, limits)
+        try:
+            self._rest = self._text.read(part_bytes).removeprefix(BOM).lstrip(SPACE)
+            self._bare = self._rest[:1] == b"["
+            if self._bare:
+                self._rest = self._rest[1:]
+            else:
+                self._find_array()
+        except BaseException:
+            self._text.close()
+            raise
+
+    def _find_array(self) -> None:
+        pattern = re.compile(rb'"%s"\s*:\s*\[' % self._key.encode())
+        begin = tries = 0
+        while self._rest[:1] == b"{":
+            for match in pattern.finditer(self._rest, begin):
+                head = mend_object(self._rest[: match.start()] + b'"":0}')
+                if head is not None:  # it is no part of a string, and not deeper in the object
+                    self.head, self._rest = head, self._rest[match.end() :]
+                    return
+                if (tries := tries + 1) >= MAX_KEYS:
+                    break
+            begin = max(len(self._rest) - len(self._key) - 64, 0)
+            more = self._text.read(max(self._part_bytes, len(self._rest)))
+            if not more or tries >= MAX_KEYS or len(self._rest) > self._limits.max_part_bytes:
+                break
+            self._rest += more
+        raise DataError(f'{self._path}: has no list "{self._key}": not a trace, or cut short')
+
+    def __iter__(self) -> Iterator[Part[T]]:
+        """The parts.
+
+        Raises:
+            DataError: The file is damaged, cut short or beyond a limit.
+        """
+        try:
+            yield from self._iterate()
+        finally:
+            self._text.close()
+
+    def _iterate(self) -> Iterator[Part[T]]:
+        size, behind_element = self._part_bytes, False
+        while True:
+            more = self._text.read(size)
+            self._rest = (self._rest + more).lstrip(SPACE)
+            comma = behind_element and self._rest[:1] == b","
+            body = self._rest[1:].lstrip(SPACE) if comma else self._rest
+            if body[:1] == b"]":
+                self._read_tail(body[1:])
+                return
+            if body and behind_element and not comma:
+                self._refuse("no comma between two events")
+            found = (self._guess(body) or self._scan(body)) if body else None
+            if found is not None:
+                (text, decoded), end = found
+                offset_bytes = self._text.num_bytes - len(body)
+                self._rest, size, behind_element = body[end:], self._part_bytes, True
+                yield Part(text=text, decoded=decoded, offset_bytes=offset_bytes)
+            elif not more:
+                if self._bare and not body:
+                    return
+                self._refuse("ends in the middle of the events: cut short: copy or profile it anew")
+            elif len(body) > self._limits.max_part_bytes:
+                self._refuse(f"an event longer than {self._limits.max_part_bytes} bytes")
+            else:
+                size = max(self._part_bytes, len(body))
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise DataError(f"{self._path}: byte {self._text.num_bytes - len(self._rest)}: {why}")
+
+    def _guess(self, body: bytes) -> tuple[tuple[bytes, T | None], int] | None:
+        """The part up to the last place that looks like the border of two elements, if it is one."""
+        place = len(body)
+        for _ in range(MAX_GUESSES):
+            place = body.rfind(b"{", 0, place)
+            if place < 1:
+                return None
+            before = body[max(place - 256, 0) : place].rstrip(SPACE)
+            if before[-1:] != b"," or not (before := before[:-1].rstrip(SPACE)).endswith(b"}"):
+                continue
+            end = max(place - 256, 0) + len(before)
+            text = b"".join((b"[", memoryview(body)[:end], b"]"))
+            try:
+                return (text, self._decode(text)), end
+            except BAD_TEXT:
+                return None
+        return None
+
+    def _scan(self, body: bytes) -> tuple[tuple[bytes, T | None], int] | None:
+        """The part up to the last end of an element, or up to the array's end. None: no element is whole."""
+        letters = np.frombuffer(blank_escapes(body), np.uint8)
+        kinds = _KIND[letters]
+        places = np.flatnonzero(kinds)
+        kinds = kinds[places]
+        quotes = kinds == _QUOTE
+        brackets = ~quotes & (np.cumsum(quotes, dtype=np.int32) % 2 == 0)
+        places, kinds = places[brackets], kinds[brackets]
+        depth = np.cumsum(kinds, dtype=np.int32)
+        beyond = np.flatnonzero(depth < 0)
+        if len(beyond):
+            end = int(places[beyond[0]])
+        else:
+            ends = np.flatnonzero((depth == 0) & (letters[places] == ord("}")))
+            if not len(ends):
+                return None
+            end = int(places[ends[-1]]) + 1
+        whole = body[:end].rstrip(SPACE).removesuffix(b",")
+        return ((b"[" + whole + b"]", None), end) if whole else None
+
+    def _read_tail(self, text: bytes) -> None:
+        while more := self._text.read(max(self._part_bytes, len(text))):
+            text += more
+            if len(text) > self._limits.max_part_bytes:
+                self._refuse(f"more than {self._limits.max_part_bytes} bytes behind the events")
+        text = text.strip(SPACE)
+        if self._bare and not text:
+            return
+        tail = None if self._bare else mend_object(b"{" + text.removeprefix(b","))
+        if tail is None:
+            self._refuse("damaged or cut short behind the events")
+        self.tail = tail

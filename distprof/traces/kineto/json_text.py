@@ -1,0 +1,141 @@
+"""The text of a JSON file that nobody vouches for: unpacked up to limits, and mended where it is almost JSON."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.storage.opening import open_file
+from distprof.traces.limits import Limits
+
+GZIP_MAGIC = b"\x1f\x8b"
+INPUT_BYTES = 64 << 10
+SPACE = b" \t\r\n"
+BAD_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for text that is no JSON, or not of the wanted shape."""
+
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_WORD = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
+_WRONG_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+_HALF_PAIR = re.compile(
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+SPACED = bytes(byte if byte >= 32 else 32 for byte in range(256))
+"""A table for `bytes.translate`: control letters, which JSON has in no string, become spaces."""
+
+
+class Text:
+    """The bytes of a file, unpacked where it is gzip, up to the limits."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path, self._limits = path, limits
+        self.num_bytes = 0
+        """Text read up to now."""
+        self._packed_bytes = 0
+        self._packed = b""
+        try:
+            self._file: BinaryIO = open_file(path)
+            packed = self._file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            self._file.seek(0)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        self._unpack = zlib.decompressobj(31) if packed else None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most ``size``; none at the end. What stands before a cut in a gzip still comes.
+
+        Raises:
+            DataError: The file cannot be read, its gzip is damaged or cut, or a limit is passed.
+        """
+        try:
+            text = self._file.read(size) if self._unpack is None else b"".join(self._inflate(size))
+        except zlib.error as error:
+            raise DataError(f"{self.path}: byte {self._packed_bytes} or before: damaged gzip: {error}") from None
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        self.num_bytes += len(text)
+        if self.num_bytes > self._limits.max_bytes:
+            raise DataError(f"{self.path}: more than {self._limits.max_bytes} bytes of text: profile fewer steps")
+        return text
+
+    def _inflate(self, size: int) -> Iterator[bytes]:
+        assert self._unpack is not None
+        made = begun = self.num_bytes
+        while size > 0:
+            if not self._packed:
+                self._packed = self._file.read(INPUT_BYTES)
+                self._packed_bytes += len(self._packed)
+            if self._unpack.eof:  # another member may follow; zeros are padding
+                self._packed = self._packed.lstrip(b"\0")
+                if not self._packed:
+                    return
+                self._unpack = zlib.decompressobj(31)
+            elif not self._packed:
+                if made > begun:
+                    return  # the next call says it
+                raise DataError(f"{self.path}: byte {self._packed_bytes}: the gzip is cut short: copy the file anew")
+            text = self._unpack.decompress(self._packed, size)
+            self._packed = self._unpack.unused_data if self._unpack.eof else self._unpack.unconsumed_tail
+            size -= len(text)
+            made += len(text)
+            if made > self._limits.free_bytes and made > self._limits.max_ratio * self._packed_bytes:
+                raise DataError(f"{self.path}: grows more than {self._limits.max_ratio:g}-fold when unpacked: refused")
+            yield text
+
+
+def blank_escapes(text: bytes) -> bytes:
+    """The same text, as long, in which every quote that is left opens or closes a string."""
+    return _ESCAPE.sub(b"  ", text) if b"\\" in text else text
+
+
+def mend(text: bytes) -> bytes:
+    """Text that a program took for JSON, made JSON: numbers that are none become null, bad letters are replaced."""
+    text = text.translate(SPACED).decode("utf-8", "replace").encode()
+    if b"\\" in text:
+        text = _WRONG_ESCAPE.sub(lambda found: found[1] or b"\\\\", text)
+        text = _HALF_PAIR.sub(lambda found: found[1] or b"\\ufffd", text)
+    words = list(_WORD.finditer(text))
+    if not words:
+        return text
+    quotes = np.flatnonzero(np.frombuffer(blank_escapes(text), np.uint8) == ord('"'))
+    inside = np.searchsorted(quotes, [word.start() for word in words]) % 2 == 1
+    kept, last = [], 0
+    for word, in_string in zip(words, inside, strict=True):
+        kept.append(text[last : word.start() if not in_string else word.end()])
+        kept.append(b"" if in_string else b"null")
+        last = word.end()
+    return b"".join((*kept, text[last:]))
+
+
+def mend_object(text: bytes) -> bytes | None:
+    """The text, mended if need be, if it is one whole JSON object; None if it is not."""
+    if _is_object(text):
+        return text
+    mended = mend(text)
+    return mended if _is_object(mended) else None
+
+
+class _AnyObject(msgspec.Struct, gc=False):
+    """An object of which nothing is kept."""
+
+
+_OBJECT = msgspec.json.Decoder(_AnyObject)
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        _OBJECT.decode(text)
+    except BAD_TEXT:
+        return False
+    return True

@@ -1,0 +1,227 @@
+"""A trace of PyTorch's profiler (Kineto's Chrome JSON, gzipped or not) read as a `Trace`, old and new spellings alike.
+
+Categories in, columns out: kernels, copies and memsets are the device's activities; runtime and driver calls are calls;
+``cpu_op`` are operators; user annotations are ranges of the default domain, and PyTorch's modules ranges of the domain
+"module". The ranges that the profiler projects onto the device are left out: they are not the host's. Events of other
+categories, such as other accelerators', are counted and named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.facts.trace import (
+    UNKNOWN,
+    Activities,
+    ActivityKind,
+    Calls,
+    CopyKind,
+    IntArray,
+    Ranges,
+    Trace,
+    TraceHead,
+)
+from distprof.traces.kineto.annotations import STEP, move_annotations
+from distprof.traces.kineto.columns import KinetoColumns
+from distprof.traces.kineto.events import decode_events
+from distprof.traces.kineto.head import MAX_BASE_NS, Outside, find_device, read_outside
+from distprof.traces.kineto.json_stream import BOM, PART_BYTES, ArrayParts
+from distprof.traces.kineto.json_text import SPACE, Text
+from distprof.traces.limits import USUAL_LIMITS, Limits
+
+SNIFF_BYTES = 16 << 10
+MAX_SNIFF_BYTES = 1 << 20
+LONGEST_TRACE_NS = 10 * 86_400_000_000_000
+"""Ten days."""
+SIGNS = (b'"traceEvents"', b'"ph"', b'"distributedInfo"', b'"deviceProperties"')
+"""One of them stands near the beginning of every trace."""
+_COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HostToDevice|DeviceToHost|DeviceToDevice|HostToHost)", re.IGNORECASE)
+COPIES = {
+    "htod": CopyKind.HOST_TO_DEVICE, "dtoh": CopyKind.DEVICE_TO_HOST, "dtod": CopyKind.DEVICE_TO_DEVICE,
+    "ptop": CopyKind.PEER_TO_PEER, "htoh": CopyKind.HOST_TO_HOST, "hosttodevice": CopyKind.HOST_TO_DEVICE,
+    "devicetohost": CopyKind.DEVICE_TO_HOST, "devicetodevice": CopyKind.DEVICE_TO_DEVICE,
+    "hosttohost": CopyKind.HOST_TO_HOST,
+}  # fmt: skip
+"""Which way, by the word in the activity's name."""
+
+
+def looks_like_kineto(path: Path) -> bool:
+    """Does the content begin as a trace does? Reads little; never raises for what is in the file."""
+    try:
+        text = Text(path, USUAL_LIMITS)
+    except DataError:
+        return False
+    try:
+        begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
+        if begin[:1] not in (b"{", b"["):
+            return False
+        while not any(sign in begin for sign in SIGNS):
+            more = text.read(SNIFF_BYTES)
+            if not more or text.num_bytes > MAX_SNIFF_BYTES:
+                return False
+            begin = begin[-32:] + more  # a sign may stand across
+        return True
+    except DataError:
+        return False
+    finally:
+        text.close()
+
+
+def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = PART_BYTES) -> Trace:
+    """The process that the file tells of. Times are ns, on the unix clock where the file names its base.
+
+    Args:
+        path: The file.
+        limits: What to refuse.
+        part_bytes: Text decoded at once; nothing in the trace depends on it.
+
+    Raises:
+        DataError: The file is damaged, cut short, beyond a limit, or holds no event of use.
+    """
+    columns = KinetoColumns(path, limits)
+    parts = ArrayParts(path, "traceEvents", decode_events, limits, part_bytes)
+    for part in parts:
+        columns.add(part)
+    if not columns.num_used:
+        found = columns.strangers.say()
+        what = f"has no kernel, call, operator or annotation{f' but {found}' if found else ''}"
+        raise DataError(f"{path}: {what}: not a trace of PyTorch's profiler")
+    return _make_trace(path, columns, read_outside(path, parts.head, parts.tail))
+
+
+def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
+    found = columns.gpu.close(
+        "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "collective", "correlation"
+    )
+    called = columns.calls.close("begin_ns", "end_ns", "name", "thread", "correlation")
+    ops = columns.ops.close("begin_ns", "end_ns", "name", "thread")
+    ranges = columns.ranges.close("begin_ns", "end_ns", "name", "domain", "thread")
+    tables = (found, called, ops, ranges)
+    default = columns.names[""]
+    names, order = _order_names(columns)
+    begins_ns = np.concatenate([table["begin_ns"] for table in tables])
+    middle_ns = int(np.partition(begins_ns, len(begins_ns) // 2)[len(begins_ns) // 2])  # one of them: it stays
+    for table in tables:
+        columns.losses.counts["events dropped: days away from the others"] += _drop_strays(table, middle_ns)
+    notes = [*outside.notes, *columns.losses.say(), *_add_base(tables, middle_ns, outside.base_ns)]
+    if strangers := columns.strangers.say():
+        notes.append(f"events of kinds that are not understood, and in no figure: {strangers}")
+    for table in tables:
+        for column in ("name", "domain", "group", "collective"):
+            if column in table:
+                table[column] = order[table[column]]
+    move_annotations(ops, ranges, names, int(order[default]), old=columns.is_old)
+    calls, launched = _sort_calls(called)
+    head = _make_head(path, columns, outside, found, tuple(notes))
+    return Trace(
+        head=head, names=names, gpu=_make_activities(found, launched, names), calls=calls,
+        os_calls=Calls(**{name: np.zeros(0, np.int64) for name in ("begin_ns", "end_ns", "name", "thread")}),
+        ops=Calls(**_sort(ops)), ranges=_make_ranges(ranges, names),
+    )  # fmt: skip
+
+
+def _order_names(columns: KinetoColumns) -> tuple[tuple[str, ...], IntArray]:
+    """The names sorted, so that they do not depend on how the file was cut, and their numbers by code; -1 stays."""
+    texts = [name for name in columns.names if name is not None]
+    by_text = sorted(range(len(texts)), key=texts.__getitem__)
+    order = np.full(len(texts) + 1, UNKNOWN, np.int64)
+    order[by_text] = np.arange(len(texts))
+    return tuple(texts[code] for code in by_text), order
+
+
+def _drop_strays(table: dict[str, IntArray], middle_ns: int) -> int:
+    """Drops rows whose begin cannot belong to the same trace. How many."""
+    near = np.abs(table["begin_ns"] - middle_ns) <= LONGEST_TRACE_NS
+    if near.all():
+        return 0
+    table.update({name: values[near] for name, values in table.items()})
+    return int(np.count_nonzero(~near))
+
+
+def _add_base(tables: tuple[dict[str, IntArray], ...], middle_ns: int, base_ns: int) -> list[str]:
+    """Puts all times on the unix clock. Notes."""
+    if middle_ns + base_ns > MAX_BASE_NS:
+        return ["baseTimeNanoseconds not added: the events' times are on the unix clock already"] if base_ns else []
+    for table in tables:
+        table["begin_ns"] = table["begin_ns"] + base_ns
+        table["end_ns"] = table["end_ns"] + base_ns
+    return []
+
+
+def _sort(table: dict[str, IntArray]) -> dict[str, IntArray]:
+    """By begin, an outer row before an inner one."""
+    order = np.lexsort((-table["end_ns"], table["begin_ns"]))
+    return {name: values[order] for name, values in table.items()}
+
+
+def _sort_calls(called: dict[str, IntArray]) -> tuple[Calls, IntArray]:
+    """The calls by begin, and their correlation numbers."""
+    table = _sort(called)
+    correlation = table.pop("correlation")
+    return Calls(**table), correlation
+
+
+def _find_calls(correlation: IntArray, launched: IntArray) -> IntArray:
+    """Which call has the number, the first of them; -1 for none. Numbers below 1 say that there is none."""
+    if not len(launched):
+        return np.full(len(correlation), UNKNOWN, np.int64)
+    order = np.argsort(launched, kind="stable")
+    sorted_numbers = launched[order]
+    place = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
+    known = (sorted_numbers[place] == correlation) & (correlation > 0)
+    return np.where(known, order[place], UNKNOWN)
+
+
+def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tuple[str, ...]) -> Activities:
+    table = _sort(found)
+    call = _find_calls(table.pop("correlation"), launched)
+    is_copy = table["kind"] == ActivityKind.MEMCPY
+    copy = np.full(len(call), CopyKind.NONE, np.int64)
+    pageable = np.full(len(call), UNKNOWN, np.int64)
+    codes, which = np.unique(table["name"][is_copy], return_inverse=True)
+    if len(codes):
+        words = [_COPY.search(names[code]) for code in codes.tolist()]
+        kinds = [COPIES[word[1].lower()] if word else CopyKind.OTHER for word in words]
+        copy[is_copy] = np.array(kinds, np.int64)[which]
+        pageable[is_copy] = np.array([_read_pageable(names[code]) for code in codes.tolist()], np.int64)[which]
+    return Activities(**table, copy=copy, pageable=pageable, call=call)
+
+
+def _read_pageable(name: str) -> int:
+    """Of ``Memcpy HtoD (Pageable -> Device)``: is an end pageable? -1 where the name does not say what the ends are."""
+    ends = name.partition("(")[2].lower()
+    if "pageable" in ends:
+        return 1
+    return 0 if "->" in ends and "host" not in ends and "unknown" not in ends else UNKNOWN
+
+
+def _make_ranges(table: dict[str, IntArray], names: tuple[str, ...]) -> Ranges:
+    """Annotated steps carry their number as payload."""
+    table = _sort(table)
+    numbers = np.full(len(names), UNKNOWN, np.int64)
+    for code in np.unique(table["name"]):
+        if step := STEP.fullmatch(names[code]):
+            numbers[code] = int(step[1])
+    payload = numbers[table["name"]] if len(table["name"]) else table["name"]
+    return Ranges(**table, style=np.zeros(len(payload), np.int64), payload=payload)
+
+
+def _make_head(
+    path: Path, columns: KinetoColumns, outside: Outside, gpu: dict[str, IntArray], notes: tuple[str, ...]
+) -> TraceHead:
+    devices = Counter(gpu["device"].tolist())
+    device = find_device(outside, devices.most_common(1)[0][0] if devices else UNKNOWN)
+    pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common()]
+    return TraceHead(
+        path=str(path), tool="kineto", pid=pids[0] if pids else UNKNOWN, rank=outside.rank,
+        rank_source=outside.rank_source, world_size=outside.world_size, host=outside.host, backend=outside.backend,
+        device_name=device.name, device_memory_bytes=device.memory_bytes,
+        compute_capability=device.compute_capability,
+        memory_peak_bytes=columns.memory_peak_bytes if columns.memory_peak_bytes >= 0 else None,
+        group_ranks=outside.group_ranks, not_understood=columns.strangers.say(), notes=notes,
+    )  # fmt: skip

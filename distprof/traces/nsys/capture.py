@@ -1,0 +1,288 @@
+"""What an export of nsys holds, as columns, all processes together."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, IntArray, RangeStyle
+from distprof.traces.factorize import number_values
+from distprof.traces.nsys.columns import Rows, Texts, Wanted, is_repeated, pick, read_columns, repeat
+from distprof.traces.nsys.database import Database
+from distprof.traces.nsys.names import Names
+
+Columns = dict[str, IntArray]
+MAX_NS = 1 << 60
+"""36 years: later times are no times."""
+CUPTI = "CUPTI_ACTIVITY_KIND_"
+_WHERE = {"correlation": ("correlationId",), "device": ("deviceId",), "stream": ("streamId",)}
+_LAUNCHED = ("start", "end", "globalPid")
+_CALLED = ("start", "end", "globalTid", "nameId")
+GPU_TABLES = (
+    Wanted(table=f"{CUPTI}KERNEL", needed=(*_LAUNCHED, "demangledName"), optional=_WHERE),
+    Wanted(
+        table=f"{CUPTI}MEMCPY",
+        needed=(*_LAUNCHED, "bytes", "copyKind"),
+        optional={**_WHERE, "source": ("srcKind",), "target": ("dstKind",)},
+    ),
+    Wanted(table=f"{CUPTI}MEMSET", needed=(*_LAUNCHED, "bytes"), optional=_WHERE),
+    Wanted(table=f"{CUPTI}GRAPH_TRACE", needed=_LAUNCHED, optional={**_WHERE, "graph": ("graphId",)}),
+)
+CALL_TABLES = tuple(
+    Wanted(table=f"{CUPTI}{api}", needed=_CALLED, optional={"correlation": ("correlationId",)})
+    for api in ("RUNTIME", "DRIVER")
+)
+OS_TABLE = Wanted(table="OSRT_API", needed=_CALLED, optional={"class": ("eventClass",)})
+NVTX_TABLE = Wanted(
+    table="NVTX_EVENTS",
+    needed=("start", "eventType", "globalTid"),
+    optional={
+        "end": ("end",), "string": ("textId",), "domain": ("domainId",), "end_thread": ("endGlobalTid",),
+        "payload": ("int64Value", "uint64Value", "int32Value", "uint32Value"),
+    },
+    text="text",
+)  # fmt: skip
+ALL_TABLES = (*GPU_TABLES, *CALL_TABLES, OS_TABLE, NVTX_TABLE)
+TIMES = frozenset({"end", "string", "domain", "class", "graph"})
+"""Optional columns without which begins, ends and names are not to be had."""
+OS_CALL_CLASS = 27
+STYLES = {59: RangeStyle.PUSH_POP, 70: RangeStyle.PUSH_POP, 60: RangeStyle.START_END, 71: RangeStyle.START_END}
+"""Types of NVTX events that are ranges."""
+MARKS = (34, 65)
+DOMAIN = 75
+COPY_LABELS = (
+    "Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
+    "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
+    "Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device",
+)  # fmt: skip
+"""As nsys words them, for files that lack ENUM_CUDA_MEMCPY_OPER."""
+COPY_KINDS = (
+    CopyKind.OTHER, CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST,
+    CopyKind.DEVICE_TO_DEVICE, CopyKind.DEVICE_TO_DEVICE, CopyKind.DEVICE_TO_DEVICE, CopyKind.DEVICE_TO_DEVICE,
+    CopyKind.HOST_TO_HOST, CopyKind.PEER_TO_PEER, CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST,
+    CopyKind.DEVICE_TO_DEVICE,
+)  # fmt: skip
+ON_DEVICE = (CopyKind.DEVICE_TO_DEVICE, CopyKind.PEER_TO_PEER)
+PAGEABLE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Columns of all processes. ``process`` and ``thread`` are as nsys numbers them: the process' number with the
+    machine's above it, and the thread's own. Times are in ns; rows that cannot be are left out."""
+
+    gpu: Columns
+    """begin_ns, end_ns, name, kind, device, stream, size_bytes, copy, pageable, correlation, process"""
+    calls: Columns
+    """begin_ns, end_ns, name, correlation, thread, process"""
+    os_calls: Columns
+    """The same, without correlation."""
+    ranges: Columns
+    """begin_ns, end_ns, name, style, thread, payload, end_thread, domain, process; ``domain`` is the process' number"""
+    marks: Columns
+    """begin_ns, name, domain, process"""
+    domains: Columns
+    """begin_ns, name, domain, process"""
+    names: tuple[str, ...]
+    last_event_ns: int | None
+    """The latest time in NVTX_EVENTS; None: it has none."""
+    notes: tuple[str, ...]
+
+
+def read_capture(database: Database, *, only_times: bool = False) -> Capture:
+    """Reads all tables, several at once. ``only_times``: names, begins and ends; what else is optional stays unknown.
+
+    Raises:
+        DataError: It is no export of nsys, or a table lacks a column, or the file is damaged or too large.
+    """
+    if not any(map(database.has, ("StringIds", "META_DATA_EXPORT", *(one.table for one in ALL_TABLES)))):
+        raise DataError(f"{database.path}: an SQLite file, but no export of Nsight Systems: it has none of its tables")
+    rows = database.count_rows([one.table for one in ALL_TABLES if database.has(one.table)])
+    wanted = [_skim(one) if only_times else one for one in ALL_TABLES if one.table in rows]
+    wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
+    with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for numbers that are none
+        tables = pool.map(lambda one: read_columns(database, one), wanted)
+        read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
+    return _Assembly(database, read).assemble()
+
+
+def _skim(wanted: Wanted) -> Wanted:
+    return replace(wanted, optional={name: of if name in TIMES else () for name, of in wanted.optional.items()})
+
+
+class _Assembly:
+    """Makes one capture of the tables that were read, and lets go of each when it has its columns."""
+
+    def __init__(self, database: Database, read: dict[str, Rows]) -> None:
+        self._database, self._read = database, read
+        nvtx = read.get(NVTX_TABLE.table)
+        self._names = Names(database, nvtx.texts if nvtx else Texts(database.limits))
+        self._notes = [
+            f"{rows.dropped:,} rows of {table}: values of a wrong type" for table, rows in read.items() if rows.dropped
+        ]
+
+    def assemble(self) -> Capture:
+        last_ns = self._find_last()
+        gpu = _join([self._activities(one) for one in GPU_TABLES])
+        calls = _join([self._calls(one) for one in CALL_TABLES])
+        os_calls = self._calls(OS_TABLE)
+        ranges, marks, domains = self._nvtx()
+        names, renumber, notes = self._names.finish()
+        for columns in (gpu, calls, os_calls, ranges, marks, domains):
+            columns["name"] = renumber[columns["name"]]  # -1 is the last of them
+        return Capture(
+            gpu=gpu, calls=calls, os_calls=os_calls, ranges=ranges, marks=marks, domains=domains, names=names,
+            last_event_ns=last_ns, notes=(*self._notes, *notes),
+        )  # fmt: skip
+
+    def _find_last(self) -> int | None:
+        rows = self._read.get(NVTX_TABLE.table)
+        if rows is None or not len(rows["start"]):
+            return None
+        return int(max(rows["start"].max(), rows["end"].max()))
+
+    def _keep_sound(self, table: str, columns: Columns, *, open_ended: bool = False) -> Columns:
+        """The rows that ran forwards, at times that can be."""
+        begin_ns, end_ns = columns["begin_ns"], columns["end_ns"]
+        sound = (begin_ns >= 0) & (begin_ns < MAX_NS) & (end_ns < MAX_NS)
+        sound &= (end_ns >= begin_ns) | ((end_ns == UNKNOWN) & open_ended)
+        sound &= columns["process"] >= 0
+        if wrong := len(sound) - int(np.count_nonzero(sound)):
+            self._notes.append(f"{wrong:,} rows of {table}: they end before they begin, or at no possible time")
+            return pick(columns, sound)
+        return columns
+
+    def _activities(self, wanted: Wanted) -> Columns:
+        rows = self._read.pop(wanted.table, None)
+        if rows is None:
+            return _make_none("kind device stream size_bytes copy pageable correlation")
+        count = len(rows["start"])
+        unknown = repeat(UNKNOWN, count)
+        columns = {
+            "begin_ns": rows["start"], "end_ns": rows["end"], "process": rows["globalPid"] >> 24,
+            "size_bytes": rows.columns.get("bytes", unknown), "copy": repeat(CopyKind.NONE, count),
+            "pageable": unknown, **{name: rows[name] for name in _WHERE},
+        }  # fmt: skip
+        kind = wanted.table.removeprefix(CUPTI)
+        if kind == "KERNEL":
+            columns |= {
+                "name": self._names.find(rows["demangledName"]),
+                "kind": repeat(ActivityKind.KERNEL, count),
+            }
+        elif kind == "MEMCPY":
+            columns |= self._describe_copies(rows)
+        elif kind == "MEMSET":
+            name = repeat(self._names.add("[CUDA memset]"), count)
+            columns |= {"name": name, "kind": repeat(ActivityKind.MEMSET, count)}
+        else:
+            graphs, which = number_values(rows["graph"])
+            numbers = [
+                self._names.add("CUDA graph" if one == UNKNOWN else f"CUDA graph {one}") for one in graphs.tolist()
+            ]
+            columns |= {"name": np.array(numbers, np.int64)[which], "kind": repeat(ActivityKind.GRAPH, count)}
+        return self._keep_sound(wanted.table, columns)
+
+    def _describe_copies(self, rows: Rows) -> Columns:
+        """Names, directions, and whether host memory at an end was pageable."""
+        said = {
+            code: label
+            for code, label in self._database.read_few("ENUM_CUDA_MEMCPY_OPER", ("id", "label"))
+            if isinstance(code, int) and isinstance(label, str)
+        } or dict(enumerate(COPY_LABELS))
+        codes, which = number_values(rows["copyKind"])
+        labels = [said.get(code, f"kind {code}") for code in codes.tolist()]
+        kinds = [COPY_KINDS[code] if 0 <= code < len(COPY_KINDS) else CopyKind.OTHER for code in codes.tolist()]
+        names = [self._names.add(f"[CUDA memcpy {label}]") for label in labels]
+        copy = np.array(kinds, np.int64)[which]
+        ends = np.stack([rows["source"], rows["target"]])
+        pageable = np.where((ends == PAGEABLE).any(axis=0), 1, np.where((ends == UNKNOWN).any(axis=0), UNKNOWN, 0))
+        return {
+            "name": np.array(names, np.int64)[which],
+            "kind": repeat(ActivityKind.MEMCPY, len(copy)),
+            "copy": copy,
+            "pageable": np.where(np.isin(copy, ON_DEVICE), 0, pageable),
+        }
+
+    def _calls(self, wanted: Wanted) -> Columns:
+        rows = self._read.pop(wanted.table, None)
+        if rows is None:
+            return _make_none("thread correlation")
+        columns = {
+            "begin_ns": rows["start"],
+            "end_ns": rows["end"],
+            "name": rows["nameId"],
+            **_split_thread(rows["globalTid"]),
+        }
+        if wanted.table == OS_TABLE.table:  # rows of other classes tell when the tracing of a thread began
+            columns = _take(columns, np.isin(rows["class"], (OS_CALL_CLASS, UNKNOWN)))
+        else:
+            columns["correlation"] = rows["correlation"]
+        columns["name"] = self._names.find(columns["name"])
+        return self._keep_sound(wanted.table, columns)
+
+    def _nvtx(self) -> tuple[Columns, Columns, Columns]:
+        """Ranges, marks and domains."""
+        rows = self._read.pop(NVTX_TABLE.table, None)
+        if rows is None:
+            none = _make_none("style thread payload end_thread domain")
+            return none, dict(none), dict(none)
+        kind, name = rows["eventType"], rows["text"].copy()
+        silent = np.flatnonzero(name == UNKNOWN)
+        name[silent] = self._names.find(rows["string"][silent])
+        columns = {
+            "begin_ns": rows["start"], "end_ns": rows["end"], "name": name, "kind": kind, "payload": rows["payload"],
+            "domain": np.maximum(rows["domain"], 0), **_split_thread(rows["globalTid"]),
+            "end_thread": _find_others(rows["end_thread"], rows["globalTid"]),
+        }  # fmt: skip
+        ranges = self._keep_sound("NVTX_EVENTS", _take(columns, np.isin(kind, list(STYLES))), open_ended=True)
+        ranges["style"] = np.where(
+            np.isin(ranges["kind"], (60, 71)), RangeStyle.START_END.value, RangeStyle.PUSH_POP.value
+        )
+        ranges["end_ns"] = self._reopen(ranges["end_ns"])
+        return ranges, _take(columns, np.isin(kind, MARKS)), _take(columns, kind == DOMAIN)
+
+    def _reopen(self, end_ns: IntArray) -> IntArray:
+        """nsys ends what was never closed with the session: those are open again."""
+        stops = [
+            row[0] for row in self._database.read_few("ANALYSIS_DETAILS", ("duration",)) if isinstance(row[0], int)
+        ]
+        return np.where(np.isin(end_ns, stops), UNKNOWN, end_ns) if stops else end_ns
+
+
+def _split_thread(threads: IntArray) -> Columns:
+    return {"thread": threads & 0xFFFFFF, "process": threads >> 24}
+
+
+def _find_others(end_threads: IntArray, threads: IntArray) -> IntArray:
+    """Where a range was closed on another thread than its own, which; -1: on its own."""
+    if is_repeated(end_threads, UNKNOWN):
+        return end_threads
+    return np.where((end_threads == threads) | (end_threads == UNKNOWN), UNKNOWN, end_threads & 0xFFFFFF)
+
+
+def _take(columns: Columns, rows: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Columns:
+    return dict(columns) if rows.all() else pick(columns, rows)
+
+
+def _make_none(names: str) -> Columns:
+    return {name: np.empty(0, np.int64) for name in ("begin_ns", "end_ns", "name", "process", *names.split())}
+
+
+def _join(parts: Iterable[Columns]) -> Columns:
+    filled = [part for part in parts if len(part["begin_ns"])] or [next(iter(parts))]
+    return filled[0] if len(filled) == 1 else {name: _append([part[name] for part in filled]) for name in filled[0]}
+
+
+def _append(columns: Sequence[IntArray]) -> IntArray:
+    """One behind the other; of the same value again and again it stays one that takes no memory."""
+    first = int(columns[0][0])
+    if all(is_repeated(column, first) for column in columns):
+        return repeat(first, sum(map(len, columns)))
+    return np.concatenate(columns)

@@ -1,0 +1,266 @@
+"""Tables of a foreign SQLite file as columns, fast.
+
+Nothing runs per row in Python, and most outside of Python's lock, so that several tables are read at once. A table that
+is laid out as nsys does it is taken from the file's pages. Of others SQLite joins the values of a column of many rows
+to one text, and NumPy takes that apart; and rows that do not come out as one whole number per column are read again one
+by one, where they are dropped and counted if they are at fault.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.errors import DataError
+from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.storage.opening import open_file
+from distprof.traces.limits import Limits
+from distprof.traces.nsys.database import Database, cut_text
+from distprof.traces.nsys.pages import Pages, Unusual
+
+CHUNK_ROWS = 50_000
+SLOW_CHUNK_ROWS = 1_000
+LAST_ROW = (1 << 63) - 1
+SEPARATOR = b"\x1f"
+WHOLE, WHOLE_OR_NONE = "'integer'", "'integer', 'null'"
+"""SQLite's types of values."""
+
+
+class Texts(dict[bytes, int]):
+    """Different texts by number, in the order in which they came, the empty one first; all together bounded."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__({b"": 0})
+        self._left = limits.max_names_letters
+        self.refused = 0
+        """How often a text found no room; its number is -1."""
+
+    def __missing__(self, text: bytes) -> int:
+        if len(text) > self._left:
+            self.refused += 1
+            return UNKNOWN
+        self._left -= len(text)
+        self[text] = number = len(self)
+        return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is read of a table. Values are whole numbers; the text, if any, becomes numbers of `Texts`."""
+
+    table: str
+    needed: tuple[str, ...]
+    """Columns that the table must have; a row without a value there is dropped."""
+    optional: Mapping[str, tuple[str, ...]]
+    """What else is read, by our own name: the first of these columns that is there and has a value; -1: none has."""
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Columns of one table."""
+
+    columns: Mapping[str, IntArray]
+    texts: Texts
+    """What the numbers in the column of text stand for."""
+    dropped: int
+    """Rows of which a value was not a whole number where one has to be."""
+
+    def __getitem__(self, name: str) -> IntArray:
+        return self.columns[name]
+
+
+def read_columns(database: Database, wanted: Wanted) -> Rows:
+    """All rows of a table, in the order in which the file has them. Warnings must be errors meanwhile.
+
+    Raises:
+        DataError: A needed column is not there, or the file is damaged.
+    """
+    with database.connect() as base:
+        return _Reader(database, base, wanted).read()
+
+
+class _Reader:
+    """Reads one table, chunk by chunk."""
+
+    def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
+        self._base, self._wanted, self._database = base, wanted, database
+        self._there = there = database.find_columns(base, wanted.table)
+        if missing := [name for name in wanted.needed if name not in there]:
+            raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
+        if database.hides_row_numbers(base, wanted.table):
+            raise DataError(f"{database.path}: {wanted.table} has a column rowid, which nsys never writes")
+        self._values = {name: f'"{name}"' for name in wanted.needed}
+        for name, spellings in wanted.optional.items():
+            known = [f'"{spelling}"' for spelling in spellings if spelling in there]
+            if known:
+                self._values[name] = known[0] if len(known) == 1 else f"coalesce({', '.join(known)})"
+        self._text = wanted.text if wanted.text in there else None
+        self._cut = cut_text(self._text, database.limits.max_name_letters) if self._text else ""
+        self._texts = Texts(database.limits)
+        self._dropped = 0
+
+    def read(self) -> Rows:
+        columns = self._read_pages()
+        if columns is None:
+            self._texts = Texts(self._database.limits)
+            parts = [self._read_fast(*chunk) or self._read_slowly(*chunk) for chunk in self._find_chunks()]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        names = [*self._wanted.needed, *self._wanted.optional, *([self._wanted.text] if self._wanted.text else [])]
+        rows = len(next(iter(columns.values()), ()))
+        unknown = repeat(UNKNOWN, rows)
+        columns = {name: columns.get(name, unknown) for name in names}
+        return Rows(columns=columns, texts=self._texts, dropped=self._dropped)
+
+    def _read_pages(self) -> dict[str, IntArray] | None:
+        """Everything past SQLite; None: the table is too unusual for that."""
+        table, needed = self._wanted.table, self._wanted.needed
+        places = self._database.find_places(self._base, table)
+        if places is None:
+            return None
+        spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
+        asked = {*(one for several in spellings.values() for one in several), *([self._text] if self._text else [])}
+        if asked & self._there - set(places):
+            return None
+        known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
+        wanted = sorted({place for several in known.values() for place in several})
+        rows, at = self._database.count(self._base, table), 0
+        names = [name for name, several in known.items() if several] + ([self._text] if self._text else [])
+        columns = {name: np.empty(rows, np.int64) for name in names}
+        try:
+            with open_file(self._database.path) as file:
+                root = self._database.find_root(table)
+                for block in Pages(file.fileno()).read(root, wanted, places[self._text] if self._text else None):
+                    if any(block.has_null[wanted.index(known[name][0])] for name in needed):
+                        return None
+                    values = dict(zip(wanted, block.columns, strict=True))
+                    here = slice(at, at + len(block.columns[0]))
+                    at = here.stop
+                    if at > rows:
+                        return None
+                    for name, several in known.items():
+                        if several:
+                            columns[name][here] = _coalesce([values[place] for place in several])
+                    if self._text and block.has_text is not None:
+                        columns[self._text][here] = self._place_texts(block.has_text, block.texts)
+        except (Unusual, OSError, KeyError):
+            return None
+        return columns if at == rows else None
+
+    def _find_chunks(self) -> Iterator[tuple[int, int]]:
+        """First and last row number; numbers may have gaps of any size."""
+        after = -LAST_ROW - 1
+        query = f"SELECT min(rowid) FROM {self._wanted.table} WHERE rowid >= ?"
+        while (first := self._base.execute(query, (after,)).fetchone()[0]) is not None:
+            last = min(first + CHUNK_ROWS - 1, LAST_ROW)
+            self._database.check_time()
+            yield first, last
+            if last == LAST_ROW:
+                break
+            after = last + 1
+
+    def _read_fast(self, first: int, last: int) -> dict[str, IntArray] | None:
+        """The rows of a chunk; None: not every row has one whole number in every column."""
+        needed = len(self._wanted.needed)
+        counts = [
+            f"count(CASE WHEN typeof({value}) IN ({WHOLE if place < needed else WHOLE_OR_NONE}) THEN 1 END)"
+            for place, value in enumerate(self._values.values())
+        ]
+        joined = [
+            f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
+            for name, value in self._values.items()
+        ]
+        if self._text:
+            joined.append(f'group_concat("{self._text}" IS NOT NULL)')
+            joined.append(f"group_concat({self._cut}, char({SEPARATOR[0]}))")
+        query = f"SELECT count(*), {', '.join(counts + joined)} FROM {self._wanted.table} NOT INDEXED"
+        try:
+            rows, *found = self._base.execute(f"{query} WHERE rowid BETWEEN ? AND ?", (first, last)).fetchone()
+        except sqlite3.DataError:  # the text would be too long
+            return None
+        if any(count != rows for count in found[: len(counts)]):
+            return None
+        values = found[len(counts) :]
+        columns = {name: _parse(value, rows) for name, value in zip(self._values, values, strict=False)}
+        if self._text:
+            columns[self._text] = self._number_texts(_parse(values[-2], rows), values[-1])
+        whole = {name: column for name, column in columns.items() if column is not None}
+        return whole if len(whole) == len(columns) else None
+
+    def _number_texts(self, there: IntArray | None, joined: bytes | None) -> IntArray | None:
+        """Numbers of the texts in the rows that have one; None: it cannot be told which text is whose."""
+        parts = [] if joined is None else joined.split(SEPARATOR)
+        if there is None or len(parts) != np.count_nonzero(there):
+            return None
+        return self._place_texts(there != 0, parts)
+
+    def _place_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
+        numbers = np.full(len(there), UNKNOWN)
+        numbers[there] = np.fromiter(map(self._texts.__getitem__, texts), np.int64, len(texts))
+        return numbers
+
+    def _read_slowly(self, first: int, last: int) -> dict[str, IntArray]:
+        """The rows of a chunk that are as they have to be; the others are counted."""
+        values = ", ".join([*self._values.values(), self._cut or "NULL"])
+        query = f"SELECT {values} FROM {self._wanted.table} NOT INDEXED WHERE rowid BETWEEN ? AND ?"
+        cursor = self._base.execute(query, (first, last))
+        needed = len(self._wanted.needed)
+        kept: list[list[int]] = []
+        while rows := cursor.fetchmany(SLOW_CHUNK_ROWS):
+            for *numbers, text in rows:
+                if _is_whole(numbers, needed) and (text is None or isinstance(text, bytes)):
+                    filled = [UNKNOWN if number is None else number for number in numbers]
+                    kept.append([*filled, UNKNOWN if text is None else self._texts[text]])
+                else:
+                    self._dropped += 1
+        table = np.array(kept, np.int64).reshape(len(kept), len(self._values) + 1)
+        return {
+            name: table[:, place] for place, name in enumerate([*self._values, *([self._text] if self._text else [])])
+        }
+
+
+def repeat(value: int, count: int) -> IntArray:
+    """A column of one value, which takes no memory and cannot be written to."""
+    return np.broadcast_to(np.int64(value), count)
+
+
+def is_repeated(column: IntArray, value: int) -> bool:
+    """Whether `repeat` made the column, of this value."""
+    return column.strides == (0,) and len(column) > 0 and int(column[0]) == value
+
+
+def pick(columns: Mapping[str, IntArray], rows: npt.NDArray[np.bool_] | IntArray) -> dict[str, IntArray]:
+    """These rows of all columns, by mask or by place; columns of one value stay as they are made by `repeat`."""
+    count = int(np.count_nonzero(rows)) if rows.dtype == bool else len(rows)
+    return {
+        name: repeat(int(values[0]), count) if len(values) and values.strides == (0,) else values[rows]
+        for name, values in columns.items()
+    }
+
+
+def _coalesce(columns: Sequence[IntArray]) -> IntArray:
+    """By row the first value that is there."""
+    found = columns[0]
+    for column in columns[1:]:
+        found = np.where(found == UNKNOWN, column, found)
+    return found
+
+
+def _is_whole(numbers: Sequence[object], needed: int) -> bool:
+    """Whether all are whole numbers; behind those that are needed, None will do."""
+    return all(type(number) is int or (number is None and at >= needed) for at, number in enumerate(numbers))
+
+
+def _parse(joined: bytes | None, count: int) -> IntArray | None:
+    """Numbers, one per row; None: they are not."""
+    if not count:
+        return np.empty(0, np.int64)
+    try:
+        numbers = np.fromstring(joined or b"", np.int64, sep=",")
+    except (ValueError, DeprecationWarning):
+        return None
+    return numbers if len(numbers) == count else None

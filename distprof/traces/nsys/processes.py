@@ -1,0 +1,146 @@
+"""The columns of a capture taken apart by process: one trace each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.facts.trace import UNKNOWN, Activities, Calls, IntArray, Ranges, Trace
+from distprof.traces.factorize import DENSE, number_values
+from distprof.traces.nsys.capture import Capture, Columns
+from distprof.traces.nsys.columns import pick
+from distprof.traces.nsys.database import Database
+from distprof.traces.nsys.heads import Heads
+
+MAX_PROCESSES = 4096
+
+
+def split_capture(database: Database, capture: Capture, *, all_processes: bool) -> list[Trace]:
+    """One trace per process that is a rank, by rank. ``all_processes``: and one for each of the others.
+
+    Raises:
+        DataError: There is none, or they are too many.
+    """
+    parts = [_Parts(columns) for columns in (capture.gpu, capture.calls, capture.ranges, capture.os_calls)]
+    active = np.unique(np.concatenate([part.processes for part in parts[:3]]))
+    idle = np.setdiff1d(parts[3].processes, active).tolist()
+    if not len(active) and not (idle and all_processes):
+        raise DataError(f"{database.path}: no CUDA call, kernel or NVTX range: capture with nsys profile -t cuda,nvtx")
+    if len(active) + len(idle) > MAX_PROCESSES:
+        raise DataError(f"{database.path}: {len(active) + len(idle):,} processes: {MAX_PROCESSES:,} is the most")
+    heads = Heads(database, capture, active.tolist(), idle)
+    kept = (*heads.ranked, *heads.unranked) if all_processes else heads.ranked
+    notes = [*capture.notes, *heads.notes]
+    if idle:
+        notes.append(f"processes that only called the operating system: no ranks ({len(idle):,})")
+    return [
+        _build(capture, heads, parts, process, notes if not at else [], all_names=all_processes)
+        for at, process in enumerate(kept)
+    ]
+
+
+class _Parts:
+    """Which rows of a table are of which process."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self.processes, which = number_values(columns["process"])
+        self._order: IntArray | None = None
+        """None: the rows stand together already."""
+        if (which[1:] < which[:-1]).any():
+            small = len(self.processes) < 1 << 16  # which NumPy sorts without comparing
+            self._order = np.argsort(which.astype(np.uint16) if small else which, kind="stable")
+        sizes = np.bincount(which, minlength=len(self.processes))
+        self._ends = np.cumsum(sizes)
+        self._begins = self._ends - sizes
+
+    def find(self, process: int) -> Columns:
+        """The process' rows."""
+        at = int(np.searchsorted(self.processes, process))
+        if at == len(self.processes) or self.processes[at] != process:
+            return {name: values[:0] for name, values in self._columns.items()}
+        here = slice(self._begins[at], self._ends[at])
+        if self._order is not None:
+            return pick(self._columns, self._order[here])
+        return {name: values[here] for name, values in self._columns.items()}
+
+
+def _build(
+    capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int, notes: Sequence[str], *, all_names: bool
+) -> Trace:
+    """One process' trace. ``all_names``: its names are the file's, in their order, which tables of several need."""
+    gpu, calls, ranges, os_calls = (part.find(process) for part in parts)
+    gpu, calls, os_calls = _sort(gpu), _sort(calls), _sort(os_calls)
+    ranges = _sort_nested(ranges)
+    ranges["domain"] = heads.find_domains(process, ranges["domain"])
+    names = capture.names if all_names else _shrink_names(capture.names, (gpu, calls, os_calls, ranges))
+    return Trace(
+        head=heads.describe(process, gpu["device"], notes),
+        names=names,
+        gpu=Activities(
+            begin_ns=gpu["begin_ns"], end_ns=gpu["end_ns"], name=gpu["name"], kind=gpu["kind"], device=gpu["device"],
+            stream=gpu["stream"], size_bytes=gpu["size_bytes"], copy=gpu["copy"], pageable=gpu["pageable"],
+            call=_find_calls(gpu["correlation"], calls["correlation"]), group=np.full(len(gpu["kind"]), UNKNOWN),
+        ),
+        calls=_make_calls(calls),
+        os_calls=_make_calls(os_calls),
+        ops=_make_calls({name: values[:0] for name, values in os_calls.items()}),
+        ranges=Ranges(
+            begin_ns=ranges["begin_ns"], end_ns=ranges["end_ns"], name=ranges["name"], domain=ranges["domain"],
+            style=ranges["style"], thread=ranges["thread"], payload=ranges["payload"], end_thread=ranges["end_thread"],
+        ),
+    )  # fmt: skip
+
+
+def _shrink_names(names: Sequence[str], tables: Sequence[Columns]) -> tuple[str, ...]:
+    """The names that the tables use. Their columns are numbered anew, in place."""
+    columns = [(table, column) for table in tables for column in ("name", "domain") if column in table]
+    used = np.zeros(len(names), bool)
+    for table, column in columns:
+        used[table[column]] = True
+    renumber = np.cumsum(used) - 1
+    for table, column in columns:
+        table[column] = renumber[table[column]]
+    return tuple(names[at] for at in np.flatnonzero(used).tolist())
+
+
+def _make_calls(columns: Columns) -> Calls:
+    return Calls(
+        begin_ns=columns["begin_ns"], end_ns=columns["end_ns"], name=columns["name"], thread=columns["thread"]
+    )  # fmt: skip
+
+
+def _sort(columns: Columns) -> Columns:
+    """In order of begin: nsys wrote its tables so until 2025.5."""
+    begin_ns = columns["begin_ns"]
+    if np.all(begin_ns[1:] >= begin_ns[:-1]):
+        return columns
+    return pick(columns, np.argsort(begin_ns, kind="stable"))
+
+
+def _sort_nested(columns: Columns) -> Columns:
+    """In order of begin, an outer range before an inner one; one that was never closed is the outermost."""
+    begin_ns = columns["begin_ns"]
+    if np.all(begin_ns[1:] > begin_ns[:-1]):
+        return columns
+    end_ns = np.where(columns["end_ns"] == UNKNOWN, np.iinfo(np.int64).max, columns["end_ns"])
+    return pick(columns, np.lexsort((-end_ns, begin_ns)))
+
+
+def _find_calls(wanted: IntArray, correlations: IntArray) -> IntArray:
+    """Which call has the correlation: the first in time; -1: none, or the activity has no correlation."""
+    found = np.full(len(wanted), UNKNOWN)
+    known = correlations > 0
+    if not known.any():
+        return found
+    rows, ids = np.flatnonzero(known), correlations[known]
+    top = int(ids.max())
+    if top < max(DENSE, 4 * len(ids)):
+        by_id = np.full(top + 2, UNKNOWN)
+        by_id[ids[::-1]] = rows[::-1]  # where several write, the last one stays: the first in time
+        return by_id[np.where((wanted > 0) & (wanted <= top), wanted, top + 1)]
+    different, first = np.unique(ids, return_index=True)
+    at = np.minimum(np.searchsorted(different, wanted), len(different) - 1)
+    return np.where(different[at] == wanted, rows[first[at]], UNKNOWN)

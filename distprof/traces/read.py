@@ -1,0 +1,144 @@
+"""Every trace read and reduced, in parallel processes: one file at a time in each, so that memory stays bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from distprof.errors import DataError
+from distprof.facts.run import Run
+from distprof.facts.trace import Trace
+from distprof.storage.run_folder import read_run
+from distprof.traces.assemble import assemble_run, attach_traces
+from distprof.traces.kineto.read_kineto import read_kineto
+from distprof.traces.nsys.export import export_report
+from distprof.traces.nsys.read_nsys import read_nsys
+from distprof.traces.one_job import require_after
+from distprof.traces.reduce.phase_names import NameMap
+from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
+from distprof.traces.sources import Source, find_sources, find_windows, require_some, say_unread
+
+Tell = Callable[[int, int], None]
+"""Called with how many files are read, and of how many."""
+USUAL_NAMES = NameMap()
+MIN_PARALLEL_BYTES = 4_000_000
+"""Smaller sets are read before other processes would have started."""
+
+
+def _silent(done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> Run:
+    """Everything at the paths as one run: a run folder, its kernel windows, and traces made elsewhere, in any mix.
+
+    Files that cannot be read are left out, and named with the reason in ``unread``.
+
+    Raises:
+        DataError: Nothing is readable, or it does not belong to one job.
+    """
+    sources, unread = find_sources(paths)
+    folders = [source.path for source in sources if source.kind == "run"]
+    if len(folders) > 1:
+        raise DataError(f"{folders[0]} and {folders[1]}: two runs: name one run folder, and traces of the same job")
+    traces = [source for source in sources if source.kind != "run"]
+    if folders:
+        run = read_folder(folders[0], names, tell, beside=traces)
+        return dataclasses.replace(run, unread=(*unread, *run.unread))
+    traced, failed = reduce_all(traces, names, tell)
+    if not traced:
+        require_some([*unread, *failed])
+    return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed))
+
+
+def read_folder(
+    folder: Path, names: NameMap = USUAL_NAMES, tell: Tell = _silent, *, beside: Sequence[Source] = ()
+) -> Run:
+    """A run folder with the kernel windows in it, and other traces of the same job.
+
+    Windows that cannot be read are a warning: the run's own records do not depend on them. Traces beside it that
+    cannot be read are named in ``unread``.
+
+    Raises:
+        DataError: The run is not readable, or it and the traces are of two jobs.
+    """
+    run = read_run(folder)
+    own: list[TracedRank] = []
+    try:
+        sources, damaged = find_windows(folder)
+        own, failed = reduce_all(sources, names, tell) if sources else ([], [])
+        damaged += failed
+        run = attach_traces(run, own) if own and not beside else run
+    except (DataError, OSError) as error:
+        own, damaged = [], [str(error)]
+    left_out = [f"kernel windows are left out: {reason}" for reason in damaged]
+    run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
+    if not beside:
+        return run
+    traced, failed = reduce_all(beside, names, tell)
+    require_after(run.meta.started_utc, [item.claim for item in traced])
+    run = attach_traces(run, [*own, *traced]) if own or traced else run
+    return dataclasses.replace(run, unread=(*run.unread, *failed))
+
+
+def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
+    """The processes that one file tells of; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`."""
+    if source.kind == "kineto":
+        return [read_kineto(source.path)]
+    if source.kind == "nsys":
+        return read_nsys(source.path, all_processes=all_processes, only_times=only_times)
+    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
+        exported = export_report(source.path, Path(folder))
+        return read_nsys(exported, all_processes=all_processes, only_times=only_times)
+
+
+def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[list[TracedRank], list[str]]:
+    """Every source reduced, in their order, the largest read first; and those that cannot be read, with the reason.
+
+    Raises:
+        DataError: A process that read was killed.
+    """
+    workers = min(len(sources), len(os.sched_getaffinity(0)))
+    if workers < 2 or sum(source.size_bytes for source in sources) < MIN_PARALLEL_BYTES:
+        found = []
+        for done, source in enumerate(sources, start=1):
+            found.append(_reduce(source, names))
+            tell(done, len(sources))
+        return _part(found)
+    results: dict[int, list[TracedRank] | str] = {}
+    by_size = sorted(range(len(sources)), key=lambda place: -sources[place].size_bytes)
+    start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start)) as pool:
+        places: dict[Future[list[TracedRank] | str], int] = {
+            pool.submit(_reduce, sources[place], names): place for place in by_size
+        }
+        try:
+            for future in as_completed(places):
+                results[places[future]] = future.result()
+                tell(len(results), len(sources))
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise DataError("a process that read traces was killed: not enough memory, perhaps") from None
+            raise
+    return _part([results[place] for place in range(len(sources))])
+
+
+def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:
+    """What the source tells of; or why it cannot be read."""
+    try:
+        return [trace_rank(trace, names) for trace in read_traces(source)]
+    except (DataError, OSError) as error:
+        return say_unread(source.path, error)
+
+
+def _part(found: Sequence[list[TracedRank] | str]) -> tuple[list[TracedRank], list[str]]:
+    traced = [item for several in found if not isinstance(several, str) for item in several]
+    return traced, [reason for reason in found if isinstance(reason, str)]

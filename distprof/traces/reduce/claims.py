@@ -1,0 +1,54 @@
+"""What a trace says of the job that it is of, so that traces of different jobs are told apart before they are mixed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.facts.trace import Trace, TraceHead
+
+UNIX_NS = 10**18
+"""Times beyond this are of the Unix clock: since 2001."""
+_VENDORS = {
+    "AMD": re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d", re.IGNORECASE),
+    "NVIDIA": re.compile(r"NVIDIA|Tesla|GeForce|Quadro", re.IGNORECASE),
+}
+_CALLS = {"AMD": re.compile(r"hip[A-Z]"), "NVIDIA": re.compile(r"cu(?:da)?[A-Z]")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One trace's account of its job."""
+
+    head: TraceHead
+    extent_ns: tuple[int, int] | None
+    """First begin and last end on the Unix clock. None: the trace's clock is another one."""
+    vendor: str | None
+    """Who made the device. None: there is none, or nobody says."""
+
+
+def read_claim(trace: Trace) -> Claim:
+    """What the trace claims."""
+    return Claim(head=trace.head, extent_ns=_find_extent(trace), vendor=_find_vendor(trace))
+
+
+def _find_extent(trace: Trace) -> tuple[int, int] | None:
+    tables = [table for table in (trace.gpu, trace.calls, trace.ops, trace.ranges) if len(table.begin_ns)]
+    if not tables:
+        return None
+    start_ns = trace.head.session_start_ns or 0
+    begin_ns = start_ns + min(int(table.begin_ns.min()) for table in tables)
+    end_ns = start_ns + max(int(max(table.begin_ns.max(), table.end_ns.max())) for table in tables)
+    return (begin_ns, end_ns) if begin_ns > UNIX_NS else None
+
+
+def _find_vendor(trace: Trace) -> str | None:
+    """By the device's name, else by the runtime that was called."""
+    for vendor, pattern in _VENDORS.items():
+        if trace.head.device_name and pattern.search(trace.head.device_name):
+            return vendor
+    called = [trace.names[code] for code in np.unique(trace.calls.name).tolist()]
+    found = [vendor for vendor, pattern in _CALLS.items() if any(map(pattern.match, called))]
+    return found[0] if len(found) == 1 else None

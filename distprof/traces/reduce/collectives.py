@@ -1,0 +1,103 @@
+"""The collectives of a traced rank, step by step, as a live rank would have told them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from distprof.facts.run import KINDS, PHASES, Phase
+from distprof.facts.trace import IntArray, Trace
+from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, Issue, Order, RankCollectives
+from distprof.traces.intervals import measure_within, subtract, unite
+from distprof.traces.reduce.device import code_collectives
+from distprof.traces.reduce.launches import launch_times
+from distprof.traces.reduce.segments import Segments
+from distprof.traces.reduce.steps import Steps
+
+UNNAMED_GROUP = "communicator"
+"""Collectives of files that name no group: those of one stream belong together, in the order the streams appear."""
+
+
+def list_collectives(trace: Trace, steps: Steps, segments: Segments, *, origin_ns: int) -> tuple[RankCollectives, ...]:
+    """The steps' collectives by their order, as `distprof.storage.match_collectives` takes them.
+
+    A collective arrives when its kernel begins: then the rank's device is ready. It belongs to the step that launched
+    it, or else the step it began in. Exposed is the part in which nothing but collectives ran.
+    """
+    if not len(steps.number):
+        return ()
+    kinds = code_collectives(trace)
+    rows = np.flatnonzero(kinds >= 0)
+    launch_ns = launch_times(trace)[rows]
+    step = np.searchsorted(steps.begin_ns, launch_ns, side="right") - 1
+    inside = (step >= 0) & (launch_ns < steps.end_ns[np.maximum(step, 0)])
+    rows, step, launch_ns = rows[inside], step[inside], launch_ns[inside]
+    if not len(rows):
+        return ()
+    codes, groups = _name_groups(trace, rows)
+    issues = _list_issues(segments, kinds[rows], launch_ns, codes, trace.gpu.size_bytes[rows])
+    gpu = trace.gpu
+    seen = (gpu.begin_ns[rows] - origin_ns, gpu.end_ns[rows] - origin_ns, _measure_exposed(trace, kinds, rows))
+    return _tabulate(steps, step, issues, groups, np.stack(seen, axis=1))
+
+
+def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
+    """A code per collective, and the groups by code."""
+    gpu = trace.gpu
+    streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # their own numbers may be negative
+    keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - streams)
+    distinct, first, codes = np.unique(keys, return_index=True, return_inverse=True)
+    unnamed = sorted((int(first[place]), place) for place in range(len(distinct)) if distinct[place] < 0)
+    numbers = {place: number for number, (_, place) in enumerate(unnamed)}
+    groups = {}
+    for place, key in enumerate(distinct.tolist()):
+        name = trace.names[key] if key >= 0 else f"{UNNAMED_GROUP} {numbers[place]}"
+        ranks = trace.head.group_ranks.get(name) if key >= 0 else None
+        everyone = ranks is None or len(ranks) == trace.head.world_size
+        groups[place] = GroupInfo(name=name, ranks=None if everyone else ranks)
+    return codes.reshape(-1), groups
+
+
+def _list_issues(
+    segments: Segments, kinds: IntArray, launch_ns: IntArray, groups: IntArray, sizes_bytes: IntArray
+) -> list[Issue]:
+    place = segments.locate(launch_ns)
+    phases = segments.code[np.maximum(place, 0)]
+    return [
+        Issue(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size if size >= 0 else None)
+        for kind, group, phase, size in zip(
+            kinds.tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
+        )
+    ]
+
+
+def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
+    """The part of each collective in which nothing but collectives ran, ns."""
+    gpu = trace.gpu
+    other = kinds < 0
+    alone = subtract(unite(gpu.begin_ns[rows], gpu.end_ns[rows]), unite(gpu.begin_ns[other], gpu.end_ns[other]))
+    return measure_within(alone, (gpu.begin_ns[rows], gpu.end_ns[rows]))
+
+
+def _tabulate(
+    steps: Steps, step: IntArray, issues: list[Issue], groups: Mapping[int, GroupInfo], times_ns: IntArray
+) -> tuple[RankCollectives, ...]:
+    """Args: ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
+    by_step = np.argsort(step, kind="stable")
+    by_order: dict[Order, list[IntArray]] = {}
+    for part in np.split(by_step, np.flatnonzero(np.diff(step[by_step])) + 1):
+        key = tuple(issues[place] for place in part.tolist())
+        if key in by_order or len(by_order) < MAX_ORDERS:
+            by_order.setdefault(key, []).append(part)
+    tables = []
+    for key, parts in by_order.items():
+        times = np.stack([times_ns[part] for part in parts]).astype(np.float64)
+        tables.append(
+            RankCollectives(
+                order=key, groups={issue.group: groups[issue.group] for issue in key},
+                steps=steps.number[[int(step[part[0]]) for part in parts]],
+                arrival_ns=times[:, :, 0], end_ns=times[:, :, 1], exposed_ns=times[:, :, 2],
+            )
+        )  # fmt: skip
+    return tuple(tables)

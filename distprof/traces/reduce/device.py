@@ -1,0 +1,212 @@
+"""Where did the device's time go, and how much of it did each kind of collective take?
+
+A process normally uses one device. Where a trace has several, the one that worked longest is looked at, because the
+idle time of one would hide behind the work of another; `describe_other_devices` says so.
+
+Activities are cut at the windows' borders. Which cause an idle moment has does not depend on the windows: it is that of
+the whole gap between two activities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.trace import ActivityKind, BoolArray, IntArray, Trace
+from distprof.facts.trace_summary import DeviceTime
+from distprof.traces.intervals import (
+    Intervals,
+    find_inside,
+    intersect,
+    join,
+    measure,
+    measure_within,
+    subtract,
+    unite,
+)
+from distprof.traces.reduce.kernel_names import classify_collective, find_kind
+from distprof.traces.reduce.launches import NEVER_NS, find_launched
+from distprof.traces.reduce.operations import find_operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindTimes:
+    """Collectives by window and kind, ``[num_windows, len(KINDS)]`` each; device time in ns."""
+
+    count: IntArray
+    """Those that count for the window."""
+    size_bytes: IntArray
+    """Their messages; -1: of some it is not known."""
+    busy_ns: IntArray
+    """Union of the kind's intervals, cut at the window's borders."""
+    exposed_ns: IntArray
+    """The part of ``busy_ns`` in which nothing but collectives ran; where two kinds ran, both are exposed."""
+
+
+def measure_device(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
+    """Splits the windows' time by what the device did. None: nothing ran on a device in them.
+
+    An idle gap is the host's up to the moment when what ran next was launched, as `find_launched` has it, and the
+    launch's from then on; of several that begin together the first launched counts. Activities that take no time end no
+    gap. Without a known launch, or with nothing to follow, nobody can tell.
+
+    Args:
+        trace: One process.
+        windows: Begins and ends of the measured steps on the device's timeline, ns, ``[num, 2]``. None: from the first
+            activity's begin to the last one's end.
+    """
+    chosen = find_device(trace)
+    window = frame(trace, windows, chosen)
+    compute, memory, collectives = _sort_work(trace, chosen)
+    working = join(compute, memory)
+    busy = join(working, collectives)
+    if not measure(intersect(busy, window)):
+        return None
+    parts = (
+        window, compute, subtract(memory, compute), subtract(collectives, working),
+        *_split_gaps(trace, chosen, busy, window), memory, collectives,
+    )  # fmt: skip
+    span, computing, copying, exposed, host, launch, unknown, memory_busy, collectives_busy = (
+        int(measure_within(part, window).sum()) for part in parts
+    )
+    return DeviceTime(
+        span_ns=span, compute_ns=computing, memory_ns=copying, idle_communication_ns=exposed, idle_host_ns=host,
+        idle_launch_ns=launch, idle_unknown_ns=unknown, memory_busy_ns=memory_busy,
+        communication_busy_ns=collectives_busy,
+    )  # fmt: skip
+
+
+def measure_kinds(trace: Trace, windows: IntArray | None, assigned: IntArray | None = None) -> KindTimes:
+    """Adds up the collectives of each window.
+
+    Args:
+        trace: One process.
+        windows: As for `measure_device`; they may touch but not overlap.
+        assigned: Which window each activity counts for, ``[num_activities]``; -1: none. None: that in which it begins.
+    """
+    chosen, codes, gpu = find_device(trace), code_collectives(trace), trace.gpu
+    bounds = np.stack(frame(trace, None, chosen), axis=1) if windows is None else windows.reshape(-1, 2)
+    window = (bounds[:, 0], bounds[:, 1])
+    compute, memory, _ = _sort_work(trace, chosen)
+    working = join(compute, memory)
+    busy_ns, exposed_ns = np.zeros((2, len(bounds), len(KINDS)), dtype=np.int64)
+    for code in np.unique(codes[codes >= 0]).tolist():
+        rows = chosen & (codes == code)
+        busy = unite(gpu.begin_ns[rows], gpu.end_ns[rows])
+        busy_ns[:, code] = measure_within(busy, window)
+        exposed_ns[:, code] = measure_within(subtract(busy, working), window)
+    rows = np.flatnonzero(chosen & (codes >= 0))
+    if assigned is not None:
+        place = assigned[rows]
+    else:
+        place = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
+    rows, place = rows[place >= 0], place[place >= 0]
+    count, size_bytes = _add_up(place * len(KINDS) + codes[rows], gpu.size_bytes[rows], busy_ns.size)
+    shape = busy_ns.shape
+    return KindTimes(
+        count=count.reshape(shape), size_bytes=size_bytes.reshape(shape), busy_ns=busy_ns, exposed_ns=exposed_ns
+    )
+
+
+def code_collectives(trace: Trace) -> IntArray:
+    """The kind of each activity, an index into `KINDS`, ``[num_activities]``; -1: it is no collective."""
+    gpu = trace.gpu
+    kernels = gpu.kind == ActivityKind.KERNEL
+    codes = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last one is that of unknown names, which are -1
+    for name in np.unique(gpu.name[kernels]).tolist():
+        kind = classify_collective(trace.names[name]) if name >= 0 else None
+        codes[name] = -1 if kind is None else KINDS.index(kind)
+    found = np.where(kernels, codes[gpu.name], -1)
+    other = np.flatnonzero(found == KINDS.index(CollectiveKind.OTHER))
+    operations = find_operations(trace, other)
+    for name in np.unique(operations[operations >= 0]).tolist():
+        found[other[operations == name]] = KINDS.index(find_kind(trace.names[name]))
+    return found
+
+
+def find_device(trace: Trace) -> BoolArray:
+    """Which activities ran on the device that worked longest, of equals the first one, ``[num_activities]``."""
+    numbers, _ = _rank_devices(trace)
+    return trace.gpu.device == numbers[0] if numbers else np.zeros(len(trace.gpu.device), dtype=bool)
+
+
+def describe_other_devices(trace: Trace) -> str | None:
+    """A note for the coverage; None: there is one device or none."""
+    numbers, share_ratio = _rank_devices(trace)
+    if len(numbers) < 2:
+        return None
+    rest = ", ".join(str(number) for number in sorted(numbers[1:])[:8])
+    return (
+        f"the process used {len(numbers)} devices: device time is that of device {numbers[0]}, which has "
+        f"{share_ratio * 100:.0f} % of the activity; not of {rest}"
+    )
+
+
+def frame(trace: Trace, windows: IntArray | None, chosen: BoolArray) -> Intervals:
+    """The windows as intervals; without any, from the first chosen activity's begin to the last one's end."""
+    gpu = trace.gpu
+    if windows is None:
+        if not chosen.any():
+            return unite(gpu.begin_ns[chosen], gpu.end_ns[chosen])
+        return unite(gpu.begin_ns[chosen].min(keepdims=True), gpu.end_ns[chosen].max(keepdims=True))
+    bounds = windows.reshape(-1, 2)
+    return unite(bounds[:, 0], bounds[:, 1])
+
+
+def _rank_devices(trace: Trace) -> tuple[list[int], float]:
+    """The devices, the one that worked longest first, and its share of all the work."""
+    gpu = trace.gpu
+    numbers, place = np.unique(gpu.device, return_inverse=True)
+    if len(numbers) < 2:
+        return numbers.tolist(), 1.0
+    work = np.bincount(place.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0))
+    order = np.argsort(-work, kind="stable")
+    return numbers[order].tolist(), float(work[order[0]] / max(work.sum(), 1.0))
+
+
+def _sort_work(trace: Trace, chosen: BoolArray) -> tuple[Intervals, Intervals, Intervals]:
+    """When kernels and graphs ran, copies and memsets, and collectives; a graph with collectives in it is compute."""
+    gpu, collective = trace.gpu, code_collectives(trace) >= 0
+    moving = (gpu.kind == ActivityKind.MEMCPY) | (gpu.kind == ActivityKind.MEMSET)
+    compute, memory, exchange = (
+        unite(gpu.begin_ns[chosen & rows], gpu.end_ns[chosen & rows])
+        for rows in (~moving & ~collective, moving, collective)
+    )
+    return compute, memory, exchange
+
+
+def _split_gaps(
+    trace: Trace, chosen: BoolArray, busy: Intervals, window: Intervals
+) -> tuple[Intervals, Intervals, Intervals]:
+    """What lies between activities, before and after them: the host's, the launch's, and what has no known cause."""
+    begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
+    end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))
+    launch_ns = np.append(_find_first_launches(trace, chosen, busy[0]), NEVER_NS)
+    known = launch_ns < NEVER_NS
+    cut_ns = np.clip(launch_ns, begin_ns, end_ns)
+    return (
+        unite(begin_ns[known], cut_ns[known]),
+        unite(cut_ns[known], end_ns[known]),
+        unite(begin_ns[~known], end_ns[~known]),
+    )
+
+
+def _find_first_launches(trace: Trace, chosen: BoolArray, starts_ns: IntArray) -> IntArray:
+    """When the first of the activities that begin at each start was launched, ns, ``[num_starts]``."""
+    rows = np.flatnonzero(chosen & (trace.gpu.end_ns > trace.gpu.begin_ns))
+    place = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
+    first = starts_ns[place] == trace.gpu.begin_ns[rows]
+    found = np.full(len(starts_ns), NEVER_NS)
+    np.minimum.at(found, place[first], find_launched(trace)[rows][first])
+    return found
+
+
+def _add_up(cell: IntArray, size_bytes: IntArray, num_cells: int) -> tuple[IntArray, IntArray]:
+    """Counts and summed sizes by cell, ``[num_cells]``; -1 where a size is not known."""
+    count = np.bincount(cell, minlength=num_cells).astype(np.int64)
+    sums = np.zeros(num_cells, dtype=np.int64)
+    np.add.at(sums, cell, size_bytes)
+    sums[cell[size_bytes < 0]] = -1
+    return count, sums

@@ -1,0 +1,104 @@
+"""How long was the host inside calls of the device's API, and in which did it wait for the device? Host time, ns.
+
+A call belongs to the window it begins in. The runtime's calls are made of calls of the driver, and some tools list
+both: what lies inside another call of the same thread is not counted again.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.facts.trace import UNKNOWN, Calls, CopyKind, IntArray, Trace
+from distprof.facts.trace_summary import SyncTotal
+from distprof.traces.reduce.ranges import find_measured
+
+HELD = " (open while its copy ran)"
+"""What is added to the name of a call that waited though it need not have."""
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
+"""Versions, and variants with a stream per thread."""
+_WAITS = re.compile(
+    r"(cuda|hip)(Device|Thread|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
+    r"|(cuda|hip)Memcpy((2D|3D)|(2D)?(To|From)(Symbol|Array)|WithStream)?|hipMemcpy(HtoD|DtoH)|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?"
+    r"|cuMemcpy(2D|2DUnaligned|3D)|(cuda|hip)Free|cuMemFree"
+)
+
+
+def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]:
+    """The calls that wait for the device, longest total first: synchronisations, copies that are not asynchronous or
+    did not turn out to be, and the freeing of device memory.
+
+    Args:
+        trace: One process.
+        windows: Begins and ends of the measured steps on the host, ns, ``[num, 2]``; None: everything counts.
+    """
+    calls = trace.calls
+    plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
+    waits = [code for code, name in plain.items() if _WAITS.fullmatch(name)]
+    named = np.isin(calls.name, np.array(waits, dtype=np.int64))
+    held = _find_held(trace) & ~named & (calls.name != UNKNOWN)
+    rows = np.flatnonzero(named | held)
+    rows = rows[find_outermost(calls, rows)]
+    rows = rows[find_measured(calls.begin_ns[rows], windows)]
+    kinds, which = np.unique(2 * calls.name[rows] + held[rows], return_inverse=True)
+    names = [plain[kind // 2] + HELD * (kind % 2) for kind in kinds.tolist()]
+    places = {name: place for place, name in enumerate(sorted(set(names)))}
+    place = np.array([places[name] for name in names], dtype=np.int64)[which]
+    counts, totals_ns = np.zeros((2, len(places)), dtype=np.int64)
+    np.add.at(counts, place, 1)
+    np.add.at(totals_ns, place, calls.end_ns[rows] - calls.begin_ns[rows])
+    totals = [
+        SyncTotal(name=name, count=count, total_ns=ns)
+        for name, count, ns in zip(places, counts.tolist(), totals_ns.tolist(), strict=True)
+    ]
+    return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
+
+
+def _find_held(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls stayed open while a copy ran that they asked for, ``[num_calls]``.
+
+    Copies between the device and pageable memory keep the host, whatever their call is named: it is open for half of
+    the copy or more. With pinned memory that means nothing: a short copy may just be over before the call returns.
+    Where the trace does not tell the kind of memory, being open is what tells it.
+    """
+    gpu, calls = trace.gpu, trace.calls
+    crosses = np.isin(gpu.copy, (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST))
+    rows = np.flatnonzero(crosses & (gpu.call != UNKNOWN) & (gpu.pageable != 0))
+    begin_ns, end_ns, returned_ns = gpu.begin_ns[rows], gpu.end_ns[rows], calls.end_ns[gpu.call[rows]]
+    beside_ns = np.minimum(returned_ns, end_ns) - begin_ns
+    held = np.zeros(len(calls.begin_ns), dtype=bool)
+    held[gpu.call[rows][(beside_ns > 0) & (2 * beside_ns >= end_ns - begin_ns)]] = True
+    return held
+
+
+def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
+    """Time in API calls, ns, summed over threads. None: the trace has no calls."""
+    calls = trace.calls
+    if not len(calls.begin_ns):
+        return None
+    rows = np.arange(len(calls.begin_ns))
+    rows = rows[find_outermost(calls, rows)]
+    rows = rows[find_measured(calls.begin_ns[rows], windows)]
+    return int((calls.end_ns[rows] - calls.begin_ns[rows]).sum())
+
+
+def name_call(name: str) -> str:
+    """The call's name without its version: ``cuMemcpyHtoD_v2_ptds`` is ``cuMemcpyHtoD``."""
+    return _SUFFIX.sub("", name)
+
+
+def find_outermost(calls: Calls, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Which of some calls lie in no other of them on the same thread, ``[num_rows]``; those that take no time do not
+    count."""
+    begin_ns, end_ns = calls.begin_ns[rows], calls.end_ns[rows]
+    ends_ns = np.sort(end_ns)
+    base = np.unique(calls.thread[rows], return_inverse=True)[1].reshape(-1) * (len(rows) + 1)
+    before = base + np.searchsorted(ends_ns, begin_ns, side="right")  # ends that are over at the begin
+    reached = base + np.searchsorted(ends_ns, end_ns, side="left") + 1
+    order = np.lexsort((-end_ns, begin_ns, base))
+    reached_before = np.concatenate(([0], np.maximum.accumulate(reached[order])[:-1]))
+    outermost = np.zeros(len(rows), dtype=bool)
+    outermost[order] = before[order] >= reached_before
+    return outermost & (end_ns > begin_ns)

@@ -1,0 +1,260 @@
+"""What the name of a kernel tells: whether it is a collective, what it is for, and in which precision it multiplies.
+
+Nothing is guessed: a name that does not tell is `Category.OTHER`, or has no precision. Kernels are judged by the
+function they are, not by types that appear in its template: an element-wise kernel over a ``...AllReduceFunctor`` is no
+collective. Only wrappers, such as ``cutlass::Kernel2<...>``, are judged by what they wrap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from distprof.facts.run import CollectiveKind
+from distprof.facts.trace_summary import Category
+
+LONGEST_JUDGED = 4_000
+"""Characters of a name that are looked at: what a kernel is stands at the front."""
+_CACHED = 16_384
+
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::")
+_WRAPPER = re.compile(r"^cutlass|^_z|kentry|(^|::)(device_)?kernel2?$|attention_kernel_batched_impl|^flashattn")
+
+_LIBRARY = re.compile(
+    r"^(.*::)?([nrhxmp]ccl|msccl|oneccl|cncl|hcom_|ucc_|(nv|roc)_?shmem|k?userbuffers_|quickreduce::|multimem_)"
+    r"|^(\w+::)*(deep_ep|dpsk::ep|mori|c10d::(symmetric_memory|(nv|roc)shmem_extension))::"
+)
+_EXCHANGE = re.compile(
+    r"all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|cross_device_reduce|lamport|_on_stream_kernel"
+    r"|moea2a|(^|::)(a2a_|ep)(dispatch|combine)|exchangesplitandoffset"
+)
+_ROUTED = re.compile(r"dispatch(?!_layout)|combine|exchangesplit")
+"""Of the libraries that send tokens to their experts and back: an exchange of all with all."""
+_LOCAL = re.compile(
+    r"^triton_(poi|red|per|tem|for|mm|bmm)|(warp|block)_?all_?reduce|(?<!fb)gemm|matmul|copy_(in|out)|elementwise"
+)
+_KINDS: tuple[tuple[str, CollectiveKind], ...] = (
+    ("allreduce", CollectiveKind.ALL_REDUCE),
+    ("crossdevicereduce", CollectiveKind.ALL_REDUCE),
+    ("reducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("allgather", CollectiveKind.ALL_GATHER),
+    ("fcollect", CollectiveKind.ALL_GATHER),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+    ("all2all", CollectiveKind.ALL_TO_ALL),
+)
+_OPERATION = re.compile(r"([a-z]{1,4}ccl|gloo|ucc|mpi|_?c10d(_functional)?)::?\w", re.IGNORECASE)
+"""What PyTorch calls the annotations around collectives, and the operators that issue them."""
+
+_TRITON: tuple[tuple[Category, str], ...] = (
+    (Category.ATTENTION, r"attention|sdpa"),
+    (Category.CONVOLUTION, r"^triton_(tem_fused_\w*)?convolution"),
+    (Category.MATMUL, r"^triton_(tem_fused_\w*)?(scaled_)?(grouped_)?(add|b|badd)?mm(_|$)"),
+    (Category.OPTIMIZER, r"^triton_for_"),
+    (Category.NORMALIZATION, r"(layer|rms|group|batch|instance)_norm"),
+    (Category.ELEMENTWISE, r"^triton_poi_"),
+    (Category.REDUCTION, r"^triton_(red|per)_"),
+)
+_RULES: tuple[tuple[Category, tuple[str, ...]], ...] = (
+    (Category.ATTENTION, (
+        r"flash_(fwd|bwd)|flash_?attn|flash_?attention|\bflash::|flash_mla|fmha|mha_(fwd|bwd)|attention",
+        r"\battn_(fwd|bwd)|_attn_(fwd|bwd)|sdpa|(batch|single)(decode|prefill)with",
+    )),
+    (Category.NORMALIZATION, (
+        r"(layer|rms|group|batch|instance)_?norm|normalization::|\bbn_(fw|bw)|\bln_(fwd|bwd)|rowwisemoments",
+        r"gammabeta|computeinternalgradients|computebackwardfusedparams",
+    )),
+    (Category.OPTIMIZER, (r"multi_?tensor_|adam|adagrad|fused_?sgd|(^|::|_)sgd_|lamb_?kernel|\blion_",)),
+    (Category.CONVOLUTION, (
+        r"conv(?!ert)|wgrad|dgrad|fprop|winograd|implicit_?gemm|scudnn|cutlass_cudnn|cask_cudnn",
+        r"im2col|col2im|im2d2col|\bigemm_(fwd|bwd|wrw)|miopensp3",
+    )),
+    (Category.REDUCTION, (r"backward_bias|dot_kernel",)),
+    (Category.MATMUL, (
+        r"(?<!fb)gemm|gemv|matmul|nvjet|cublas|\bcijk_|custom_cijk_|splitkreduce|^bmm_|xmma|_scaled_mm|_mm_kernel",
+        r"marlin|machete|fused_moe_kernel|epilogue::impl::globalkernel",
+    )),
+    (Category.REDUCTION, (
+        r"softmax|reduce|nll_?loss|cross_?entropy|fused_classifier|norm_squared|(^|_|::)sum_|scan(_|kernel|init)",
+        r"cumsum|cumprod|sort|top_?k|arg(max|min)|histogram|pool_|pooling|(^|::)cub::device",
+    )),
+    (Category.ELEMENTWISE, (
+        r"elementwise|copy|cast|fill|permute|transpose|nchwtonhwc|nhwctonchw|repeat_?interleave|upsample_|residual",
+        r"gelu|silu|swiglu|relu|sigmoid|dropout|rotary|rope_|act_and_mul|\b(vectorized_)?add_|quant|fp8rowwise|fp8_q",
+        r"index_?(select|put|add|copy|fill)|indexing_|index_kernel|gather|scatter|masked_|tri[ul]_|arange",
+        r"reshape_and_cache|bounds_check_indices|linearize_index|offsets_range",
+    )),
+)  # fmt: skip
+"""In this order: the first that fits counts."""
+_COMPILED = tuple((category, re.compile("|".join(patterns))) for category, patterns in _RULES)
+_COMPILED_TRITON = tuple((category, re.compile(pattern)) for category, pattern in _TRITON)
+
+_DATA: Mapping[str, str] = {
+    "tf32": "tf32", "tfloat32": "tf32", "bf16": "bf16", "bfloat16": "bf16", "bhalf": "bf16",
+    "f16": "fp16", "fp16": "fp16", "half": "fp16", "float16": "fp16", "f32": "fp32", "fp32": "fp32",
+    "f64": "fp64", "fp64": "fp64", "double": "fp64", "e4m3": "fp8", "e5m2": "fp8", "fp8": "fp8",
+    "e2m1": "fp4", "i8": "int8", "s8": "int8", "int8": "int8",
+}  # fmt: skip
+_TOKEN = f"({'|'.join(sorted(_DATA, key=len, reverse=True))})"
+_LETTER: Mapping[str, str] = {
+    "h": "fp16", "t": "bf16", "b": "bf16", "s": "fp32", "d": "fp64", "q": "fp8", "f8": "fp8", "b8": "fp8",
+}  # fmt: skip
+"""Of cuBLAS's ``nvjet`` and of Tensile's ``Cijk`` kernels: the first letter is the operands'."""
+_NO_PRECISION = re.compile(r"splitk_?reduce|reducesplitk|epilogue::impl|cudnn_generated|computeoffsets")
+_BY_LETTER = (
+    re.compile(r"^nvjet_(?:sm\d+_)?([htqd])\w*_"),
+    re.compile(r"cijk_[a-z]+_[a-z]+_(f8|b8|[hbsd])(?!\w*_mx_)"),
+)
+_BY_TOKEN = (
+    re.compile(rf"xmma_gemm_[a-z0-9]+_{_TOKEN}"),
+    re.compile(rf"^(?:bmm|gemm)_(?:mx)?[a-z0-9]+_(?:mx)?(?:e2m1(?:mx)?)?{_TOKEN}"),
+    re.compile(rf"qkv{_TOKEN}"),
+)
+_BY_SHAPE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"tf32|tfloat32"), "tf32"),
+    (re.compile(r"(?<![a-z])sgemm"), "fp32"),
+    (re.compile(r"(?<![a-z])dgemm|(?<![a-z0-9])d884gemm"), "fp64"),
+    (re.compile(r"(?<![a-z])hgemm|(?<![a-z0-9])h\d+gemm"), "fp16"),
+    (re.compile(r"(ampere|_80_tensorop|_86_tensorop|_89_tensorop|_90_tensorop)_s1688gemm(?!_(b?f16|fp16))"), "tf32"),
+    (re.compile(r"volta_s884gemm(?!_(b?f16|fp16))"), "fp16"),
+)
+"""Instruction shapes of cuBLAS and CUTLASS: 16x8x8 on data of 32 bits is TF32 from Ampere on."""
+_MATRIX_UNITS = re.compile(r"_mi\d+x\d+x\d+|mfma|wmma|_gtcx?\d?_|xdl")
+_AMD = re.compile(r"\bcijk_|_isa\d{3}|_isa\d\d[a-f]|gfx\d|^_zn2ck|(^|\W)ck(_tile)?::|miopen|_gtcx?\d?_|mfma")
+_MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|(?P<length>\d+)|(?P<type>DF16[_b]|Dh|[a-z])|.", re.DOTALL)
+_BUILT_IN: Mapping[str, str] = {
+    "t": "bf16", "DF16b": "bf16", "DF16_": "fp16", "Dh": "fp16", "f": "fp32", "d": "fp64", "a": "int8",
+}  # fmt: skip
+"""Types of Composable Kernel's operands as they stand in a mangled name; its bf16 is an unsigned short."""
+_COMPOSABLE = re.compile(r"(void )?ck(_tile)?::")
+_C_TYPE = re.compile(r"[<,] ?(unsigned short|signed char), ?(unsigned short|signed char), ")
+_WIDTHS = ("int8", "fp16", "bf16", "fp32", "fp64")
+_LEAST_TYPES = 3
+"""Operands and what they are added up in: shorter rows of types are something else."""
+_ANY_TOKEN = re.compile(rf"(?<![a-z0-9]){_TOKEN}(?![a-z0-9])")
+_FLOAT_VECTOR = re.compile(r"gem(v|m(k1|sn)_).*<[^a-z]*(int, int, )?float,")
+"""Only here does ``float`` name the operands: elsewhere in a template it may be what products are added up in."""
+
+
+@lru_cache(maxsize=_CACHED)
+def classify_collective(name: str) -> CollectiveKind | None:
+    """The kind of collective that a kernel is; None: it is none. `CollectiveKind.OTHER`: any other, or unspecified.
+
+    Knows NCCL of all generations and its relatives, MSCCL and MSCCL++, oneCCL, NVSHMEM, PyTorch's symmetric memory,
+    DeepEP, MORI, and kernels that say in their own name that they exchange data between devices, such as the inference
+    servers' all-reduces. All kernels of such a library count: what prepares a dispatch is part of what it costs. A
+    kernel that multiplies matrices *and* exchanges is compute; one that only adds up or normalises what arrives is not.
+    """
+    own = _find_own_name(name)
+    if _LOCAL.search(own) or not (_LIBRARY.match(own) or _EXCHANGE.search(own)):
+        return None
+    kind = find_kind(own)
+    return CollectiveKind.ALL_TO_ALL if kind is CollectiveKind.OTHER and _ROUTED.search(own) else kind
+
+
+def names_operation(label: str) -> bool:
+    """Whether an annotation or operator tells by its name which collective is issued inside it."""
+    return bool(_OPERATION.match(label))
+
+
+def find_kind(operation: str) -> CollectiveKind:
+    """The kind of a collective by what its operation is called, such as ``_allgather_base``."""
+    plain = re.sub(r"[^a-z0-9]", "", operation[:LONGEST_JUDGED].lower())
+    return next((kind for word, kind in _KINDS if word in plain), CollectiveKind.OTHER)
+
+
+@lru_cache(maxsize=_CACHED)
+def classify_kernel(name: str) -> Category:
+    """What a kernel is for.
+
+    Element-wise: arithmetic one by one, and what only moves data about: casts, fills, gathers, permutations.
+    Reduction: many into fewer, or into order: sums, softmax, losses, pools, scans, sorts. Optimizer: also every
+    ``foreach`` kernel.
+    """
+    if classify_collective(name) is not None:
+        return Category.COMMUNICATION
+    subject = _find_subject(name)
+    rules = _COMPILED_TRITON if subject.startswith("triton_") else _COMPILED
+    return next((category for category, pattern in rules if pattern.search(subject)), Category.OTHER)
+
+
+@lru_cache(maxsize=_CACHED)
+def find_precision(name: str) -> str | None:
+    """The precision in which a matrix product or an attention multiplies; None: another kernel, or not told.
+
+    Of two operands the wider one: "fp64", "fp32" (no tensor cores), "tf32", "bf16", "fp16", "fp8", "fp4", "int8".
+    """
+    subject = name[:LONGEST_JUDGED].lower()
+    if classify_kernel(name) not in (Category.MATMUL, Category.ATTENTION) or _NO_PRECISION.search(subject):
+        return None
+    if subject.startswith("_z"):
+        words, operands = _read_mangled(name[:LONGEST_JUDGED])
+        subject = " ".join(words).lower()
+        if "ck" in words and operands:
+            return max((_BUILT_IN[operand] for operand in operands), key=_WIDTHS.index)
+    elif _COMPOSABLE.match(subject) and (found := _C_TYPE.search(subject)):
+        return "bf16" if found[1] == "unsigned short" else "int8"
+    for pattern in _BY_LETTER:
+        if found := pattern.search(subject):
+            return _LETTER[found[1]]
+    if subject.startswith(("nvjet", "triton_")) or "cijk_" in subject:
+        return None
+    for pattern in _BY_TOKEN:
+        if found := pattern.search(subject):
+            return _DATA[found[1]]
+    for pattern, precision in _BY_SHAPE:
+        if pattern.search(subject):
+            return precision
+    if found := _ANY_TOKEN.search(subject):
+        return _DATA[found[1]]
+    return "fp32" if _FLOAT_VECTOR.search(subject) else None
+
+
+def runs_on_amd(name: str) -> bool:
+    """Whether a kernel is of a library that only AMD's devices run: Tensile, Composable Kernel, MIOpen."""
+    return bool(_AMD.search(name[:LONGEST_JUDGED].lower()))
+
+
+def multiplies_on_matrix_cores(name: str) -> bool:
+    """Whether a kernel for AMD's devices says that it uses their matrix instructions; where it does not say, no."""
+    return bool(_MATRIX_UNITS.search(name[:LONGEST_JUDGED].lower()))
+
+
+def _read_mangled(name: str) -> tuple[list[str], list[str]]:
+    """The words of a mangled name, and the first two types of its first row of built-in types that are operands'.
+
+    Substitutions such as ``S8_`` and numbers are neither. Source: the Itanium C++ ABI, "Mangling".
+    """
+    words: list[str] = []
+    row: list[str] = []
+    operands: list[str] = []
+    place = 2
+    while place < len(name):
+        found = _MANGLED.match(name, place)
+        assert found is not None
+        place = found.end()
+        if found["type"]:
+            row.append(found["type"])
+            continue
+        if len(row) >= _LEAST_TYPES and not operands and all(code in _BUILT_IN for code in row[:2]):
+            operands = row[:2]
+        row = []
+        if found["length"]:
+            length = int(found["length"][:4])
+            words.append(name[place : place + length])
+            place += length
+    return words, operands
+
+
+def _find_subject(name: str) -> str:
+    """What a kernel is judged by, in lower case: its own name and, of a wrapper, the template too."""
+    own = _find_own_name(name)
+    return name[:LONGEST_JUDGED].lower() if _WRAPPER.search(own) else own
+
+
+def _find_own_name(name: str) -> str:
+    """The function's qualified name in lower case, without return type, template and arguments."""
+    plain = _UNNAMED.sub("", name[:LONGEST_JUDGED].lower()).removeprefix("void ")
+    if plain.startswith("std::enable_if"):
+        plain = plain.partition(">::type ")[2]
+    return re.split(r"[<(]", plain, maxsplit=1)[0].strip()

@@ -1,0 +1,129 @@
+"""When was launched what ran on the device, and for which step?
+
+A stream works in order. What ran on it before the first activity whose call the trace knows was launched before the
+trace began, as the profiler of a device that lags behind its host sees it; what follows was launched no later than the
+next activity whose call is known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.facts.trace import UNKNOWN, ActivityKind, IntArray, Trace
+from distprof.traces.intervals import Intervals, find_inside
+
+BEFORE_NS = np.iinfo(np.int64).min
+"""Launched before the trace began: earlier than any time."""
+NEVER_NS = np.iinfo(np.int64).max
+"""Not known: later than any time."""
+
+
+def launch_times(trace: Trace) -> IntArray:
+    """When the host called for each activity, ns, ``[num_activities]``.
+
+    Where the call is not known: `BEFORE_NS` if nothing that ran before it on its stream has a known call and something
+    after it has; else its own begin, or the call for what runs next on its stream, whichever is earlier.
+    """
+    gpu = trace.gpu
+    known = gpu.call != UNKNOWN
+    if not known.any():
+        return gpu.begin_ns
+    found = np.where(known, np.append(trace.calls.begin_ns, UNKNOWN)[gpu.call], gpu.begin_ns)
+    if known.all():
+        return found
+    order = np.lexsort((gpu.begin_ns, gpu.stream, gpu.device))
+    number = np.cumsum(_find_changes(gpu.device[order], gpu.stream[order]))
+    place, is_known = np.arange(len(order)), known[order]
+    last = np.maximum.accumulate(np.where(is_known, place, -1))
+    following = np.minimum.accumulate(np.where(is_known, place, len(order))[::-1])[::-1]
+    numbers = np.append(number, UNKNOWN)  # the last one stands for none: no row is on such a stream
+    has_last = numbers[np.where(last < 0, len(order), last)] == number
+    has_next = numbers[following] == number
+    sorted_ns = found[order]
+    bound_ns = np.where(has_next, np.append(sorted_ns, NEVER_NS)[following], NEVER_NS)
+    late_ns = np.where(has_next & ~has_last, BEFORE_NS, np.minimum(sorted_ns, bound_ns))
+    found[order] = np.where(is_known, sorted_ns, late_ns)
+    return found
+
+
+def find_launched(trace: Trace) -> IntArray:
+    """From when on each activity is launched, ns, ``[num_activities]``: its call has returned, or the first activity of
+    that call has begun. `NEVER_NS`: the call is not known.
+
+    A call that is still open may be held up, in the driver's lock or for room in the queue, before anything is on its
+    way to the device.
+    """
+    gpu, calls = trace.gpu, trace.calls
+    known = np.flatnonzero(gpu.call != UNKNOWN)
+    launched_ns = calls.end_ns.copy()
+    np.minimum.at(launched_ns, gpu.call[known], gpu.begin_ns[known])
+    found = np.full(len(gpu.call), NEVER_NS)
+    found[known] = launched_ns[gpu.call[known]]
+    return found
+
+
+def assign_windows(trace: Trace, host_windows: IntArray, device_windows: IntArray) -> IntArray:
+    """Which window each activity counts for, ``[num_activities]``: that in which the host called for it. -1: none.
+
+    Where the call is not known it is the window in which the activity begins on the device, and none of what was
+    launched before the trace began.
+
+    Args:
+        trace: One process.
+        host_windows: Begins and ends on the host, ns, ``[num, 2]``, in order, disjoint.
+        device_windows: The same windows on the device's timeline.
+    """
+    launch_ns = launch_times(trace)
+    by_call = find_inside(launch_ns, _split(host_windows))
+    by_begin = find_inside(trace.gpu.begin_ns, _split(device_windows))
+    return np.where((trace.gpu.call != UNKNOWN) | (launch_ns == BEFORE_NS), by_call, by_begin)
+
+
+def find_cut_off(trace: Trace) -> int | None:
+    """When the host launched the first of the kernels that are missing at the end of the trace, ns; None: none is.
+
+    They are missing where calls follow the last one that launched anything, and are named as those that launch kernels;
+    calls that such a call is made of are no others.
+    """
+    gpu, calls = trace.gpu, trace.calls
+    launching = gpu.call[(gpu.call != UNKNOWN) & (gpu.kind == ActivityKind.KERNEL)]
+    if not len(launching):
+        return None
+    last = int(gpu.call.max())
+    lost = np.isin(calls.name, np.unique(calls.name[launching])) & (calls.begin_ns >= calls.end_ns[last])
+    lost[: last + 1] = False
+    return int(calls.begin_ns[lost.argmax()]) if lost.any() else None
+
+
+def describe_left_out(trace: Trace, assigned: IntArray) -> str | None:
+    """A note about activities that count for no step, for the coverage; None: there are none.
+
+    Args:
+        trace: One process.
+        assigned: Of each activity the step, warm-up included; -1: none.
+    """
+    early = int(np.count_nonzero(launch_times(trace) == BEFORE_NS))
+    outside = int(np.count_nonzero(assigned == UNKNOWN)) - early
+    if not early and not outside:
+        return None
+    reasons = [
+        f"{count:,} launched {when}"
+        for count, when in ((early, "before the trace began"), (outside, "outside the steps"))
+        if count
+    ]
+    return (
+        f"{early + outside:,} of {len(assigned):,} activities of the device count for no step, {', '.join(reasons)}; a "
+        "step begins on the device when what was launched before it is done"
+    )
+
+
+def _find_changes(*keys: IntArray) -> IntArray:
+    """1 where any key differs from the one before, else 0, ``[num]``; 0 at the first."""
+    changes = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        changes[1:] |= key[1:] != key[:-1]
+    return changes
+
+
+def _split(windows: IntArray) -> Intervals:
+    return windows[:, 0], windows[:, 1]

@@ -1,0 +1,183 @@
+"""Host time and GPU time of every named range: how long it was open, and how long the device worked for it.
+
+GPU time of a name is the union of the intervals of all activities that were launched in any of its instances: what runs
+side by side counts once. A launch is in a range if the call that made it began while the range was open on its thread
+(a graph's kernels: the call that launched the graph). What another thread launches is held by the main thread's open
+ranges too (`nesting.find_main_thread`): PyTorch's backward launches from threads of its own. An activity whose call is
+not in the trace belongs to no range. For start/end ranges see `nesting`: their exclusive times are the inclusive ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
+from distprof.facts.trace_summary import RangeTotal
+from distprof.traces.intervals import find_inside, measure, unite
+from distprof.traces.reduce.device import code_collectives
+from distprof.traces.reduce.name_folding import fold_names
+from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
+from distprof.traces.reduce.range_contents import (
+    Names,
+    Slices,
+    choose_main_thread,
+    drop_repeats,
+    expand_slices,
+    find_owners,
+    name_ranges,
+    slice_ranges,
+    spot_launches,
+)
+
+MAX_RANGES = 200
+
+Window = Sequence[tuple[int, int]] | IntArray | None
+"""Begins and ends of the measured steps, host ns, in any order; None: no steps are known, and everything counts."""
+
+
+def total_ranges(
+    trace: Trace, *, window: Window, max_ranges: int = MAX_RANGES, other_threads: bool = True
+) -> tuple[RangeTotal, ...]:
+    """Sums up the instances of each name, as `fold_names` has it, those with the longest host time first.
+
+    Args:
+        trace: One process.
+        window: An instance is measured if it begins in one of these. Before the first of them it is warm-up, else it
+            lies outside of the steps.
+        max_ranges: How many names, at most.
+        other_threads: False: ranges of the main thread hold what it launched itself, and nothing else.
+    """
+    ranges, names, nest = trace.ranges, fold_names(name_ranges(trace)), nest_ranges(trace.ranges)
+    closed = find_closed(ranges)
+    measured = closed & find_measured(ranges.begin_ns, window)
+    early = closed & ~measured & find_early(ranges.begin_ns, window)
+    host_ns, own_ns = ranges.end_ns - ranges.begin_ns, find_exclusive(ranges, nest)
+    count, open_count, warm_count, outside_count = (
+        _count(names, rows) for rows in (measured, ~closed, early, closed & ~measured & ~early)
+    )
+    host, own = _add_up(names, measured, host_ns), _add_up(names, measured, own_ns)
+    warm = _add_up(names, early, host_ns)
+    order = sorted(range(len(names.labels)), key=lambda code: (-host[code], -warm[code], names.labels[code]))
+    device = _find_device(trace, names, nest, measured, other_threads=other_threads)
+    return tuple(
+        _total(
+            names.labels[code],
+            device.measure(code),
+            count=count[code],
+            host_ns=host[code],
+            host_exclusive_ns=own[code],
+            open_count=open_count[code],
+            warmup_count=warm_count[code],
+            warmup_host_ns=warm[code],
+            outside_count=outside_count[code],
+        )
+        for code in order[:max_ranges]
+    )
+
+
+def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, **host: int) -> RangeTotal:
+    gpu_ns, communication_ns, exclusive_ns, activities = device or (None, None, None, 0)
+    return RangeTotal(
+        domain=label[0], name=label[1], gpu_ns=gpu_ns, gpu_communication_ns=communication_ns,
+        gpu_exclusive_ns=exclusive_ns, activities=activities, **host,
+    )  # fmt: skip
+
+
+def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
+    """Which begins lie in the window, ``[num]``: at a step's begin or after, before its end."""
+    if window is None:
+        return np.ones(len(begin_ns), dtype=bool)
+    pairs = np.asarray(window, dtype=np.int64).reshape(-1, 2)
+    return find_inside(begin_ns, unite(pairs[:, 0], pairs[:, 1])) >= 0
+
+
+def find_early(begin_ns: IntArray, window: Window) -> BoolArray:
+    """Which begins lie before the first measured step, ``[num]``; all where none is measured."""
+    pairs = np.zeros((0, 2), np.int64) if window is None else np.asarray(window, dtype=np.int64).reshape(-1, 2)
+    early: BoolArray = begin_ns < (pairs[:, 0].min() if len(pairs) else np.iinfo(np.int64).max)
+    return early
+
+
+def find_exclusive(ranges: Ranges, nest: Nest) -> IntArray:
+    """How long each range was open less the ranges nested in it, ns, ``[num_ranges]``; of open ranges nothing."""
+    return np.where(nest.stacked, nest.exclusive_ns, ranges.end_ns - ranges.begin_ns)
+
+
+def _count(names: Names, rows: BoolArray) -> list[int]:
+    return np.bincount(names.code[rows], minlength=len(names.labels)).tolist()  # type: ignore[no-any-return]
+
+
+def _add_up(names: Names, rows: BoolArray, values: IntArray) -> list[int]:
+    """Sums by name, in two halves that cannot overflow."""
+    high, low = np.zeros((2, len(names.labels)), dtype=np.int64)
+    np.add.at(high, names.code[rows], values[rows] >> 32)
+    np.add.at(low, names.code[rows], values[rows] & 0xFFFFFFFF)
+    return [(upper << 32) + lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    """Which activities belong to each name; all of it by the names' codes."""
+
+    trace: Trace
+    spots: Spots
+    slices: Slices
+    """Of all measured ranges."""
+    loose: Slices
+    """Of those that lie in no stack."""
+    innermost: Slices
+    """Stretches of ``rows``."""
+    rows: IntArray
+    """Activities by the code of their innermost range."""
+    works: BoolArray
+    """Which activities are no collectives."""
+    unable: frozenset[int]
+    """Names whose ranges were all closed by other threads."""
+
+    def measure(self, code: int) -> tuple[int, int, int, int] | None:
+        """GPU time, what only collectives fill of it, the exclusive GPU time, and the number of activities. None: it
+        cannot be told."""
+        if code in self.unable or not len(self.spots.row):
+            return None
+        held, loose = self.spots.row[_places(self.slices, code)], self.spots.row[_places(self.loose, code)]
+        if self.spots.doubled:
+            held = drop_repeats(held)
+        own = np.concatenate([loose, self.rows[_places(self.innermost, code)]])
+        gpu_ns, working = self._unite(held), self.works[held]
+        alone_ns = 0 if working.all() else gpu_ns - self._unite(held[working])
+        return gpu_ns, alone_ns, self._unite(own), len(held)
+
+    def _unite(self, rows: IntArray) -> int:
+        return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))
+
+
+def _find_device(trace: Trace, names: Names, nest: Nest, measured: BoolArray, *, other_threads: bool) -> _Device:
+    ranges = trace.ranges
+    main_thread = choose_main_thread(trace, nest, other_threads=other_threads)
+    spots = spot_launches(trace, main_thread)
+    rows = np.flatnonzero(trace.gpu.call != UNKNOWN)
+    call = trace.gpu.call[rows]
+    inner = find_owners(ranges, nest, trace.calls.thread[call], trace.calls.begin_ns[call], main_thread)
+    owned = inner != UNKNOWN
+    owned[owned] = measured[inner[owned]]
+    code = names.code[inner[owned]]
+    order = np.argsort(code, kind="stable")
+    marks = np.searchsorted(code, np.arange(len(names.labels) + 1), sorter=order)
+    holders = find_holders(ranges)
+    unable = set(names.code[measured & ~holders].tolist()) - set(names.code[measured & holders].tolist())
+    return _Device(
+        trace=trace, spots=spots, slices=slice_ranges(ranges, spots, measured, names.code),
+        loose=slice_ranges(ranges, spots, measured & (ranges.style == RangeStyle.START_END), names.code),
+        innermost=Slices(owner=np.arange(len(names.labels)), low=marks[:-1], high=marks[1:]),
+        rows=rows[owned][order], works=code_collectives(trace) < 0, unable=frozenset(unable),
+    )  # fmt: skip
+
+
+def _places(slices: Slices, code: int) -> IntArray:
+    first, last = np.searchsorted(slices.owner, (code, code + 1))
+    return expand_slices(
+        Slices(owner=slices.owner[first:last], low=slices.low[first:last], high=slices.high[first:last])
+    )[1]

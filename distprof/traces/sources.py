@@ -1,0 +1,191 @@
+"""What lies at the paths a user names? Told by content, never by a name alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from distprof.errors import DataError
+from distprof.storage.opening import open_folder
+from distprof.traces.kineto.json_stream import BOM
+from distprof.traces.kineto.json_text import SPACE, Text
+from distprof.traces.kineto.read_kineto import SNIFF_BYTES, looks_like_kineto
+from distprof.traces.limits import USUAL_LIMITS
+from distprof.traces.nsys.read_nsys import looks_like_sqlite
+
+Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
+CAPTURES = (".nsys-rep", ".qdrep")
+MAX_FILES = 100_000
+WANTED = "expected a run folder, traces of PyTorch's profiler (JSON, gzipped or not) or captures of Nsight Systems"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One thing to read."""
+
+    kind: Kind
+    path: Path
+    size_bytes: int
+    """Of the file; 0 for a run folder."""
+
+
+def find_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
+    """Everything to read, each once, in the order of the paths, inside a folder by name; and what cannot be read, each
+    with the reason.
+
+    Raises:
+        DataError: There is nothing to read.
+    """
+    found: dict[Path, Source] = {}
+    unread: list[str] = []
+    for path in paths:
+        try:
+            sources, damaged = _look(path)
+        except (DataError, OSError) as error:
+            unread.append(say_unread(path, error))
+            continue
+        unread += damaged
+        for source in sources:
+            found.setdefault(source.path.resolve(), source)
+    if not found:
+        require_some(unread)
+    return list(found.values()), list(dict.fromkeys(unread))
+
+
+def say_unread(path: Path, error: DataError | OSError) -> str:
+    """A file and why it cannot be read, in one line."""
+    return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+
+def require_some(unread: Sequence[str]) -> NoReturn:
+    """Nothing was readable.
+
+    Raises:
+        DataError: Always: with the first reason, and how many more there are.
+    """
+    more = f" (and {len(unread) - 1:,} more that cannot be read)" if len(unread) > 1 else ""
+    raise DataError(f"{unread[0]}{more}")
+
+
+def find_windows(folder: Path) -> tuple[list[Source], list[str]]:
+    """The traces of a run's kernel windows, none where no window ran; and what cannot be read.
+
+    Raises:
+        OSError: They cannot be read.
+        DataError: Their folder is a link, or holds something else.
+    """
+    windows = folder / "kernels"
+    try:
+        with open_folder(folder) as root, open_folder(windows, inside=root):
+            return _scan(windows) if any(windows.iterdir()) else ([], [])
+    except FileNotFoundError:
+        return [], []
+
+
+def _look(path: Path) -> tuple[list[Source], list[str]]:
+    if path.is_dir():
+        if (path / "run.json").exists():
+            return [Source(kind="run", path=path, size_bytes=0)], []
+        return _scan(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder: {WANTED}")
+    source = _sniff(path)
+    if source is None:
+        raise DataError(f"{path}: not a file that distprof reads: {WANTED}")
+    return [source], []
+
+
+def _scan(folder: Path) -> tuple[list[Source], list[str]]:
+    """The traces in a folder and one level below, and files that are named like traces and hold nothing of the kind; a
+    capture beside its own export is left to the export."""
+    files, unread = _list_files(folder)
+    found: list[Source] = []
+    for path in files:
+        try:
+            source = _sniff(path)
+            damage = _find_damage(path) if source is None else None
+        except OSError as error:
+            source, damage = None, say_unread(path, error)
+        found += [] if source is None else [source]
+        unread += [] if damage is None else [damage]
+    exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
+    kept = [source for source in found if source.kind != "nsys-rep" or source.path.with_suffix("") not in exported]
+    if not kept and not unread:
+        raise DataError(f"{folder}: holds nothing that distprof reads: {WANTED}")
+    return kept, unread
+
+
+def _find_damage(path: Path) -> str | None:
+    """Why a file that is named like a trace and is none cannot be one. None: it may well be something else.
+
+    Any JSON text may lie beside traces. Names that promise JSON or a database, and contents that are neither, are
+    traces that were cut, or never written.
+    """
+    if _is_named_like_text(path):
+        reason = _find_text_damage(path)
+    else:
+        reason = "not a database" if path.suffix == ".sqlite" else None
+    return None if reason is None else f"{path}: {reason}: damaged, or cut short"
+
+
+def _is_named_like_text(path: Path) -> bool:
+    return path.name.endswith((".json", ".json.gz"))
+
+
+def _find_text_damage(path: Path) -> str | None:
+    try:
+        text = Text(path, USUAL_LIMITS)
+        try:
+            begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
+            more = text.read(1)  # of a gzip that is cut, what stands before the cut came first
+        finally:
+            text.close()
+    except DataError as error:
+        return str(error).removeprefix(f"{path}: ")
+    if not begin:
+        return "empty"
+    if begin[:1] not in (b"{", b"["):
+        return "not JSON"
+    return None if more or not _is_cut(begin.decode("utf-8", "replace")) else "ends in the middle"
+
+
+def _is_cut(text: str) -> bool:
+    """Whether the first document in the text is JSON as far as it goes, and does not go to its end."""
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text) or error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def _list_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Regular files in a folder and one level below, by path; and links that lead out of it, named like traces."""
+    files: list[Path] = []
+    links: list[str] = []
+    inside = os.path.join(os.path.realpath(folder), "")
+    for item in sorted(itertools.chain(folder.glob("*"), folder.glob("*/*"))):
+        if os.path.realpath(item).startswith(inside):
+            files += [item] if item.is_file() else []
+        elif item.is_symlink() and (_is_named_like_text(item) or item.suffix in (".sqlite", *CAPTURES)):
+            links.append(f"{item}: a link out of the folder, which is not followed: name its target")
+    return files[:MAX_FILES], links
+
+
+def _sniff(path: Path) -> Source | None:
+    kind: Kind | None = None
+    if not path.is_file():  # a pipe would make its reader wait
+        return None
+    if path.suffix in CAPTURES:
+        kind = "nsys-rep"
+    elif looks_like_sqlite(path):
+        kind = "nsys"
+    elif looks_like_kineto(path):
+        kind = "kineto"
+    return None if kind is None else Source(kind=kind, path=path, size_bytes=path.stat().st_size)

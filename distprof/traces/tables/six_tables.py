@@ -1,0 +1,247 @@
+"""The six tables of `nsys stats`, made from the columns of traces: same columns, same rows, same numbers.
+
+``nvtx_sum``, ``osrt_sum``, ``cuda_api_sum``, ``cuda_gpu_kern_sum``, ``cuda_gpu_mem_time_sum`` and
+``cuda_gpu_mem_size_sum``, of one rank or of several together. Those of several stand on the single durations, so that
+medians and deviations are those of the whole. Times are ns, sizes units of 10**6 bytes, shares percent of the table.
+
+What nsys does, and so do we: a range that was never closed ends with the file's last NVTX event; API calls are grouped
+by their whole name and shown without its version, so that a name may stand there twice; rows of equal totals stand in
+the order of their names, those of calls in the order of the file's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from distprof.facts.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
+from distprof.traces.factorize import number_values
+from distprof.traces.reduce.ranges import Window, find_measured
+from distprof.traces.tables.groups import Groups, round_quotient, round_tenth, summarize_groups
+
+STYLES: Mapping[int, str] = {RangeStyle.PUSH_POP: "PushPop", RangeStyle.START_END: "StartEnd"}
+MEGABYTE = 1_000_000
+VERSION_LENGTH = len("_v7000")
+"""Of the suffix that nsys leaves out; it leaves longer ones in."""
+
+Cells = tuple[object, ...]
+"""Texts and numbers. None: there is no value, as the name of what has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as `nsys stats` has it. The heads name the units; times, sizes and shares are rounded as nsys does."""
+
+    name: str
+    heads: tuple[str, ...]
+    rows: tuple[Cells, ...]
+    """As many cells as heads; the text comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """What a row is of."""
+
+    key: Hashable
+    """Rows of the same key are one."""
+    place: tuple[object, ...]
+    """Where the row stands among those of the same total; the smallest of all that share the key."""
+    cells: Cells
+    """How the row ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one trace adds to a table, ``[num_rows]`` each."""
+
+    begin_ns: IntArray
+    code: IntArray
+    """What `label` is asked for; 0 or more."""
+    value: IntArray
+    """A duration in ns, or a size in bytes."""
+    label: Callable[[int], _Label]
+
+
+def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
+    """Makes one of `TABLES` of the traces together.
+
+    Args:
+        name: Of the table.
+        traces: Of one rank, or of several.
+        windows: For each trace the begins and ends of the times that count, ns on its clock: rows that begin in none
+            are left out. None, or None for a trace: all count, as for nsys.
+
+    Raises:
+        ValueError: No such table, or not a window for each trace.
+    """
+    if name not in TABLES:
+        raise ValueError(f"{name}: no such table; there are {', '.join(TABLES)}")
+    maker = TABLES[name]
+    parts = [maker.collect(trace) for trace in traces]
+    if windows is not None:
+        parts = [_keep(part, window) for part, window in zip(parts, windows, strict=True)]
+    labels, groups, values = _join(parts)
+    sums = summarize_groups(groups, values, len(labels))
+    order = sorted(
+        range(len(labels)),
+        key=lambda row: (-sums.total[row], sums.count[row] if maker.few_first else 0, labels[row].place),
+    )
+    whole = sum(sums.total)
+    rows = tuple((*maker.show(sums, row, whole), *labels[row].cells) for row in order)
+    return Table(name=name, heads=maker.heads, rows=rows)
+
+
+def _keep(part: _Part, window: Window) -> _Part:
+    if window is None:
+        return part
+    inside = find_measured(part.begin_ns, window)
+    return replace(part, begin_ns=part.begin_ns[inside], code=part.code[inside], value=part.value[inside])
+
+
+def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
+    """The labels of all rows, and for each row its label and its value."""
+    nothing = np.empty(0, dtype=np.int64)
+    labels: list[_Label] = []
+    places: dict[Hashable, int] = {}
+    groups = [nothing]
+    for part in parts:
+        used, dense = number_values(part.code)
+        lookup = np.empty(len(used), dtype=np.int64)
+        for position, code in enumerate(used.tolist()):
+            label = part.label(code)
+            lookup[position] = place = places.setdefault(label.key, len(labels))
+            if place == len(labels):
+                labels.append(label)
+            elif label.place < labels[place].place:
+                labels[place] = label
+        groups.append(lookup[dense])
+    return labels, np.concatenate(groups), np.concatenate([nothing, *(part.value for part in parts)])
+
+
+def _find_name(trace: Trace, code: int) -> str | None:
+    return trace.names[code] if code >= 0 else None
+
+
+def _name_label(key: str | None, cells: Cells) -> _Label:
+    """A label that sorts by its text as SQLite does: what has no name first, then by code points."""
+    return _Label((key, *cells[:-1]), (key is not None, key or "", *cells[:-1]), cells)
+
+
+def _collect_ranges(trace: Trace) -> _Part:
+    """Ranges by domain, name and style. What was never closed ends where nsys lets it, or is left out."""
+    ranges = _close(trace.ranges, trace.head.last_event_ns)
+    styles = len(STYLES)
+    domains, domain = number_values(ranges.domain + 1)
+    names, name = number_values(ranges.name + 1)
+
+    def label(code: int) -> _Label:
+        rest, style = divmod(code, styles)
+        prefix, text = (
+            _find_name(trace, int(column[place]) - 1)
+            for column, place in zip((domains, names), divmod(rest, len(names)), strict=True)
+        )
+        shown = text
+        if text is not None and (prefix or (prefix == "" and trace.head.names_default_domain)):
+            shown = f"{prefix}:{text}"
+        return _name_label(shown, (STYLES[style], shown))
+
+    code = (domain * len(names) + name) * styles + ranges.style
+    return _Part(begin_ns=ranges.begin_ns, code=code, value=ranges.end_ns - ranges.begin_ns, label=label)
+
+
+def _close(ranges: Ranges, last_ns: int | None) -> Ranges:
+    is_open = ranges.end_ns < 0
+    if not is_open.any():
+        return ranges
+    if last_ns is not None:
+        return replace(ranges, end_ns=np.where(is_open, np.maximum(last_ns, ranges.begin_ns), ranges.end_ns))
+    columns = {name: getattr(ranges, name) for name in Ranges.__dataclass_fields__}
+    return replace(ranges, **{name: column[~is_open] for name, column in columns.items() if column is not None})
+
+
+def _collect_calls(trace: Trace, calls: Calls, shorten: Callable[[str], str]) -> _Part:
+    def label(code: int) -> _Label:
+        name = _find_name(trace, code - 1)
+        return _Label(name, (code,), (name if name is None else shorten(name),))
+
+    return _Part(begin_ns=calls.begin_ns, code=calls.name + 1, value=calls.end_ns - calls.begin_ns, label=label)
+
+
+def _strip_version(name: str) -> str:
+    """``cudaLaunchKernel`` of ``cudaLaunchKernel_v7000``; versions of another length stay, as nsys has it."""
+    return name[:-VERSION_LENGTH] if name[-VERSION_LENGTH:][:2] == "_v" and len(name) >= VERSION_LENGTH else name
+
+
+def _collect_activities(trace: Trace, kinds: Sequence[ActivityKind], *, sizes: bool = False) -> _Part:
+    """Device activities of some kinds: how long they took, or how much they moved, where that is known."""
+    gpu = trace.gpu
+    chosen = gpu.size_bytes >= 0 if sizes else np.ones(len(gpu.kind), dtype=bool)
+    rows = np.flatnonzero(np.isin(gpu.kind, [int(kind) for kind in kinds]) & chosen)
+    value = gpu.size_bytes[rows] if sizes else gpu.end_ns[rows] - gpu.begin_ns[rows]
+
+    def label(code: int) -> _Label:
+        name = _find_name(trace, code - 1)
+        return _name_label(name, (name,))
+
+    return _Part(begin_ns=gpu.begin_ns[rows], code=gpu.name[rows] + 1, value=value, label=label)
+
+
+def _show_times(sums: Groups, row: int, whole_ns: int) -> Cells:
+    """The numbers of a row of durations."""
+    total_ns, count = sums.total[row], sums.count[row]
+    return (
+        round_quotient(100 * total_ns, whole_ns), total_ns, count, round_quotient(total_ns, count),
+        sums.median_twice[row] / 2, sums.minimum[row], sums.maximum[row], round_tenth(sums.deviation[row]),
+    )  # fmt: skip
+
+
+def _show_sizes(sums: Groups, row: int, whole_bytes: int) -> Cells:
+    """The numbers of a row of sizes, in units of 10**6 bytes."""
+    total_bytes, count = sums.total[row], sums.count[row]
+    middle_bytes = (total_bytes / count, sums.median_twice[row] / 2, sums.minimum[row], sums.maximum[row])
+    total, *rest = (round(size / MEGABYTE, 3) for size in (total_bytes, *middle_bytes, sums.deviation[row]))
+    return (total, count, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """How one table is made."""
+
+    heads: tuple[str, ...]
+    collect: Callable[[Trace], _Part]
+    show: Callable[[Groups, int, int], Cells] = _show_times
+    few_first: bool = False
+    """Of rows with the same total the one with fewer instances comes first."""
+
+
+def _time_heads(count: str, *text: str) -> tuple[str, ...]:
+    spread = ("Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
+    return ("Time (%)", "Total Time (ns)", count, *spread, *text)
+
+
+_MEMORY = (ActivityKind.MEMCPY, ActivityKind.MEMSET)
+TABLES: Mapping[str, _Maker] = {
+    "nvtx_sum": _Maker(_time_heads("Instances", "Style", "Range"), _collect_ranges),
+    "osrt_sum": _Maker(
+        _time_heads("Num Calls", "Name"), lambda trace: _collect_calls(trace, trace.os_calls, lambda name: name)
+    ),
+    "cuda_api_sum": _Maker(
+        _time_heads("Num Calls", "Name"), lambda trace: _collect_calls(trace, trace.calls, _strip_version)
+    ),
+    "cuda_gpu_kern_sum": _Maker(
+        _time_heads("Instances", "Name"),
+        lambda trace: _collect_activities(trace, (ActivityKind.KERNEL,)),
+        few_first=True,
+    ),
+    "cuda_gpu_mem_time_sum": _Maker(
+        _time_heads("Count", "Operation"), lambda trace: _collect_activities(trace, _MEMORY)
+    ),
+    "cuda_gpu_mem_size_sum": _Maker(
+        ("Total (MB)", "Count", "Avg (MB)", "Med (MB)", "Min (MB)", "Max (MB)", "StdDev (MB)", "Operation"),
+        lambda trace: _collect_activities(trace, _MEMORY, sizes=True),
+        _show_sizes,
+    ),
+}
+"""The tables by name, in the order in which nsys shows them."""

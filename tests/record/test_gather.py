@@ -1,0 +1,140 @@
+"""Rows on their way to rank 0, over real gloo groups and through a pretended exchange."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch.distributed as dist
+
+from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+from distprof.record.gather import MAX_ROWS, Courier, Exchange
+from distprof.record.live import MAX_OPEN_STEPS, LiveSteps
+from distprof.world import World, collect_texts, share_text
+from tests.ranks import call_on_ranks
+
+
+def make_row(rank: int, step: int) -> FloatArray:
+    row = np.full(ROW_WIDTH, np.nan)
+    row[COLUMN["step"]], row[COLUMN["tokens"]] = step, 1000 * rank + step
+    return row
+
+
+def exchange_unequal_numbers(world: World) -> None:
+    exchange = Exchange(dist.new_group(backend="gloo"))
+    sent = {0: [0, 1], 1: [], 2: [0, 1, 2]}[world.rank]
+    tables, everyone = exchange.send([make_row(world.rank, step) for step in sent], last=world.rank != 1)
+    assert not everyone
+    if world.rank == 0:
+        np.testing.assert_array_equal([len(table) for table in tables], [2, 0, 3])
+        np.testing.assert_array_equal(tables[2], [make_row(2, step) for step in range(3)])
+    else:
+        assert tables == []
+    tables, everyone = exchange.send([], last=True)
+    assert everyone and (world.rank != 0 or [len(table) for table in tables] == [0, 0, 0])
+
+
+def test_ranks_with_unequal_numbers_of_rows(tmp_path: Path) -> None:
+    call_on_ranks(3, exchange_unequal_numbers, tmp_path=tmp_path)
+
+
+def agree(world: World) -> None:
+    assert share_text("from zero ü" if world.rank == 0 else "ignored") == "from zero ü"
+    assert share_text("", source=1) == ""
+    assert collect_texts("é" * world.rank) == ["é" * rank for rank in range(world.size)]
+
+
+def test_texts_are_shared_and_collected(tmp_path: Path) -> None:
+    call_on_ranks(2, agree, tmp_path=tmp_path)
+
+
+def test_a_long_backlog_travels_in_parts() -> None:
+    exchange = Exchange(None)
+    (first,), everyone = exchange.send([make_row(0, step) for step in range(MAX_ROWS + 5)], last=True)
+    assert len(first) == MAX_ROWS and not everyone
+    (rest,), everyone = exchange.send([], last=True)
+    assert [row[COLUMN["step"]] for row in rest] == list(range(MAX_ROWS, MAX_ROWS + 5)) and everyone
+
+
+def make_courier(exchange: Exchange, rows: list[list[FloatArray]], log: list[str], **options: object) -> Courier:
+    def take(wait: bool) -> list[FloatArray]:
+        log.append(f"take wait={wait}")
+        return rows.pop(0) if rows else []
+
+    return Courier(
+        take=take, end=lambda: log.append("end"), exchange=exchange, window_s=60.0, lost=log.append,
+        deliver=lambda tables: log.append(f"deliver {[len(table) for table in tables]}"), **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_finishing_takes_the_last_rows_writes_the_end_and_delivers() -> None:
+    log: list[str] = []
+    courier = make_courier(Exchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together"))
+    courier.start()
+    assert courier.finish(alone=False, timeout_s=30)
+    assert log == ["take wait=True", "end", "deliver [1]", "together"]
+    assert courier.complete and courier.received == {0: 1}
+
+
+def test_recording_stops_once_when_rank_0_has_asked() -> None:
+    log: list[str] = []
+    exchange = Exchange(None)
+    courier = make_courier(exchange, [[make_row(0, 0)]], log, stop_recording=lambda: log.append("stop"))
+    exchange.ask_to_stop()
+    courier.start()
+    assert courier.finish(alone=False, timeout_s=30)
+    assert log == ["take wait=True", "end", "stop", "deliver [1]"]
+
+
+def test_after_a_failure_a_rank_finishes_alone_and_never_waits_for_the_device() -> None:
+    class NoExchange(Exchange):
+        def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
+            raise AssertionError("the others may be gone")
+
+    log: list[str] = []
+    courier = make_courier(NoExchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together"))
+    courier.start()
+    assert courier.finish(alone=True, timeout_s=30)
+    assert log == ["take wait=False", "end"]
+
+
+def test_a_broken_exchange_is_told_once_and_the_file_is_still_ended() -> None:
+    class Broken(Exchange):
+        def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
+            raise RuntimeError("Connection closed by peer\nmore")
+
+    log: list[str] = []
+    courier = make_courier(Broken(None), [], log, together=lambda: log.append("together"))
+    courier.start()
+    assert courier.finish(alone=False, timeout_s=30)
+    assert log[:3] == ["take wait=True", "end", "rank rows no longer reach rank 0: Connection closed by peer"]
+    assert "together" not in log
+
+
+def test_whatever_goes_wrong_in_delivery_training_goes_on() -> None:
+    log: list[str] = []
+
+    def fail(tables: list[FloatArray]) -> None:
+        raise ZeroDivisionError("wandb is down")
+
+    courier = make_courier(Exchange(None), [[make_row(0, 0)]], log)
+    courier._deliver = fail
+    courier.start()
+    assert courier.finish(alone=False, timeout_s=30)
+    assert "delivery stopped: ZeroDivisionError: wandb is down" in log
+
+
+def test_live_steps_come_whole_and_in_order() -> None:
+    seen: list[FloatArray] = []
+    live = LiveSteps(2, seen.append)
+    live.add([np.stack([make_row(0, 0), make_row(0, 1)]), np.empty((0, ROW_WIDTH))])
+    assert seen == []
+    live.add([np.empty((0, ROW_WIDTH)), np.stack([make_row(1, 1), make_row(1, 0)])])
+    (rows,) = seen
+    np.testing.assert_array_equal(rows[:, :, COLUMN["tokens"]], [[0, 1], [1000, 1001]])
+
+
+def test_live_steps_do_not_grow_when_a_rank_stays_silent() -> None:
+    live = LiveSteps(2, lambda rows: None)
+    live.add([np.stack([make_row(0, step) for step in range(MAX_OPEN_STEPS + 9)]), np.empty((0, ROW_WIDTH))])
+    assert len(live._open) == MAX_OPEN_STEPS and min(live._open) == 9

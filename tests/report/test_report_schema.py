@@ -1,0 +1,147 @@
+"""The schema that other programs read reports by says what `distprof.report.report` holds, all of it and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import distprof.report.report
+import distprof.report.trace_report
+import distprof.report.wait_report
+from distprof.analyze import analyze
+from distprof.facts.presence import LastWrite
+from distprof.facts.run import Clock, CollectiveKind, Phase, Run
+from distprof.facts.trace_summary import Category
+from distprof.report.report import SCHEMA, Report, to_plain
+from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
+from tests.factories import USUAL_NS, drop_rows, make_run
+from tests.traces.traced_ranks import make_activity
+
+DOCUMENT: dict[str, Any] = json.loads(Path(distprof.report.report.__file__).with_name("report.schema.json").read_text("utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
+PARTS = {
+    name: part
+    for name, part in {**vars(distprof.report.report), **vars(distprof.report.wait_report), **vars(distprof.report.trace_report)}.items()
+    if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Report
+}
+SILENT = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=None)
+LINK = SimulatedJob(
+    ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=2e10, clocks=Clocks(offset_ns=3e9, bound_ns=1e5)
+)
+RUNS: dict[str, Callable[[], Run]] = {
+    "whole": make_run,
+    "two clocks": lambda: make_run(num_ranks=4, device_ns=USUAL_NS),
+    "one rank": lambda: make_run(num_ranks=1),
+    "no ranks": lambda: make_run(num_ranks=0, meta={"world_size": 2}),
+    "no steps": lambda: make_run(num_steps=0),
+    "all NaN": lambda: make_run(columns={"step": np.nan, "warmup": np.nan}),
+    "running": lambda: make_run(infos={0: {"ended": None, "last_write": SILENT}}),
+    "killed": lambda: drop_rows(make_run(num_ranks=3, infos={1: {"ended": None, "snapshot": None}}), 1, 2),
+    "no work": lambda: make_run(meta={"work": None}),
+    "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,
+    "two clocks apart": lambda: simulate(LINK, seed=1).run,
+    "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
+}
+
+
+def write_and_read(run: Run) -> Any:
+    """A report as another program gets it: through strict JSON."""
+    return json.loads(json.dumps(to_plain(analyze(run)), allow_nan=False))
+
+
+@pytest.mark.parametrize("make", RUNS.values(), ids=RUNS)
+def test_real_reports_are_valid(make: Callable[[], Run]) -> None:
+    VALIDATOR.validate(write_and_read(make()))
+
+
+BREAKS: dict[str, Callable[[Any], Any]] = {
+    "a field is gone": lambda report: report["headline"].pop("mfu_ratio"),
+    "a field is new": lambda report: report["coverage"].update(mood="good"),
+    "text for a number": lambda report: report["phases"][0].update(share_ratio="11 %"),
+    "MFU above 100 %": lambda report: report["ranks"][0].update(mfu_ratio=1.01),
+    "another version": lambda report: report.update(schema="distprof.report/2"),
+    "an unknown phase": lambda report: report["phases"][0].update(phase="sleep"),
+    "null for a count": lambda report: report["coverage"].update(rows_lost=None),
+    "a negative time": lambda report: report["steps"][0]["mean_ns"].__setitem__(0, -1.0),
+}
+
+
+@pytest.mark.parametrize("break_report", BREAKS.values(), ids=BREAKS)
+def test_broken_reports_are_not(break_report: Callable[[Any], Any]) -> None:
+    report = write_and_read(make_run())
+    broken = copy.deepcopy(report)
+    break_report(broken)
+    assert VALIDATOR.is_valid(report)
+    assert not VALIDATOR.is_valid(broken)
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(DOCUMENT)
+    assert DOCUMENT["properties"]["schema"]["const"] == SCHEMA
+
+
+def find_objects(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            yield schema
+        for item in schema.values():
+            yield from find_objects(item)
+
+
+def test_every_property_is_described_and_required_and_there_are_no_others() -> None:
+    objects = list(find_objects(DOCUMENT))
+    assert len(objects) == len(PARTS) + 1
+    for item in objects:
+        assert item["required"] == list(item["properties"])
+        assert item["additionalProperties"] is False
+        for name, described in item["properties"].items():
+            assert len(described.get("description", "")) > 10, name
+
+
+@pytest.mark.parametrize("name", ["Report", *PARTS])
+def test_properties_are_the_fields_with_their_types(name: str) -> None:
+    part = {"Report": Report, **PARTS}[name]
+    described = (DOCUMENT if name == "Report" else DOCUMENT["$defs"][name])["properties"]
+    hints = typing.get_type_hints(part)
+    assert list(described) == [field.name for field in dataclasses.fields(part)]
+    for field, schema in described.items():
+        assert accepts(schema, hints[field]), f"{name}.{field}: {hints[field]} is not {schema}"
+
+
+def accepts(schema: dict[str, Any], hint: Any) -> bool:
+    """Whether a schema admits just the kinds of value that a type hint does."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        assert len(options) == 1
+        if "anyOf" in schema:
+            return {"type": "null"} in schema["anyOf"] and any(accepts(item, options[0]) for item in schema["anyOf"])
+        return schema["type"][1:] == ["null"] and accepts({**schema, "type": schema["type"][0]}, options[0])
+    if typing.get_origin(hint) is tuple:
+        return schema["type"] == "array" and accepts(schema["items"], typing.get_args(hint)[0])
+    if hint in PARTS.values():
+        return schema.get("$ref") == f"#/$defs/{hint.__name__}"
+    if hint is str and ("enum" in schema or "const" in schema):
+        return True
+    names = {str: "string", float: "number", int: "integer", bool: "boolean"}
+    return schema.get("type") == names.get(hint, "object")
+
+
+def test_closed_sets_are_those_of_the_code() -> None:
+    parts = DOCUMENT["$defs"]
+    assert parts["PhaseReport"]["properties"]["phase"]["enum"] == list(Phase)
+    assert parts["BusiestRank"]["properties"]["phase"]["anyOf"][0]["enum"] == list(Phase)
+    assert parts["CommunicationReport"]["properties"]["kind"]["enum"] == list(CollectiveKind)
+    assert set(parts["StepReport"]["properties"]["clock"]["enum"]) == set(Clock)
+    assert parts["WindowCheck"]["properties"]["phase"]["enum"] == ["step", *Phase]
+    for part in ("CategoryReport", "KernelReport"):
+        assert parts[part]["properties"]["category"]["enum"] == list(Category)

@@ -1,0 +1,145 @@
+"""How collectives stand in a stream: they come back as they were, they stay small, and nonsense is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distprof.facts.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
+from distprof.storage.collective_records import MAX_ORDERS, CollectiveLines, GroupInfo, Issue, StepCollectives
+from distprof.storage.rank_stream import StreamWriter, read_stream
+from distprof.storage.record_lines import FIELDS, encode_line
+
+INFO = RankInfo(
+    rank=0, local_rank=0, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
+)
+GROUPS = [GroupInfo(name="default", ranks=None), GroupInfo(name="pair", ranks=(0, 3))]
+BEGIN_NS = 2**50
+
+
+def make_row(step: int) -> FloatArray:
+    row = np.full(ROW_WIDTH, np.nan)
+    row[COLUMN["step"]], row[COLUMN["begin_host_ns"]], row[COLUMN["step_host_ns"]] = step, BEGIN_NS + step, 100
+    return row
+
+
+def make_seen(step: int, number: int = 2, size_bytes: int = 64) -> StepCollectives:
+    kinds = [CollectiveKind.ALL_REDUCE, CollectiveKind.OTHER]
+    order = tuple(Issue(kinds[place % 2], place % 2, Phase.BACKWARD, size_bytes) for place in range(number))
+    arrival_ns = [BEGIN_NS + step + 10 * (place + 1) for place in range(number)]
+    return StepCollectives(
+        order=order, arrival_ns=arrival_ns, end_ns=[arrival_ns[0] + 7, *[None] * (number - 1)],
+        exposed_ns=[None, *[5] * (number - 1)],
+    )  # fmt: skip
+
+
+def write(path: Path, seen: list[StepCollectives | None], groups: list[GroupInfo] = GROUPS) -> None:
+    writer = StreamWriter(path, run_id="r", world_size=4, info=INFO)
+    for step, item in enumerate(seen):
+        writer.write_steps([make_row(step)], [None], [item], groups)
+    writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=["n"])
+    writer.close()
+
+
+def test_collectives_come_back_as_they_were(tmp_path: Path) -> None:
+    write(tmp_path / "a", [make_seen(0), None, make_seen(2), make_seen(3, number=1)])
+    stream = read_stream(tmp_path / "a")
+    pair, single = stream.collectives
+    assert pair.order == make_seen(0).order and single.order == make_seen(0, number=1).order
+    assert [pair.groups[issue.group] for issue in pair.order] == GROUPS
+    assert pair.steps.tolist() == [0, 2] and single.steps.tolist() == [3]
+    assert pair.arrival_ns.tolist() == [[BEGIN_NS + 10, BEGIN_NS + 20], [BEGIN_NS + 12, BEGIN_NS + 22]]
+    np.testing.assert_array_equal(pair.end_ns, [[BEGIN_NS + 17, np.nan], [BEGIN_NS + 19, np.nan]])
+    np.testing.assert_array_equal(pair.exposed_ns, [[np.nan, 5], [np.nan, 5]])
+    assert stream.warnings == () and len(stream.rows) == 4
+    kinds = [line.split(b'"')[3] for line in (tmp_path / "a").read_bytes().splitlines()]
+    assert kinds[:2] == [b"header", b"reserve"]
+    assert kinds[2:] == [b"group", b"group", b"order", b"step", b"step", b"step", b"order", b"step", b"end"]
+
+
+@pytest.mark.parametrize("number", [10, 32, 33, 70, 1024])
+def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path) -> None:
+    order = tuple(Issue(CollectiveKind.ALL_GATHER, 0, Phase.FORWARD, 12_345_678) for _ in range(number))
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=1, info=INFO)
+    before = (tmp_path / "a").stat().st_size
+    for step in range(512):
+        row = np.arange(ROW_WIDTH) * 1e6 + 1
+        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]] = step, BEGIN_NS
+        row[[COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]] = 0
+        row[[index for name, index in COLUMN.items() if "_wait_" in name]] = 1e6 + 1
+        row[[COLUMN["step_host_ns"], COLUMN["step_device_ns"]]] = 2e10 + 1
+        arrival_ns = [BEGIN_NS + 12_345_678 * place for place in range(number)]
+        seen = StepCollectives(
+            order=order, arrival_ns=arrival_ns, end_ns=[at_ns + 1_234_567 for at_ns in arrival_ns],
+            exposed_ns=[1_234_567] * number,
+        )  # fmt: skip
+        segments = Segments(begin_ns=BEGIN_NS, codes=(1,) * 60, durations_ns=(1_234_567,) * 60)
+        writer.write_steps([row], [segments], [seen], GROUPS)
+    assert ((tmp_path / "a").stat().st_size - before) / 512 <= 2048
+    (table,) = read_stream(tmp_path / "a").collectives
+    stride = int(table.steps[1] - table.steps[0])
+    assert table.steps.tolist() == list(range(0, 512, stride)) and number / stride <= 32
+
+
+def test_a_size_that_is_not_known_comes_back_as_such(tmp_path: Path) -> None:
+    issues = tuple(Issue(CollectiveKind.ALL_TO_ALL, 0, Phase.FORWARD, size) for size in (None, 0))
+    seen = StepCollectives(order=issues, arrival_ns=[BEGIN_NS, BEGIN_NS + 1], end_ns=[None] * 2, exposed_ns=[None] * 2)
+    write(tmp_path / "a", [seen])
+    (table,) = read_stream(tmp_path / "a").collectives
+    assert table.order == issues
+
+
+def test_orders_without_end_are_kept_no_more_and_a_note_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "a", [make_seen(step, size_bytes=step) for step in range(MAX_ORDERS + 3)])
+    stream = read_stream(tmp_path / "a")
+    assert len(stream.collectives) == MAX_ORDERS and len(stream.rows) == MAX_ORDERS + 3
+    assert stream.info.notes[0] == "n" and "change from step to step" in stream.info.notes[1]
+    assert not CollectiveLines().crowded
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [9, [1], [1], [1]],
+        [0, [1], [1, 1], [1, 1]],
+        [0, [1, -1], [1, 1], [1, 1]],
+        [0, [1, 1.5], [1, 1], [1, 1]],
+        [0, [1, 2**63], [1, 1], [1, 1]],
+        [0, [1, 1], ["1", 1], [1, 1]],
+        [0, [1, None], [1, 1], [1, 1]],
+        [True, [1], [1], [1]],
+        "x",
+        {},
+    ],
+)
+def test_times_that_cannot_be_are_left_out_and_the_row_is_kept(told: object, tmp_path: Path) -> None:
+    write(tmp_path / "a", [make_seen(0)])
+    values = [None if np.isnan(value) else value for value in (make_row(1)[COLUMN[name]] for name in FIELDS)]
+    with (tmp_path / "a").open("ab") as file:
+        file.write(encode_line({"type": "step", "row": values, "collectives": told}))
+    stream = read_stream(tmp_path / "a")
+    assert len(stream.rows) == 2 and [table.steps.tolist() for table in stream.collectives] == [[0]]
+    assert stream.warnings == ("a: the collectives of 1 steps left out: damaged, or of a lost order",)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"type": "group", "id": 1, "name": "g", "ranks": [0, -1]},
+        {"type": "group", "id": "1", "name": "g", "ranks": None},
+        {"type": "group"},
+        {"type": "order", "id": 0, "collectives": [["all_reduce", 7, "backward", 1]]},
+        {"type": "order", "id": 0, "collectives": [["dance", 0, "backward", 1]]},
+        {"type": "order", "id": 0, "collectives": [["all_reduce", 0, "backward", -1]]},
+        {"type": "order", "id": 0, "collectives": [["all_reduce", 0, "backward", 1]] * 1025},
+        {"type": "order", "id": 0, "collectives": "all"},
+    ],
+)
+def test_groups_and_orders_that_cannot_be_are_damage(record: dict[str, object], tmp_path: Path) -> None:
+    write(tmp_path / "a", [None])
+    with (tmp_path / "a").open("ab") as file:
+        file.write(encode_line(record))
+    stream = read_stream(tmp_path / "a")
+    assert "1 damaged records left out" in stream.warnings[0] and stream.collectives == ()

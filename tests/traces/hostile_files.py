@@ -1,0 +1,11 @@
+"""Files that somebody could hand to ``distprof report``: each a few bytes to make, and made to do harm."""
+
+from __future__ import annotations
+
+from tests.traces.hostile_exports import EXPORTS
+from tests.traces.hostile_recipes import CANARY, EVIL_NAMES, Hostile, make_events, write_trace
+from tests.traces.hostile_traces import RANKS, RUNS, SYSTEM, TRACES
+
+__all__ = ["CANARY", "CORPUS", "EVIL_NAMES", "Hostile", "make_events", "write_trace"]
+
+CORPUS = (*TRACES, *SYSTEM, *RANKS, *RUNS, *EXPORTS)

@@ -1,0 +1,175 @@
+"""Device time by cause and by kind of collective: by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.trace import ActivityKind, IntArray
+from distprof.facts.trace_summary import DeviceTime
+from distprof.traces.reduce.device import (
+    code_collectives,
+    describe_other_devices,
+    measure_device,
+    measure_kinds,
+)
+from tests.traces.reduce.synthetic_traces import MadeTrace
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GATHER = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
+
+
+def bounds(*pairs: tuple[int, int]) -> IntArray:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def make_timeline() -> MadeTrace:
+    """
+    ===========  =====================================================================
+    100 - 200    a kernel, whose launch returned at 40
+    150 - 300    an all-reduce: 200 - 300 is exposed but for the copy at 220 - 240
+    300 - 350    idle; the next kernel's launch returns at 320: 20 the host's, 30 the launch's
+    350 - 400    a kernel, beside it a copy at 380 - 420
+    420 - 450    idle; the next kernel was launched at 330, before the gap: the launch's
+    450 - 500    a kernel
+    500 - 560    idle; of the memset that follows no launch is known
+    560 - 570    a memset
+    ===========  =====================================================================
+    """
+    made = MadeTrace()
+    made.launch("gemm", 33, 100, 200, call_ns=7)
+    made.launch(REDUCE, 50, 150, 300, stream=20)
+    made.activity("Memcpy DtoD", 220, 240, kind=ActivityKind.MEMCPY, stream=9)
+    made.launch("gemm", 305, 350, 400, call_ns=15)
+    made.activity("Memcpy HtoD", 380, 420, kind=ActivityKind.MEMCPY, stream=9)
+    made.launch("gemm", 330, 450, 500)
+    made.activity("Memset", 560, 570, kind=ActivityKind.MEMSET)
+    return made
+
+
+WHOLE = DeviceTime(
+    span_ns=470, compute_ns=200, memory_ns=20 + 20 + 10, idle_communication_ns=80, idle_host_ns=20,
+    idle_launch_ns=30 + 30, idle_unknown_ns=60, memory_busy_ns=20 + 40 + 10, communication_busy_ns=150,
+)  # fmt: skip
+
+
+def test_by_hand() -> None:
+    trace = make_timeline().build()
+    assert measure_device(trace, None) == WHOLE
+    kinds = measure_kinds(trace, None)
+    reduce = KINDS.index(CollectiveKind.ALL_REDUCE)
+    assert kinds.count.tolist() == [[int(place == reduce) for place in range(len(KINDS))]]
+    assert (kinds.busy_ns[0, reduce], kinds.exposed_ns[0, reduce], kinds.size_bytes[0, reduce]) == (150, 80, -1)
+    assert kinds.busy_ns.sum() == 150
+
+
+def test_windows_cut_activities_but_not_the_causes_of_gaps() -> None:
+    trace = make_timeline().build()
+    found = measure_device(trace, bounds((0, 60), (310, 330), (440, 530), (565, 600)))
+    assert found == DeviceTime(
+        span_ns=60 + 20 + 90 + 35,
+        compute_ns=50,
+        memory_ns=5,
+        idle_communication_ns=0,
+        idle_host_ns=40 + 10,  # up to the first launch, and in the gap that began before its window
+        idle_launch_ns=20 + 10 + 10,
+        idle_unknown_ns=30 + 30,
+        memory_busy_ns=5,
+        communication_busy_ns=0,
+    )
+    assert measure_device(trace, bounds((0, 40))) is None, "nothing runs there"
+    assert measure_device(trace, bounds()) is None
+
+
+def test_collectives_by_window() -> None:
+    made = MadeTrace()
+    made.activity(REDUCE, 0, 100, size_bytes=1000)
+    made.activity(GATHER, 50, 120, stream=8, size_bytes=7)
+    made.activity(REDUCE, 130, 150, size_bytes=1000)
+    made.activity(REDUCE, 131, 135)
+    made.activity("gemm", 90, 140, stream=9)
+    found = measure_kinds(made.build(), bounds((0, 80), (80, 135)))
+    reduce, gather = KINDS.index(CollectiveKind.ALL_REDUCE), KINDS.index(CollectiveKind.ALL_GATHER)
+    columns = found.count, found.size_bytes, found.busy_ns, found.exposed_ns
+    assert [column[:, reduce].tolist() for column in columns] == [[1, 2], [1000, -1], [80, 25], [80, 10]]
+    assert [column[:, gather].tolist() for column in columns] == [[1, 0], [7, 0], [30, 40], [30, 10]]
+
+
+def test_a_graph_is_compute_and_a_copy_is_never_a_collective() -> None:
+    made = MadeTrace()
+    made.activity("cudaGraph", 0, 10, kind=ActivityKind.GRAPH)
+    made.activity(REDUCE, 20, 25, kind=ActivityKind.MEMCPY)
+    made.activity(REDUCE, 30, 37)
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.compute_ns, found.memory_ns, found.communication_busy_ns) == (10, 5, 7)
+
+
+def test_the_first_launch_of_those_that_begin_together_counts() -> None:
+    made = MadeTrace()
+    made.launch("gemm", 5, 55, 58, stream=4)  # launched first, but it does not end the gap
+    made.launch("gemm", 6, 50, 50, stream=5)  # takes no time
+    made.activity("gemm", 0, 10)
+    made.launch("gemm", 39, 50, 60, stream=1)
+    made.launch("gemm", 14, 50, 55, stream=2, call_ns=6)
+    made.activity("gemm", 50, 52, stream=3)
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.idle_host_ns, found.idle_launch_ns, found.idle_unknown_ns) == (10, 30, 0)
+
+
+def test_a_launch_after_its_kernel_is_clamped() -> None:
+    made = MadeTrace()
+    made.activity("gemm", 0, 10)
+    made.launch("gemm", 90, 50, 60)
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.span_ns, found.idle_host_ns, found.idle_launch_ns) == (60, 40, 0)
+
+
+def test_the_device_that_works_longest_is_looked_at() -> None:
+    made = make_timeline()
+    made.activity("gemm", 0, 170, device=5)
+    made.activity("gemm", 900, 910, device=3)
+    trace = made.build()
+    assert measure_device(trace, None) == WHOLE
+    assert describe_other_devices(trace) == (
+        "the process used 3 devices: device time is that of device 0, which has 70 % of the activity; not of 3, 5"
+    )
+    assert describe_other_devices(make_timeline().build()) is None
+
+
+def test_nothing_at_all() -> None:
+    trace = MadeTrace().build()
+    assert measure_device(trace, None) is None
+    assert measure_device(trace, bounds((0, 10))) is None
+    assert measure_kinds(trace, bounds((0, 10))).count.tolist() == [[0] * len(KINDS)]
+    assert measure_kinds(trace, None).count.sum() == 0
+    assert describe_other_devices(trace) is None
+
+
+def test_idle_time_under_an_open_launch_is_the_hosts() -> None:
+    """The device stops at 10. The call opens at 20 and is held up until 1,000; the kernel begins at 900 already."""
+    made = MadeTrace()
+    made.activity("gemm", 0, 10)
+    made.launch("gemm", 20, 900, 950, call_ns=980)
+    made.launch("gemm", 960, 1_100, 1_200, call_ns=50)  # it returns at 1,010
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.idle_host_ns, found.idle_launch_ns) == (890 + 60, 90)
+
+
+def test_what_else_a_call_launches_has_been_launched_once_the_first_of_it_runs() -> None:
+    made = MadeTrace()
+    made.activity("gemm", 0, 10)
+    graph = made.call("cudaGraphLaunch", 20, 500)
+    made.activity("node", 100, 110, call=graph)
+    made.activity("node", 140, 150, call=graph)  # the graph is on the device: this gap is not the host's
+    made.activity("node", 700, 710, call=graph)
+    found = measure_device(made.build(), None)
+    assert found is not None
+    assert (found.idle_host_ns, found.idle_launch_ns) == (90, 30 + 550)
+
+
+def test_only_collectives_have_a_code() -> None:
+    assert code_collectives(make_timeline().build()).tolist().count(-1) == 6

@@ -1,0 +1,339 @@
+"""SQLite files that are damaged, or made to do harm: one line, nothing run, nothing written, rows at fault counted."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.errors import DataError
+from distprof.traces.limits import Limits
+from distprof.traces.nsys import columns as nsys_columns
+from distprof.traces.nsys import database as nsys_database
+from distprof.traces.nsys.read_nsys import looks_like_sqlite, read_nsys
+from tests.nsys_file import GEMM, PIDS, MadeUpExport, make_training_export
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def write_job(folder: Path) -> Path:
+    return make_training_export(num_ranks=1, num_steps=1).write(folder / "job.sqlite")
+
+
+def refuse(path: Path, limits: Limits | None = None) -> str:
+    """The one line that a file is refused with."""
+    with pytest.raises(DataError) as caught:
+        read_nsys(path, limits or Limits())
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and "\n" not in message and len(message) < 600
+    return message
+
+
+def change(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(path) as base:
+        for statement in statements:
+            base.execute(statement)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "not an SQLite file"), (b"\x7fELF" + bytes(5000), "not an SQLite file"), (b"SQLite format 3\0", "")],
+)
+def test_fault_18_what_is_no_database_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "x.sqlite"
+    path.write_bytes(content)
+    assert said in refuse(path)
+    assert looks_like_sqlite(path) == content.startswith(b"SQLite")
+
+
+@pytest.mark.parametrize("kept_ratio", [0.02, 0.3, 0.5, 0.97])
+def test_fault_18_a_truncated_file_is_refused(tmp_path: Path, kept_ratio: float) -> None:
+    path = write_job(tmp_path)
+    os.truncate(path, int(path.stat().st_size * kept_ratio))
+    refuse(path)
+
+
+@given(places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=40))
+def test_fault_18_flipped_bytes_end_in_a_trace_or_in_one_line(
+    places: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("flipped")
+    content = bytearray(write_job(folder).read_bytes())
+    for place, value in places:
+        content[int(place * len(content))] = value
+    (folder / "x.sqlite").write_bytes(content)
+    try:
+        traces = read_nsys(folder / "x.sqlite")
+    except DataError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(len(trace.gpu.begin_ns) == len(trace.gpu.call) for trace in traces)
+
+
+def test_folders_and_pipes_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.sqlite")  # to open it would wait for a writer
+    assert "not a file" in refuse(tmp_path / "pipe.sqlite")
+    assert "not a file" in refuse(tmp_path)
+    assert not looks_like_sqlite(tmp_path / "pipe.sqlite")
+
+
+def test_another_programs_database_is_no_export(tmp_path: Path) -> None:
+    path = change(tmp_path / "x.sqlite", "CREATE TABLE bookmarks (url TEXT)")
+    assert "no export of Nsight Systems" in refuse(path)
+    empty = change(tmp_path / "y.sqlite", "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    assert "capture with nsys profile -t cuda,nvtx" in refuse(empty)
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+GENERATED = "CREATE TABLE OSRT_API (a, start AS (hex(zeroblob(100))), end, globalTid, nameId)"
+POSING: list[tuple[str, list[str]]] = [
+    ("NVTX_EVENTS is a view", ["ALTER TABLE NVTX_EVENTS RENAME TO t", "CREATE VIEW NVTX_EVENTS AS SELECT * FROM t"]),
+    ("NVTX_EVENTS is a view", ["ALTER TABLE NVTX_EVENTS RENAME TO t", "CREATE VIEW nvtx_events AS SELECT * FROM t"]),
+    ("OSRT_API is a view", ["DROP TABLE OSRT_API", f"CREATE VIEW OSRT_API AS {ENDLESS}"]),
+    ("StringIds is a view", ["DROP TABLE StringIds", "CREATE VIEW StringIds AS SELECT 1 AS id, 'x' AS value"]),
+    (
+        "TARGET_INFO_GPU is a trigger",
+        ["DROP TABLE TARGET_INFO_GPU", "CREATE TRIGGER TARGET_INFO_GPU DELETE ON StringIds BEGIN SELECT 1; END"],
+    ),
+    ("OSRT_API is a virtual table", ["DROP TABLE OSRT_API", "CREATE VIRTUAL TABLE OSRT_API USING rtree(id, a, b)"]),
+    (f"{KERNEL} has no column demangledName", [f"ALTER TABLE {KERNEL} DROP COLUMN demangledName"]),
+    ("NVTX_EVENTS has no column start", ["ALTER TABLE NVTX_EVENTS DROP COLUMN start"]),
+    ("OSRT_API has no column start", ["DROP TABLE OSRT_API", GENERATED]),
+    ("OSRT_API has a column rowid", ["ALTER TABLE OSRT_API ADD COLUMN RowId INTEGER"]),
+    ("NVTX_EVENTS has a column rowid", ["ALTER TABLE NVTX_EVENTS ADD COLUMN RowID TEXT AS ('x')"]),
+    (
+        "no such column: rowid",
+        ["DROP TABLE OSRT_API", "CREATE TABLE OSRT_API (start PRIMARY KEY, end, globalTid, nameId) WITHOUT ROWID"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "statements"), POSING)
+def test_fault_17_what_poses_as_a_table_is_refused(tmp_path: Path, said: str, statements: list[str]) -> None:
+    assert said in refuse(change(write_job(tmp_path), *statements))
+
+
+def test_a_damaged_schema_is_named_in_print(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    content = path.read_bytes()
+    assert b"CREATE TABLE NVTX_EVENTS (" in content
+    path.write_bytes(content.replace(b"CREATE TABLE NVTX_EVENTS (", b"CREATE TABLE \x80\xff\x1b[31mNTS ("))
+    assert refuse(path).isprintable()
+
+
+def test_fault_17_strange_names_of_tables_run_nothing(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    usual = read_nsys(path)
+    change(path, 'CREATE TABLE "x""; drop table StringIds; --" (a)', 'CREATE TABLE "\'; DELETE FROM StringIds" (a)')
+    assert repr(read_nsys(path)) == repr(usual)
+
+
+def test_fault_17_functions_that_a_file_brings_into_play_are_not_called(tmp_path: Path) -> None:
+    statement = f"CREATE INDEX harm ON {KERNEL}(abs(start)) WHERE abs(start) > 0"
+    path = change(write_job(tmp_path), statement)
+    assert [trace.head.pid for trace in read_nsys(path)] == [PIDS[0]]
+    with nsys_database.Database(path, Limits()).connect() as base:
+        for harmful in (
+            "SELECT hex(1)",
+            "ATTACH ':memory:' AS m",
+            "DELETE FROM StringIds",
+            "PRAGMA writable_schema=ON",
+        ):
+            with pytest.raises(sqlite3.DatabaseError):
+                base.execute(harmful).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(max_bytes=10_000), "more than the 10,000 that are read"),
+        (Limits(max_events=20), "more than the 20 that"),
+    ],
+)
+def test_too_large_is_refused_before_it_is_read(tmp_path: Path, limits: Limits, said: str) -> None:
+    assert said in refuse(write_job(tmp_path), limits)
+
+
+def share_branches(path: Path, table: str, depth: int) -> None:
+    """Makes a table's tree endless: every child of a page is one and the same page, ``depth`` pages deep."""
+    with sqlite3.connect(path) as base:
+        root, size = base.execute("SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = ?",
+                                  (table,)).fetchone()  # fmt: skip
+    content = bytearray(path.read_bytes())
+    pages = len(content) // size
+    page = content[(root - 1) * size : root * size]
+    assert page[0] == 5, "the tree has more than one page"
+    cells = [int.from_bytes(page[at : at + 2], "big") for at in range(12, 12 + 2 * int.from_bytes(page[3:5], "big"), 2)]
+    for level in range(depth):
+        below = (pages + level + 2).to_bytes(4, "big") if level < depth - 1 else bytes(page[cells[0] : cells[0] + 4])
+        copy = bytearray(page)
+        for cell in (*cells, 8):
+            copy[cell : cell + 4] = below
+        content += copy
+    for cell in (*cells, 8):
+        content[(root - 1) * size + cell : (root - 1) * size + cell + 4] = (pages + 1).to_bytes(4, "big")
+    content[28:32] = (pages + depth).to_bytes(4, "big")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_fault_20_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    export = MadeUpExport()
+    for number in range(9000):
+        export.add_os_call(10, "read", number, number + 1)
+    path = export.write(tmp_path / "x.sqlite")
+    share_branches(path, "OSRT_API", 6)
+    monkeypatch.setattr(nsys_database, "MAX_SECONDS", seconds)
+    assert f"took longer than {seconds:g} s" in refuse(path)
+
+
+def test_a_file_that_is_being_written_is_refused(tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    (tmp_path / "job.sqlite-journal").write_bytes(b"x")
+    assert "job.sqlite-journal lies beside it" in refuse(path)
+
+
+def test_nothing_is_made_beside_the_file(tmp_path: Path) -> None:
+    path = change(write_job(tmp_path), "PRAGMA journal_mode=WAL")
+    with sqlite3.connect(path) as base:
+        base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for left in tmp_path.glob("job.sqlite-*"):
+        left.unlink()
+    before = path.read_bytes()
+    assert len(read_nsys(path)) == 1
+    assert [item.name for item in tmp_path.iterdir()] == ["job.sqlite"]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["a b?mode=rwc#x.sqlite", "100%41.sqlite", "ü'\";--.sqlite", "-x.sqlite"])
+def test_any_name_of_a_file_will_do(tmp_path: Path, name: str) -> None:
+    path = write_job(tmp_path).rename(tmp_path / name)
+    assert read_nsys(path)[0].head.path == str(path)
+    assert [item.name for item in tmp_path.iterdir()] == [name]
+    (tmp_path / "link.sqlite").symlink_to(path)
+    assert len(read_nsys(tmp_path / "link.sqlite")) == 1
+
+
+BAD_VALUES: list[object] = [None, "text", "1,2", "", 1.5, b"7,8", float("inf"), float("nan"), -1, 2**63 - 1]
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=repr)
+@pytest.mark.parametrize("column", ["start", "end", "globalPid", "demangledName"])
+def test_rows_at_fault_are_dropped_and_counted(tmp_path: Path, column: str, value: object) -> None:
+    path = write_job(tmp_path)
+    usual = read_nsys(path)[0]
+    with sqlite3.connect(path) as base:
+        base.execute(f"UPDATE {KERNEL} SET {column} = ? WHERE rowid = 2", (value,))
+    trace = read_nsys(path)[0]
+    notes = " ".join(trace.head.notes)
+    if column == "demangledName" and isinstance(value, int):
+        assert len(trace.gpu.begin_ns) == len(usual.gpu.begin_ns)
+        assert ("1 rows whose names are not in StringIds" in notes) == (value != -1)
+    else:
+        assert len(trace.gpu.begin_ns) == len(usual.gpu.begin_ns) - 1
+        assert f"1 rows of {KERNEL}: " in notes or (column, value) == ("globalPid", 2**63 - 1)  # of no process of ours
+        assert (trace.gpu.end_ns >= trace.gpu.begin_ns).all() and (trace.gpu.begin_ns >= 0).all()
+
+
+def test_a_faulty_row_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_columns, "CHUNK_ROWS", 100)
+    export = MadeUpExport()
+    for number in range(1000):
+        export.launch(10, GEMM, number, number + 5, number + 9)
+    path = export.write(tmp_path / "x.sqlite")
+    chosen = random.Random(3).sample(range(1, 1001), 60)
+    with sqlite3.connect(path) as base:
+        for place in chosen:
+            base.execute(
+                f"UPDATE {KERNEL} SET start = ? WHERE rowid = ?", (random.Random(place).choice(BAD_VALUES), place)
+            )
+    trace = read_nsys(path)[0]
+    kept = [number for number in range(1000) if number + 1 not in chosen]
+    assert trace.gpu.begin_ns.tolist() == [number + 5 for number in kept]
+    assert trace.gpu.call.tolist() == kept
+    assert sum(int(note.split()[0]) for note in trace.head.notes) == 60
+
+
+def test_ranges_that_end_before_they_begin_are_counted_not_taken_for_open(tmp_path: Path) -> None:
+    export = MadeUpExport()
+    for name, begin_ns, end_ns in (("good", 5, 6), ("back", 9, 3), ("late", 2**61, 2**62), ("open", 7, None)):
+        export.add_range(10, name, begin_ns, end_ns)
+    trace = read_nsys(export.write(tmp_path / "x.sqlite"))[0]
+    assert [trace.names[name] for name in trace.ranges.name] == ["good", "open"]
+    assert "2 rows of NVTX_EVENTS: they end before they begin, or at no possible time" in trace.head.notes
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_any_name_of_a_range_will_do(tmp_path: Path, registered: bool) -> None:
+    names = [
+        "</script><script>alert(1)</script>",
+        "\x1b[31m",
+        "a\x1fb",
+        "\u202eabc",
+        "=1+1",
+        "",
+        "x" * 1_000_000,
+        "1,2",
+    ]
+    export = MadeUpExport()
+    for place, name in enumerate(names):
+        export.add_range(10, name, place, place + 1, registered=registered)
+    trace = read_nsys(export.write(tmp_path / "x.sqlite"))[0]
+    assert [trace.names[name] for name in trace.ranges.name] == [name[:4096] for name in names]
+    assert "1 names longer than 4,096 letters: cut" in trace.head.notes
+
+
+def test_text_that_is_no_text_does_not_stop_the_others(tmp_path: Path) -> None:
+    export = MadeUpExport()
+    for place in range(3):
+        export.add_range(10, "range", place, 9, registered=False)
+    path = export.write(tmp_path / "x.sqlite")
+    change(
+        path,
+        "UPDATE NVTX_EVENTS SET text = CAST(x'ff41eda080' AS TEXT) WHERE rowid = 1",  # bad UTF-8, a lone surrogate
+        "UPDATE NVTX_EVENTS SET text = x'1f00' WHERE rowid = 2",
+    )
+    trace = read_nsys(path)[0]
+    shown = [trace.names[name] for name in trace.ranges.name]
+    assert shown[0].startswith("\ufffdA\ufffd") and shown[1:] == ["\x1f\x00", "range"]
+    assert all(name.encode() is not None for name in trace.names), "what is kept can be written"
+
+
+def test_row_numbers_far_apart_are_read(tmp_path: Path) -> None:
+    path = change(
+        write_job(tmp_path),
+        f"UPDATE {KERNEL} SET rowid = 9223372036854775807 WHERE rowid = 1",
+        f"UPDATE {KERNEL} SET rowid = -9223372036854775807 WHERE rowid = 2",
+    )
+    assert len(read_nsys(path)[0].gpu.begin_ns) == 8
+
+
+def make_many_processes(export: MadeUpExport) -> None:
+    for pid in range(1, 4200):
+        export.add_range(pid, "x", 1, 2)
+
+
+def make_far_correlations(export: MadeUpExport) -> None:
+    export.add_call(10, "call", 5, 6)
+    export.rows["CUPTI_ACTIVITY_KIND_RUNTIME"] = [
+        tuple(2**62 if value == 1 else value for value in row) for row in export.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    ]
+    export.add_kernel(10, "kernel", 7, 8, correlation=2**62)
+
+
+@pytest.mark.parametrize(("make", "said"), [(make_many_processes, "4,199 processes"), (make_far_correlations, "")])
+def test_numbers_of_any_size_cost_no_memory(tmp_path: Path, make: Callable[[MadeUpExport], None], said: str) -> None:
+    export = MadeUpExport()
+    make(export)
+    path = export.write(tmp_path / "x.sqlite")
+    if said:
+        assert said in refuse(path)
+    else:
+        assert read_nsys(path)[0].gpu.call.tolist() == [0]
