@@ -1,4 +1,4 @@
-"""``bench tables``: the tables of a capture beside those of `nsys stats`, in time and cell by cell."""
+"""The tables of a capture beside those of `nsys stats`, in time and cell by cell."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ in one more run of each, which is not timed: the proportional set size of all it
 """
 EPILOG = """\
 examples:
-  distprof bench tables node0.sqlite --projections   are the tables of this capture those of nsys?
-  distprof bench tables --rows 1000000 --repeats 5   how much faster are they made?
+  python -m benchmarks tables node0.sqlite --projections   are the tables of this capture those of nsys?
+  python -m benchmarks tables --rows 1000000 --repeats 5   how much faster are they made?
 The nsys is the one on PATH, or the one that the variable NSYS names.
 Exit codes: 0 every cell is the same, 1 a cell differs or a run failed, 2 usage.
 """
@@ -60,7 +60,7 @@ class TableTiming:
 
 
 def add_nsys_tables(subjects: argparse._SubParsersAction[Any]) -> None:
-    """Adds ``bench tables``."""
+    """Adds ``benchmarks tables``."""
     tables = subjects.add_parser(
         "tables", help="the six tables of a capture, beside nsys stats: time, and every cell",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""What ``bench traces`` times of distprof: a folder of traces read and analysed. Prints one line of JSON."""
+"""What `benchmarks.traces` times of distprof: a folder of traces read and analysed. Prints one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``bench traces`` times of HolisticTraceAnalysis: the same folder. Runs alone, where distprof need not be.
+"""What `benchmarks.traces` times of HolisticTraceAnalysis: the same folder. Runs alone, where distprof need not be.
 
 Prints one line of JSON. Its own default leaves the last step out; it is told to take every step, as distprof does.
 """

@@ -1,4 +1,4 @@
-"""``bench traces``: a folder of traces loaded, and its overlap and stragglers found, beside HolisticTraceAnalysis."""
+"""A folder of traces loaded, and its overlap and stragglers found, beside HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ looked at every 20 ms. The overlaps that the two find are compared: 1 % is the m
 """
 EPILOG = f"""\
 examples:
-  distprof bench traces --hta-python hta/bin/python     8 ranks x 150,000 events, about three minutes
-  distprof bench traces --ranks 512 --events 20000 --against none --repeats 1
+  python -m benchmarks traces --hta-python hta/bin/python     8 ranks x 150,000 events, about three minutes
+  python -m benchmarks traces --ranks 512 --events 20000 --against none --repeats 1
 {RIVAL} 0.5.0 wants pandas before 3: python -m venv hta; hta/bin/pip install HolisticTraceAnalysis 'pandas<3'.
 Its straggler search knows kernels only by their names up to 2022, which --names old (the usual) has.
 Exit codes: 0 measured, 1 a run failed or the two disagree, 2 usage.
@@ -70,7 +70,7 @@ Run = Callable[[Sequence[str], bool], Outcome]
 
 
 def add_traces(subjects: argparse._SubParsersAction[Any]) -> None:
-    """Adds ``bench traces``."""
+    """Adds ``benchmarks traces``."""
     traces = subjects.add_parser(
         "traces", help="time and memory of many traces, beside HolisticTraceAnalysis",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -41,7 +41,7 @@ at most 100 % where they do not. A case's input depends on the seed, its number 
 
 
 def add_fuzz(subjects: argparse._SubParsersAction[Any]) -> None:
-    """Adds ``bench fuzz``."""
+    """Adds ``benchmarks fuzz``."""
     fuzz = subjects.add_parser(
         "fuzz", help="reports on inputs changed by chance: no traceback, no hang, no absurd figure",
         description=DESCRIPTION, epilog="Exit codes: 0 all is well, 1 a case failed, 2 usage.",
@@ -100,7 +100,7 @@ def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> 
 def _show(outcome: Outcome, plan: Plan, console: Console) -> None:
     """At once, also into a file: a long run may be looked at."""
     only = "".join(f" --only {kind}" for kind in plan.kinds) if len(plan.kinds) < len(KINDS) else ""
-    again = f"distprof bench fuzz --seed {plan.seed} --first {outcome.number} --cases 1{only}"
+    again = f"python -m benchmarks fuzz --seed {plan.seed} --first {outcome.number} --cases 1{only}"
     text = f"case {outcome.number} ({outcome.kind}), exit code {outcome.exit_code}: {'; '.join(outcome.wrong)}"
     console.print(clean_text(text, LONGEST_LINE), highlight=False, markup=False)
     console.print(f"  {outcome.kept or again}", highlight=False, markup=False, style="dim")

@@ -27,13 +27,18 @@ def run_verb(arguments: list[str]) -> int:
     if options.verb == "version":
         print(__version__)
         return EXIT_OK
+    return run_safely(lambda: runners[options.verb](options), options.verb, arguments)
+
+
+def run_safely(run: Callable[[], int], verb: str, arguments: Sequence[str]) -> int:
+    """The exit code of a verb. An error of ours, or of the system, is one line without secrets on standard error."""
     try:
-        return runners[options.verb](options)
+        return run()
     except DistprofError as error:
         _say(f"distprof: {error}", arguments)
         return error.exit_code
     except OSError as error:
-        _say(f"distprof: {error.filename or options.verb}: {error.strerror or error}", arguments)
+        _say(f"distprof: {error.filename or verb}: {error.strerror or error}", arguments)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -43,7 +48,9 @@ def _say(text: str, arguments: Sequence[str], *, more: str = "") -> None:
     print(clean_text(mask(text, secret_values(arguments)), LONGEST_MESSAGE) + more, file=sys.stderr)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line without secrets."""
+
     def error(self, message: str) -> NoReturn:
         _say(f"{self.prog}: {message}", sys.argv[1:], more=f"; see {self.prog} --help")
         self.exit(EXIT_USAGE)
@@ -54,7 +61,7 @@ Runner = Callable[[argparse.Namespace], int]
 
 def _make_parser(asked: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Runner]]:
     """The parser of these verbs, and what runs each."""
-    parser = _Parser(
+    parser = Parser(
         prog="distprof",
         description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
         epilog="Anything else is a training job: see distprof --help.",

@@ -1,8 +1,8 @@
 """What a foreign tool saw of one process: kernels, copies, API calls, operators and named ranges, as columns.
 
-Every importer makes this and nothing else; `distprof.traces.reduce` reduces it. Times are integers of ns on the file's own
-clock, the same for host and device inside one trace: the tools have converted the device's. Names are indices into
-``Trace.names``. -1 in a column means *not known*.
+Every reader of files makes this and nothing else; `distprof.traces.reduce` reduces it. Times are integers of ns on the
+file's own clock, the same for host and device inside one trace: the tools have converted the device's. Names are
+indices into ``Trace.names``. -1 in a column means *not known*.
 """
 
 from __future__ import annotations

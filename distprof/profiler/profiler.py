@@ -41,7 +41,7 @@ Context = contextlib.AbstractContextManager[None]
 
 
 class Profiler:
-    """Times the steps of one rank. Use it from the training thread; made by `distprof.profiler.start.start_profiler`."""
+    """Times the steps of one rank. Use it from the training thread; made by `start.start_profiler`."""
 
     def __init__(
         self,

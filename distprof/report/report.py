@@ -1,7 +1,7 @@
 """The conclusions of a run: what ``report.json`` holds, and what every renderer shows.
 
-Made by `distprof.analyze` from a `distprof.facts.run.Run`; holds plain numbers only, in the units the names say. ``None``
-means *not measured*. ``report.schema.json`` beside this file documents the same structure for other programs.
+Made by `distprof.analyze` from a `distprof.facts.run.Run`; holds plain numbers only, in the units the names say.
+``None`` means *not measured*. ``report.schema.json`` beside this file documents the same structure for other programs.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple
         own: Each rank's rows, ``[num_rows, ROW_WIDTH]``.
 
     Returns:
-        Numbers of the steps, ascending, ``[num_steps]``; rows as `distprof.facts.run.Run` has them; and a warning where steps
-        were left out.
+        Numbers of the steps, ascending, ``[num_steps]``; rows as `distprof.facts.run.Run` has them; and a warning where
+        steps were left out.
     """
     numbers = [rows[:, COLUMN["step"]] for rows in own]
     axis, shared = np.unique(np.concatenate(numbers) if numbers else np.empty(0), return_counts=True)

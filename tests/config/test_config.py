@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -22,8 +21,9 @@ from distprof.config import check as check_module
 from distprof.config.check import check
 from distprof.config.schema import AccelerateConfig, Config, DdpConfig, NoLoggerConfig, TextDataConfig, decode
 from distprof.errors import DataError, UsageError
+from tests.ranks import REPOSITORY
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = REPOSITORY / "conf"
 CHOICES = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
 PARTIAL = {("train", "base")}
 """Files that others build on: they leave something to say."""

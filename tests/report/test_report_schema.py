@@ -1,4 +1,4 @@
-"""The schema that other programs read reports by says what `distprof.report.report` holds, all of it and nothing else."""
+"""The schema that other programs read reports by says what `report.report` holds, all of it and nothing else."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ import jsonschema
 import numpy as np
 import pytest
 
-import distprof.report.report
-import distprof.report.trace_report
-import distprof.report.wait_report
 from distprof.analyze import analyze
 from distprof.facts.presence import LastWrite
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run
 from distprof.facts.trace_summary import Category
+from distprof.report import report, trace_report, wait_report
 from distprof.report.report import SCHEMA, Report, to_plain
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
 from tests.traces.traced_ranks import make_activity
 
-DOCUMENT: dict[str, Any] = json.loads(Path(distprof.report.report.__file__).with_name("report.schema.json").read_text("utf-8"))
+DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.schema.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for name, part in {**vars(distprof.report.report), **vars(distprof.report.wait_report), **vars(distprof.report.trace_report)}.items()
+    for name, part in {**vars(report), **vars(wait_report), **vars(trace_report)}.items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Report
 }
 SILENT = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=None)

@@ -23,8 +23,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import DataError
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.limits import Limits
-from tests.ranks import make_environment
-from tests.traces import hostile_files
+from tests.ranks import REPOSITORY, make_environment
 from tests.traces.hostile_files import CANARY, CORPUS, EVIL_NAMES, Hostile, make_events, write_trace
 
 ROOM_BYTES = 1 << 30
@@ -183,7 +182,7 @@ def test_fault_21_a_pickle_is_not_loaded_whatever_it_is_called(
 
 
 def test_fault_21_nothing_in_the_package_unpickles() -> None:
-    package = Path(hostile_files.__file__).resolve().parent.parent / "distprof"
+    package = REPOSITORY / "distprof"
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = {alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()

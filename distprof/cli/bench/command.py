@@ -13,15 +13,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fuzz.command import add_fuzz, run_fuzz
-from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
-from benchmarks.traces import add_traces, run_traces
 from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
 from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
 from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.cli.bench.overhead import measure_workload
-from distprof.cli.bench.simulated_jobs import add_made_up, run_report, run_verdicts
+from distprof.cli.bench.simulated_jobs import add_simulated, run_report, run_verdicts
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
@@ -67,18 +64,12 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("--strategy", help="a file of conf/strategy (ddp; single with one rank)")
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="more of the training's configuration")
-    add_made_up(subjects)
-    add_traces(subjects)
-    add_nsys_tables(subjects)
-    add_fuzz(subjects)
+    add_simulated(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
     """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
-    benches = {
-        "overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report, "traces": run_traces,
-        "tables": run_nsys_tables, "fuzz": run_fuzz,
-    }  # fmt: skip
+    benches = {"overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report}
     return benches[options.subject](options)
 
 

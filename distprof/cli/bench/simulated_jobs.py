@@ -21,7 +21,7 @@ from distprof.render.terminal import render_terminal
 from distprof.simulate import Delay, SimulatedJob, simulate
 
 
-def add_made_up(subjects: argparse._SubParsersAction[Any]) -> None:
+def add_simulated(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``bench verdicts`` and ``bench report``."""
     verdicts = subjects.add_parser(
         "verdicts", help="how often the verdict is right, by slowdown",

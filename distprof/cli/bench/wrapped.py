@@ -1,4 +1,7 @@
-"""The training command with another profiler around it: ``python -m distprof.cli.bench.wrapped PROFILER KEY=VALUE ...``."""
+"""The training command with another profiler around it.
+
+    python -m distprof.cli.bench.wrapped PROFILER KEY=VALUE ...
+"""
 
 from __future__ import annotations
 

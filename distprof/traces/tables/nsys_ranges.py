@@ -1,7 +1,7 @@
 """Ranges as `nsys stats` sees them: which calls they hold, and which range is whose parent.
 
-Unlike `distprof.traces.reduce.nesting` this is not what we think right, but what nsys does (2023.4): a range holds a call
-that lies in it whole, both ends counted, on the thread that opened it; start/end ranges count like others, unless
+Unlike `distprof.traces.reduce.nesting` this is not what we think right, but what nsys does (2023.4): a range holds a
+call that lies in it whole, both ends counted, on the thread that opened it; start/end ranges count like others, unless
 another thread closed them; a range that was never closed ends where the file's last range begins or ends. The parent is
 the shortest other range around; two ranges that begin and end together are each other's parent, and have no level, nor
 has what is in them. Host times in ns.

@@ -1,9 +1,9 @@
 """Domain > range > what the device did for it and what it called: the projection of activities onto ranges.
 
 A row sums up one name: its instances of a range, the activities of one name that were launched in them, or the calls of
-one name that were made in them. A range holds what `distprof.traces.reduce.nesting` says it holds, the ranges nested in it
-included; *exclusive* leaves those out, and shows how long the range was open without them. What is held by two nested
-ranges of one name counts once. Nested calls, as of the runtime into the driver, count each for itself. Host time and
+one name that were made in them. A range holds what `distprof.traces.reduce.nesting` says it holds, the ranges nested in
+it included; *exclusive* leaves those out, and shows how long the range was open without them. What is held by two
+nested ranges of one name counts once. Nested calls, as of the runtime into the driver, count each for itself. Host time and
 device time are two clocks' work: shares are of the same kind of row in the same range. Times are ns.
 """
 

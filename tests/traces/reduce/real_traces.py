@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, Trace
+from tests.ranks import REPOSITORY
 from tests.traces.reduce.synthetic_traces import MadeTrace
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+SHARED = REPOSITORY.parent / "shared"
 FILES = (
     "a100_128ranks_rank0.json.gz",
     "a100_128ranks_rank1.json.gz",

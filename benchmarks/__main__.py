@@ -1,0 +1,27 @@
+"""`python -m benchmarks SUBJECT`, from a checkout: distprof beside other tools, and inputs changed by chance."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.fuzz.command import add_fuzz, run_fuzz
+from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
+from benchmarks.traces import add_traces, run_traces
+from distprof.cli.parser import Parser, run_safely
+
+RUNNERS = {"traces": run_traces, "tables": run_nsys_tables, "fuzz": run_fuzz}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one benchmark; returns its exit code."""
+    parser = Parser(prog="python -m benchmarks", description=__doc__)
+    subjects = parser.add_subparsers(dest="subject", required=True)
+    add_traces(subjects)
+    add_nsys_tables(subjects)
+    add_fuzz(subjects)
+    options = parser.parse_args(arguments)
+    return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
