@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.process_tree import Outcome, run_fresh
+from benchmarks.process_tree import ProcessOutcome, run_fresh
 from benchmarks.table_capture import make_capture
 from distprof import __version__
 from distprof.cli.bench.figures import require_folder, write_figures
@@ -148,7 +148,7 @@ def _measure(commands: Mapping[str, Sequence[str]], repeats: int, console: Conso
     ]
 
 
-def _run(name: str, command: Sequence[str], *, watch: bool) -> Outcome:
+def _run(name: str, command: Sequence[str], *, watch: bool) -> ProcessOutcome:
     outcome = run_fresh(command, watch=watch)
     if outcome.exit_code != 0:
         said = [line.strip() for line in (outcome.stderr + outcome.stdout).splitlines() if line.strip()]

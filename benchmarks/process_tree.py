@@ -16,7 +16,7 @@ SAMPLE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProcessOutcome:
     """What a command did."""
 
     exit_code: int
@@ -28,7 +28,9 @@ class Outcome:
     """Most memory of its processes together; None: not looked at."""
 
 
-def run_fresh(command: Sequence[str], *, watch: bool = False, environment: Mapping[str, str] = os.environ) -> Outcome:
+def run_fresh(
+    command: Sequence[str], *, watch: bool = False, environment: Mapping[str, str] = os.environ
+) -> ProcessOutcome:
     """Runs a command in a session of its own, and waits for it.
 
     Memory is looked at every `SAMPLE_S`: the proportional set size of all processes of the session, in which a page
@@ -54,7 +56,7 @@ def run_fresh(command: Sequence[str], *, watch: bool = False, environment: Mappi
     finally:
         wall_s = time.perf_counter() - begin_s
         peak_bytes = None if watcher is None else watcher.stop()
-    return Outcome(
+    return ProcessOutcome(
         exit_code=process.returncode, stdout=stdout, stderr=stderr, wall_s=wall_s, peak_bytes=peak_bytes
     )  # fmt: skip
 

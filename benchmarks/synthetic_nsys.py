@@ -59,7 +59,7 @@ def pack_thread(pid: int, thread: int | None) -> int:
     return pack_pid(pid) | (pid if thread is None else thread)
 
 
-class MadeUpExport:
+class SyntheticExport:
     """Gathers rows, and writes them as an export. Tables without rows are left out, as nsys leaves them out."""
 
     def __init__(self, *, generation: Generation = Generation.PRESENT, host: str = "made-up-host") -> None:

@@ -37,7 +37,7 @@ COLLECTIVE = {
 }
 
 
-class Text:
+class TraceText:
     """Gathers events of one rank. Times are ns on the unix clock."""
 
     def __init__(self, *, rank: int, generation: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.synthetic_trace_text import GENERATIONS, Text
+from benchmarks.synthetic_trace_text import GENERATIONS, TraceText
 
 EVENTS_PER_KERNEL = 7
 """What one launch leaves in the file: three operators, a call, two arrows and the kernel."""
@@ -101,7 +101,7 @@ class _Play:
     def __init__(self, *, rank: int, seed: int, generation: Generation, slow_rank: int | None, late_ns: int) -> None:
         draw = np.random.default_rng(seed)
         self.grain_ns, begin_ns = GENERATIONS[generation.value]
-        self.text = Text(rank=rank, generation=generation.value)
+        self.text = TraceText(rank=rank, generation=generation.value)
         self.truth = TraceTruth(begin_ns=begin_ns)
         self.kernel_ns = self._round(draw.uniform(20_000, 90_000, SLOTS))
         self.host_ns = self._round(draw.uniform(9_000, 30_000, SLOTS))

@@ -11,8 +11,8 @@ from benchmarks.synthetic_nsys import (
     OS_CALL_CLASS,
     Copy,
     EventType,
-    MadeUpExport,
     Memory,
+    SyntheticExport,
     pack_pid,
     pack_thread,
 )
@@ -35,7 +35,7 @@ def make_capture(path: Path, *, rows: int, seed: int = 0) -> int:
         rows: About how many rows of events.
         seed: Of the durations and of what is launched.
     """
-    export, draw = MadeUpExport(), np.random.default_rng(seed)
+    export, draw = SyntheticExport(), np.random.default_rng(seed)
     for device, pid in enumerate(PIDS):
         export.add_process(pid)
         export.add_gpu(device, name="Made-up GPU", memory_bytes=80 << 30, capability=(9, 0))
@@ -45,7 +45,7 @@ def make_capture(path: Path, *, rows: int, seed: int = 0) -> int:
     return sum(len(export.rows[table]) for table in export.rows if table.startswith(("NVTX", "CUPTI", "OSRT")))
 
 
-def _add_process(export: MadeUpExport, pid: int, device: int, ops: int, draw: np.random.Generator) -> None:
+def _add_process(export: SyntheticExport, pid: int, device: int, ops: int, draw: np.random.Generator) -> None:
     """Operations one behind the other, each a range around the call that launches a kernel."""
     host_ns = draw.integers(8_000, 40_000, ops)
     begin_ns = STEP_GAP_NS + np.cumsum(host_ns) - host_ns + np.arange(ops) // OPS_PER_STEP * STEP_GAP_NS
@@ -74,7 +74,7 @@ def _add_process(export: MadeUpExport, pid: int, device: int, ops: int, draw: np
 
 
 def _add_ranges(
-    export: MadeUpExport, pid: int, begin_ns: IntArray, end_ns: IntArray, draw: np.random.Generator
+    export: SyntheticExport, pid: int, begin_ns: IntArray, end_ns: IntArray, draw: np.random.Generator
 ) -> None:
     """One range for each operation, layers around some and steps around many; calls of the system on a thread."""
     domain, ops = export.add_domain(pid, "distprof"), len(begin_ns)
@@ -103,7 +103,7 @@ def _add_ranges(
 
 
 def _add_copies(
-    export: MadeUpExport, times: dict[str, IntArray], where: dict[str, int], draw: np.random.Generator
+    export: SyntheticExport, times: dict[str, IntArray], where: dict[str, int], draw: np.random.Generator
 ) -> None:
     """Copies of all kinds, and a memset for every second one."""
     count = len(times["start"])

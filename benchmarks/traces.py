@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.process_tree import Outcome, run_fresh
+from benchmarks.process_tree import ProcessOutcome, run_fresh
 from benchmarks.synthetic_traces import Generation
 from benchmarks.trace_job import make_job
 from distprof import __version__
@@ -48,7 +48,7 @@ Exit codes: 0 measured, 1 a run failed or the two disagree, 2 usage.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class ProgramTiming:
     """One program, over all its runs."""
 
     program: str
@@ -65,7 +65,7 @@ class Timing:
     """What it could not do."""
 
 
-Run = Callable[[Sequence[str], bool], Outcome]
+Run = Callable[[Sequence[str], bool], ProcessOutcome]
 """Runs a command; the second says whether to take its memory instead of its time."""
 
 
@@ -133,20 +133,20 @@ def list_programs(options: argparse.Namespace, folder: Path) -> dict[str, list[s
     return programs
 
 
-def _run(command: Sequence[str], watch: bool) -> Outcome:
+def _run(command: Sequence[str], watch: bool) -> ProcessOutcome:
     return run_fresh(command, watch=watch)
 
 
 def measure_programs(
     programs: Mapping[str, Sequence[str]], repeats: int, tell: Callable[[str], object], run: Run = _run
-) -> list[Timing]:
+) -> list[ProgramTiming]:
     """Runs each once for its memory, and then in turns for its time, every second round backwards.
 
     Raises:
         DistprofError: A run failed.
     """
     watched = {name: _ask(name, run(command, True)) for name, command in programs.items()}
-    timed: dict[str, list[tuple[Outcome, dict[str, Any]]]] = {name: [] for name in programs}
+    timed: dict[str, list[tuple[ProcessOutcome, dict[str, Any]]]] = {name: [] for name in programs}
     for turn in range(repeats):
         for name in list(programs)[:: 1 if turn % 2 == 0 else -1]:
             timed[name].append(_ask(name, run(programs[name], False)))
@@ -154,7 +154,7 @@ def measure_programs(
     return [_sum_up(name, watched[name], runs) for name, runs in timed.items()]
 
 
-def _ask(name: str, outcome: Outcome) -> tuple[Outcome, dict[str, Any]]:
+def _ask(name: str, outcome: ProcessOutcome) -> tuple[ProcessOutcome, dict[str, Any]]:
     said = outcome.stdout.strip().splitlines()
     if outcome.exit_code != 0 or not said:
         lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()] or ["it said nothing"]
@@ -163,11 +163,11 @@ def _ask(name: str, outcome: Outcome) -> tuple[Outcome, dict[str, Any]]:
 
 
 def _sum_up(
-    name: str, watched: tuple[Outcome, dict[str, Any]], runs: Sequence[tuple[Outcome, dict[str, Any]]]
-) -> Timing:
+    name: str, watched: tuple[ProcessOutcome, dict[str, Any]], runs: Sequence[tuple[ProcessOutcome, dict[str, Any]]]
+) -> ProgramTiming:
     outcome, found = watched
     walls_s = tuple(run.wall_s for run, _ in runs)
-    return Timing(
+    return ProgramTiming(
         program=name, wall_s=statistics.median(walls_s), walls_s=walls_s,
         work_s=statistics.median(said["work_s"] for _, said in runs), peak_bytes=outcome.peak_bytes or 0,
         overlap={int(rank): ratio for rank, ratio in found["overlap"].items()},
@@ -175,7 +175,7 @@ def _sum_up(
     )  # fmt: skip
 
 
-def _tabulate(found: Sequence[Timing]) -> Table:
+def _tabulate(found: Sequence[ProgramTiming]) -> Table:
     table = Table(box=box.HORIZONTALS, header_style="dim")
     table.add_column("program")
     for head in ("median", "its range", "no imports", "memory", "straggler"):
@@ -189,7 +189,7 @@ def _tabulate(found: Sequence[Timing]) -> Table:
     return table
 
 
-def _compare(found: Sequence[Timing], console: Console) -> bool:
+def _compare(found: Sequence[ProgramTiming], console: Console) -> bool:
     """Prints the ratios; whether both found the same overlap."""
     for item in found:
         if item.failed is not None:
@@ -218,7 +218,7 @@ def find_difference(ours: Mapping[int, float | None], theirs: Mapping[int, float
     return None if any(map(math.isnan, found)) else max(found)
 
 
-def _write(options: argparse.Namespace, found: Sequence[Timing]) -> None:
+def _write(options: argparse.Namespace, found: Sequence[ProgramTiming]) -> None:
     document = {
         "distprof_version": __version__, "python": platform.python_version(), "cores": os.cpu_count(),
         "ranks": options.ranks, "events": options.events, "names": options.names,

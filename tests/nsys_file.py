@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.synthetic_nsys import Copy, EventType, MadeUpExport, Memory, pack_pid
+from benchmarks.synthetic_nsys import Copy, EventType, Memory, SyntheticExport, pack_pid
 from benchmarks.synthetic_nsys_schema import Generation
 
-__all__ = ["Copy", "EventType", "Generation", "MadeUpExport", "Memory", "make_training_export", "pack_pid"]
+__all__ = ["Copy", "EventType", "Generation", "Memory", "SyntheticExport", "make_training_export", "pack_pid"]
 
 MS = 1_000_000
 """Nanoseconds."""
@@ -19,7 +19,7 @@ PIDS = (4101, 4102, 4103, 4104)
 
 def make_training_export(
     *, num_ranks: int = 2, num_steps: int = 3, generation: Generation = Generation.PRESENT, marks: bool = True
-) -> MadeUpExport:
+) -> SyntheticExport:
     """A job of ranks that do the same, each on a device of its own, all in one file. Correlations overlap.
 
     Rank r is process ``PIDS[r]``. Step s begins at ``(s + 1) * 100 ms``, and of it, in ms from its begin:
@@ -37,7 +37,7 @@ def make_training_export(
         generation: Of the tables.
         marks: Each rank says who it is.
     """
-    export = MadeUpExport(generation=generation)
+    export = SyntheticExport(generation=generation)
     for rank in range(num_ranks):
         pid = PIDS[rank]
         export.add_process(pid)
@@ -52,7 +52,7 @@ def make_training_export(
     return export
 
 
-def _add_step(export: MadeUpExport, pid: int, rank: int, step: int) -> None:
+def _add_step(export: SyntheticExport, pid: int, rank: int, step: int) -> None:
     begin_ns = (step + 1) * STEP_NS
 
     def at(ms: float) -> int:

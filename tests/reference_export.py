@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from benchmarks.synthetic_nsys import MadeUpExport
+from benchmarks.synthetic_nsys import SyntheticExport
 
 PID = 2700
 AUTOGRAD = PID + 1
@@ -114,9 +114,9 @@ KERNELS = (
 """The longest of the capture's 57 kernels: 10.0 of its 11.0 s."""
 
 
-def make_reference_export() -> MadeUpExport:
+def make_reference_export() -> SyntheticExport:
     """The capture. The step begins where the warm-up ends, `BEGIN_NS` + `WARMUP_NS`."""
-    export = MadeUpExport()
+    export = SyntheticExport()
     export.add_process(PID)
     export.add_gpu(0, name="NVIDIA A100-SXM4-80GB", memory_bytes=80 * 2**30, capability=(8, 0))
     maker = _Maker(export)
@@ -144,7 +144,7 @@ def make_reference_export() -> MadeUpExport:
 class _Maker:
     """Lays ranges out, and launches kernels from them; the device works them off in order."""
 
-    def __init__(self, export: MadeUpExport) -> None:
+    def __init__(self, export: SyntheticExport) -> None:
         self._export = export
         self._device_ns = 0
         self._spans = _spread_instances()

@@ -20,10 +20,10 @@ from distprof.profiler.overhead_budget import keep_budget
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.shadow import ShadowPlan
 from distprof.record.flight_recorder import read_ring
-from distprof.record.gather import Courier, Exchange
+from distprof.record.gather import Exchange, GatherThread
 from distprof.record.live import LiveSteps
 from distprof.record.recorder import Recorder
-from distprof.record.step_writer import Scribe
+from distprof.record.step_writer import StepWriter
 from distprof.storage.rank_stream import StreamWriter
 from tests.factories import make_info
 
@@ -41,12 +41,12 @@ class Job:
         (folder / "ranks").mkdir()
         writer = StreamWriter(folder / "ranks" / "rank-00000.jsonl", run_id="x", world_size=1, info=make_info(0))
         self.recorder, self.exchange = Recorder(), Exchange(None)
-        self.scribe = Scribe(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
+        self.scribe = StepWriter(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
         self.seen = 0
         take = keep_budget(1e9, every=EVERY, stop=self.exchange.ask_to_stop, say=print, on_steps=self.count)
         assert take is not None
         self.live = LiveSteps(1, take)
-        self.courier = Courier(
+        self.courier = GatherThread(
             take=self.scribe.take, end=lambda: self.scribe.end("completed"), deliver=self.live.add,
             exchange=self.exchange, window_s=60.0, lost=print,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.fuzz.values import TEXTS
-from benchmarks.synthetic_nsys import Copy, EventType, MadeUpExport
+from benchmarks.synthetic_nsys import Copy, EventType, SyntheticExport
 from benchmarks.synthetic_nsys_schema import TABLES, Generation
 
 MS = 1_000_000
@@ -41,7 +41,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 @functools.cache
 def make_sound_capture() -> bytes:
     """Two ranks of three steps with everything that is read."""
-    export = MadeUpExport()
+    export = SyntheticExport()
     for rank, pid in enumerate(PIDS):
         export.add_process(pid)
         export.add_gpu(rank, name="NVIDIA H100", memory_bytes=80 << 30, capability=(9, 0))
@@ -53,7 +53,7 @@ def make_sound_capture() -> bytes:
         return export.write(Path(folder) / "x.sqlite").read_bytes()
 
 
-def _add_step(export: MadeUpExport, pid: int, rank: int, step: int, at: int) -> None:
+def _add_step(export: SyntheticExport, pid: int, rank: int, step: int, at: int) -> None:
     for name, begin, end in PARTS:
         export.add_range(pid, name, at + begin * MS, at + end * MS, domain="distprof", payload=step)
     export.add_range(pid, "all_reduce", at + 13 * MS, at + 15 * MS, domain="distprof", event=EventType.START_END,

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.fuzz.cases import KINDS
-from benchmarks.fuzz.trial import Outcome, Plan, run_trial, warm_up
+from benchmarks.fuzz.trial import Plan, TrialOutcome, run_trial, warm_up
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.render.units import clean_text
 
@@ -71,7 +71,7 @@ def run_fuzz(options: argparse.Namespace) -> int:
     begin_s = time.monotonic()
     console = Console()
     failed = 0
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     with contextlib.suppress(KeyboardInterrupt):  # what was done until then is summarized
         for outcome in _run_all(plan, range(options.first, options.first + options.cases), options.jobs, console):
             outcomes.append(outcome)
@@ -85,7 +85,7 @@ def run_fuzz(options: argparse.Namespace) -> int:
     return EXIT_FAILED if failed or len(outcomes) < options.cases else EXIT_OK
 
 
-def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> Iterator[Outcome]:
+def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> Iterator[TrialOutcome]:
     """In processes without threads, which fork for every case."""
     os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", COLUMNS="100")
     columns = (TextColumn("fuzzing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -97,7 +97,7 @@ def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> 
         yield from bar.track(pool.map(partial(run_trial, plan), numbers, chunksize=AT_ONCE), len(numbers))
 
 
-def _show(outcome: Outcome, plan: Plan, console: Console) -> None:
+def _show(outcome: TrialOutcome, plan: Plan, console: Console) -> None:
     """At once, also into a file: a long run may be looked at."""
     only = "".join(f" --only {kind}" for kind in plan.kinds) if len(plan.kinds) < len(KINDS) else ""
     again = f"python -m benchmarks fuzz --seed {plan.seed} --first {outcome.number} --cases 1{only}"
@@ -107,7 +107,7 @@ def _show(outcome: Outcome, plan: Plan, console: Console) -> None:
     sys.stdout.flush()
 
 
-def _summarize(outcomes: list[Outcome], plan: Plan, wall_s: float, console: Console) -> None:
+def _summarize(outcomes: list[TrialOutcome], plan: Plan, wall_s: float, console: Console) -> None:
     for kind in plan.kinds:
         own = [outcome for outcome in outcomes if outcome.kind == kind]
         codes = Counter(outcome.exit_code for outcome in own)

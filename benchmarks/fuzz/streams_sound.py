@@ -23,7 +23,7 @@ from distprof.facts.run import (
     Segments,
     Work,
 )
-from distprof.storage.collective_records import GroupInfo, Issue, StepCollectives
+from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
 
 RANKS, STEPS, WARMUP = 3, 22, 2
@@ -97,8 +97,8 @@ def _make_step(rank: int, step: int) -> tuple[FloatArray, Segments | None, StepC
     codes = tuple(PHASE_CODE[phase] for phase, _ in PARTS)
     arrival_ns = begin_ns + sum(parts_ns[:3])
     order = (
-        *[Issue(CollectiveKind.ALL_REDUCE, 0, Phase.BACKWARD, 4000)] * 2,
-        *((Issue(CollectiveKind.OTHER, 1, Phase.GRAD_NORM, 8),) if rank != 1 else ()),
+        *[IssuedCollective(CollectiveKind.ALL_REDUCE, 0, Phase.BACKWARD, 4000)] * 2,
+        *((IssuedCollective(CollectiveKind.OTHER, 1, Phase.GRAD_NORM, 8),) if rank != 1 else ()),
     )  # fmt: skip
     seen = StepCollectives(
         order=order, arrival_ns=[arrival_ns - MS, arrival_ns, arrival_ns + 12 * MS][: len(order)],

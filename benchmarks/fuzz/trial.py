@@ -40,7 +40,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """What became of a case."""
 
     number: int
@@ -76,7 +76,7 @@ def _call_program(arguments: Sequence[str]) -> None:
     runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
 
 
-def run_trial(plan: Plan, number: int) -> Outcome:
+def run_trial(plan: Plan, number: int) -> TrialOutcome:
     """Makes the case and runs its command in a fork of this process, which must not have threads."""
     folder = Path(tempfile.mkdtemp(prefix="distprof-fuzz-"))
     begin_s = time.monotonic()
@@ -85,13 +85,13 @@ def run_trial(plan: Plan, number: int) -> Outcome:
             case = make_case(number, plan.seed, plan.kinds, folder)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             own = f"the fuzzer failed to make it: {type(error).__name__}: {error}"
-            return Outcome(number=number, kind="?", exit_code=NOT_MADE, wrong=(own,), wall_s=0.0, kept=None)
+            return TrialOutcome(number=number, kind="?", exit_code=NOT_MADE, wrong=(own,), wall_s=0.0, kept=None)
         exit_code, in_time = _run(case.arguments, folder, plan.limit_s)
         wall_s = time.monotonic() - begin_s
         stdout, stderr = ((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
         wrong = judge(exit_code, stdout, stderr, folder / "out") if in_time else [f"no end after {plan.limit_s:g} s"]
         kept = _keep(plan.keep, number, plan.seed, folder, case, wrong) if wrong and plan.keep else None
-        return Outcome(
+        return TrialOutcome(
             number=number, kind=case.kind, exit_code=exit_code, wrong=tuple(wrong), wall_s=wall_s, kept=kept
         )  # fmt: skip
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.spread import median_of_others
 from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, TRACED, Clock, FloatArray
 from distprof.report.report import BusiestRank
@@ -13,7 +13,7 @@ COMMUNICATION_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 
 
-def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
+def sum_exposed(basis: MeasuredSteps, timing: Timing) -> FloatArray:
     """Exposed communication per step on the timing's clock, ns, ``[num_ranks]``; NaN: not measured.
 
     The phases that are communication, and the waits inside the others as far as they were measured. On the host, ranges
@@ -27,20 +27,20 @@ def sum_exposed(basis: Basis, timing: Timing) -> FloatArray:
     return exposed
 
 
-def find_own_ns(basis: Basis, timing: Timing) -> FloatArray:
+def find_own_ns(basis: MeasuredSteps, timing: Timing) -> FloatArray:
     """What a rank did itself in a step: mean step less exposed communication, ns, ``[num_ranks]``; NaN: unknown."""
     own_ns: FloatArray = np.maximum(timing.mean_step_ns - sum_exposed(basis, timing), 0)
     return own_ns
 
 
-def _find_own_phases(basis: Basis, timing: Timing) -> FloatArray:
+def _find_own_phases(basis: MeasuredSteps, timing: Timing) -> FloatArray:
     """The same by phase: mean phase less the waits inside it, ``[num_ranks, len(OWN_PHASES)]``."""
     waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[:, timing.used]).mean(axis=1)
     own_ns: FloatArray = np.maximum(timing.mean_phase_ns[:, OWN_CODES] - waits_ns, 0)
     return own_ns
 
 
-def find_busiest(basis: Basis, timing: Timing) -> BusiestRank | None:
+def find_busiest(basis: MeasuredSteps, timing: Timing) -> BusiestRank | None:
     """The rank with the most own time: mean step less exposed communication; of equals the lowest.
 
     Every rank's step is about as long, because ranks wait for each other; what tells them apart is how much of it they

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.analyze.measured_steps import Basis
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.facts.run import ClockReading
 from distprof.report.wait_report import ClockReport
 
 
-def report_clocks(basis: Basis) -> list[ClockReport]:
+def report_clocks(basis: MeasuredSteps) -> list[ClockReport]:
     """One entry per clock, by its readings; ranks with the same readings share it."""
     hosts = {info.rank: info.host for info in basis.run.ranks}
     readings: dict[int, list[ClockReading]] = {}

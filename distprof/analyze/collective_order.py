@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis, BoolArray
+from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import Collectives, FloatArray, IntArray, Phase
 
 MAX_CELLS = 2_000_000
@@ -14,7 +14,7 @@ MAX_CELLS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lined:
+class OrderedCollectives:
     """Every rank's collectives in its order of issue; one place means the same kind and phase on every rank."""
 
     positions: IntArray
@@ -33,7 +33,7 @@ class Lined:
     exposed_ns: FloatArray
 
 
-def line_up(basis: Basis) -> Lined | None:
+def line_up(basis: MeasuredSteps) -> OrderedCollectives | None:
     """Lines the collectives up, to the last that a rank waits for.
 
     Returns:
@@ -63,7 +63,7 @@ def line_up(basis: Basis) -> Lined | None:
         return None
     count = int(np.flatnonzero(blocking)[-1]) + 1
     parties = tuple(_find_parties(tables, orders, place) for place in range(count))
-    return Lined(
+    return OrderedCollectives(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
         blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
         exposed_ns=exposed_ns[:, :, :count],
@@ -80,7 +80,7 @@ class _Order:
     """Where each stands: number of the table, member's row, column."""
 
 
-def choose_tables(basis: Basis) -> list[Collectives]:
+def choose_tables(basis: MeasuredSteps) -> list[Collectives]:
     """Of every group the table that most counted steps follow; groups without such steps are left out."""
     best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
     for table in basis.run.collectives:
@@ -91,7 +91,7 @@ def choose_tables(basis: Basis) -> list[Collectives]:
     return [table for _, table in best.values()]
 
 
-def _find_steps(basis: Basis, tables: list[Collectives], num_ranks: int) -> IntArray:
+def _find_steps(basis: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
     steps = np.flatnonzero(basis.counted)
     for table in tables:
         steps = np.intersect1d(steps, table.steps, assume_unique=True)

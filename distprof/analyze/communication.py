@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.spread import as_numbers
 from distprof.facts.run import KINDS
 from distprof.report.report import CommunicationReport
 
 
-def report_communication(basis: Basis) -> list[CommunicationReport]:
+def report_communication(basis: MeasuredSteps) -> list[CommunicationReport]:
     """Every kind of collective that some rank issued in the counted steps, in the order of `KINDS`."""
     reports = []
     for kind in KINDS:

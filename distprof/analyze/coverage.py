@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from distprof.analyze.busiest import sum_exposed
-from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.sources import list_sources
-from distprof.analyze.sync_cycles import Cycles
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import KINDS, TRACED, Clock, Run
 from distprof.report.report import Coverage
@@ -19,7 +19,7 @@ MAX_GROUPS = 4
 
 
 def report_coverage(
-    basis: Basis, timings: Sequence[Timing], headline: Timing | None, cycles: Cycles | None
+    basis: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None, cycles: SyncCycles | None
 ) -> Coverage:
     """Ranks and steps present, what was lost, and every note there is.
 
@@ -31,9 +31,7 @@ def report_coverage(
     """
     run = basis.run
     traced = {item.rank for item in run.activity}
-    present = [
-        info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there or info.rank in traced
-    ]
+    present = [info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there or info.rank in traced]
     at_work = {info.rank for info in run.ranks if info.last_write is not None and info.last_write.writer_lives}
     whole = ({info.rank for info in run.ranks if info.ended is not None} & set(present)) | at_work
     planned = _read_planned_steps(run.meta.config)
@@ -60,7 +58,7 @@ def _expect_ranks(run: Run) -> Iterable[int]:
     return there if there and max(there) >= run.meta.world_size else range(run.meta.world_size)
 
 
-def _is_complete(basis: Basis, planned: int | None) -> bool:
+def _is_complete(basis: MeasuredSteps, planned: int | None) -> bool:
     run = basis.run
     if run.unread:
         return False
@@ -83,7 +81,7 @@ def _read_planned_steps(config: Mapping[str, object]) -> int | None:
     return None
 
 
-def _collect_notes(basis: Basis) -> list[str]:
+def _collect_notes(basis: MeasuredSteps) -> list[str]:
     """What was noted while recording and reading; a note of several ranks stands once, and names them."""
     run = basis.run
     ranks_by_note: dict[str, list[int]] = {}
@@ -97,7 +95,7 @@ def _collect_notes(basis: Basis) -> list[str]:
     return [*run.meta.notes, *run.warnings, *noted]
 
 
-def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
+def _note_basis(basis: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
     run = basis.run
     notes = [f"not readable and left out: {reason}" for reason in run.unread]
     if not basis.counted.any():
@@ -136,7 +134,7 @@ def _note_basis(basis: Basis, timings: Sequence[Timing], headline: Timing | None
     return notes
 
 
-def _note_missing(basis: Basis) -> list[str]:
+def _note_missing(basis: MeasuredSteps) -> list[str]:
     """What nobody can know with ranks of the job, or members of a group, missing."""
     notes = []
     short = {
@@ -154,7 +152,7 @@ def _note_missing(basis: Basis) -> list[str]:
     return notes
 
 
-def _lacks_collectives(basis: Basis) -> bool:
+def _lacks_collectives(basis: MeasuredSteps) -> bool:
     """Whether several ranks worked side by side, collectives were watched for, and none was seen."""
     counts = np.array([basis.mean(f"{kind}_count")[basis.present] for kind in KINDS])
     counts = counts[np.isfinite(counts).any(axis=1)]  # of a kind that the recorder did not know nothing is told

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.spread import as_number
 from distprof.facts.run import FloatArray, Peak
 from distprof.report.report import FlopsReport
@@ -28,7 +28,7 @@ class Efficiency:
     """Why a ratio is missing, and what to do about it."""
 
 
-def report_flops(basis: Basis) -> FlopsReport | None:
+def report_flops(basis: MeasuredSteps) -> FlopsReport | None:
     """Arithmetic per optimizer step of one rank: per micro-step, times the mean number of micro-steps."""
     work = basis.run.meta.work
     if work is None:
@@ -45,7 +45,7 @@ def report_flops(basis: Basis) -> FlopsReport | None:
     )
 
 
-def measure_efficiency(basis: Basis, timing: Timing | None) -> list[Efficiency]:
+def measure_efficiency(basis: MeasuredSteps, timing: Timing | None) -> list[Efficiency]:
     """What each rank reached, by position in ``run.ranks``.
 
     Args:
@@ -60,7 +60,7 @@ def measure_efficiency(basis: Basis, timing: Timing | None) -> list[Efficiency]:
     ]
 
 
-def _measure_rank(basis: Basis, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
+def _measure_rank(basis: MeasuredSteps, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
     work = basis.run.meta.work
     if work is None:
         return _unknown("the model's FLOPs were not counted")
@@ -92,7 +92,7 @@ def _unknown(note: str, achieved_flops_per_s: float | None = None) -> Efficiency
     return Efficiency(achieved_flops_per_s=achieved_flops_per_s, mfu_ratio=None, hfu_ratio=None, note=note)
 
 
-def _count_micro_steps(basis: Basis) -> FloatArray:
+def _count_micro_steps(basis: MeasuredSteps) -> FloatArray:
     """Mean per step, ``[num_ranks]``; NaN: not counted. A loop that counts none has not done none."""
     micro_steps = basis.mean("micro_steps")
     return np.where(micro_steps > 0, micro_steps, np.nan)

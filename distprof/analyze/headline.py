@@ -8,14 +8,14 @@ import numpy as np
 
 from distprof.analyze.busiest import find_busiest, sum_exposed
 from distprof.analyze.efficiency import Efficiency
-from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.phases import find_share
 from distprof.analyze.spread import as_number, spread_over_ranks
 from distprof.facts.run import Clock, FloatArray
 from distprof.report.report import Headline, Spread
 
 
-def report_headline(basis: Basis, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
+def report_headline(basis: MeasuredSteps, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
     """The job in a few numbers.
 
     Args:
@@ -47,13 +47,13 @@ def report_headline(basis: Basis, timing: Timing | None, reached: Sequence[Effic
     )
 
 
-def _count_tokens(basis: Basis, timing: Timing, time_ns: float) -> float | None:
+def _count_tokens(basis: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:
     """None when tokens were not measured, or never counted by the training loop: that is no throughput of 0."""
     tokens = float(basis.run.column("tokens")[basis.present][:, timing.used].sum())
     return tokens / time_ns * 1e9 if tokens > 0 and time_ns > 0 else None
 
 
-def _spread_achieved(basis: Basis, reached: Sequence[Efficiency]) -> Spread | None:
+def _spread_achieved(basis: MeasuredSteps, reached: Sequence[Efficiency]) -> Spread | None:
     values = [np.nan if item.achieved_flops_per_s is None else item.achieved_flops_per_s for item in reached]
     return spread_over_ranks(np.array(values), basis.numbers) if np.isfinite(values).any() else None
 

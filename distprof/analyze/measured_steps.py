@@ -13,7 +13,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
+class MeasuredSteps:
     """The ranks and steps that count."""
 
     run: Run
@@ -58,15 +58,15 @@ class Timing:
     """``[num_ranks, len(PHASES)]``"""
 
 
-def find_basis(run: Run) -> Basis:
+def find_basis(run: Run) -> MeasuredSteps:
     """Finds the ranks and steps that count."""
     recorded: BoolArray = np.isfinite(run.column("step"))
     present: BoolArray = np.logical_or.reduce(recorded, axis=1)
     counted: BoolArray = np.logical_and.reduce(run.measured()[present], axis=0) & bool(present.any())
-    return Basis(run=run, recorded=recorded, present=present, counted=counted)
+    return MeasuredSteps(run=run, recorded=recorded, present=present, counted=counted)
 
 
-def read_timing(basis: Basis, clock: Clock) -> Timing | None:
+def read_timing(basis: MeasuredSteps, clock: Clock) -> Timing | None:
     """The times of a clock; None: no rank has it on a counted step."""
     has = np.isfinite(basis.run.step_ns(clock))
     measured: BoolArray = np.logical_or.reduce(has[:, basis.counted], axis=1)
@@ -84,7 +84,7 @@ def read_timing(basis: Basis, clock: Clock) -> Timing | None:
     )  # fmt: skip
 
 
-def choose_headline(basis: Basis, host: Timing | None, device: Timing | None) -> Timing | None:
+def choose_headline(basis: MeasuredSteps, host: Timing | None, device: Timing | None) -> Timing | None:
     """The device clock where every rank present has it on every counted step, else the host clock."""
     whole = device is not None and np.array_equal(device.used, basis.counted)
     return device if device is not None and whole and bool(device.measured[basis.present].all()) else host

@@ -10,13 +10,13 @@ from distprof.analyze.findings import find_findings
 from distprof.analyze.traced_time import measure_busy_ns, sum_steps_ns
 from distprof.analyze.window_check import check_window
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import KernelTotal, RangeTotal, RankActivity
+from distprof.facts.trace_summary import KernelTotal, RangeTotal, TraceSummary
 from distprof.report.trace_report import (
-    ActivityReport,
     CategoryReport,
     DeviceReport,
     KernelReport,
     RangeReport,
+    TraceReport,
 )
 
 MAX_KERNELS = 100
@@ -25,12 +25,12 @@ LONGEST_NAME = 1_000
 """Characters of a name that a report holds."""
 
 
-def report_activity(run: Run) -> ActivityReport | None:
+def report_activity(run: Run) -> TraceReport | None:
     """Merges the traces of all ranks. None: there are no traces."""
     if not run.activity:
         return None
     findings, not_checked = find_findings(run)
-    return ActivityReport(
+    return TraceReport(
         devices=tuple(_report_device(item) for item in run.activity if item.device is not None),
         categories=tuple(_merge_categories(run.activity)),
         kernels=tuple(_merge_kernels(run.activity))[:MAX_KERNELS],
@@ -41,7 +41,7 @@ def report_activity(run: Run) -> ActivityReport | None:
     )
 
 
-def _report_device(item: RankActivity) -> DeviceReport:
+def _report_device(item: TraceSummary) -> DeviceReport:
     device, queue = item.device, item.queue
     assert device is not None
     per = max(item.num_steps, 1)
@@ -65,7 +65,7 @@ def _report_device(item: RankActivity) -> DeviceReport:
     )
 
 
-def _merge_categories(items: Iterable[RankActivity]) -> list[CategoryReport]:
+def _merge_categories(items: Iterable[TraceSummary]) -> list[CategoryReport]:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for item in items:
         for kernel in item.kernels:
@@ -79,7 +79,7 @@ def _merge_categories(items: Iterable[RankActivity]) -> list[CategoryReport]:
     return sorted(found, key=lambda part: (-part.total_ns, part.category))
 
 
-def _merge_kernels(items: Sequence[RankActivity]) -> list[KernelReport]:
+def _merge_kernels(items: Sequence[TraceSummary]) -> list[KernelReport]:
     """Kernels of the same name, category and precision, longest first."""
     merged: dict[tuple[str, str, str | None], list[tuple[int, KernelTotal]]] = defaultdict(list)
     everything = 0
@@ -118,7 +118,7 @@ def _merge_kernel(
 
 def _merge_ranges(run: Run) -> list[RangeReport]:
     """Ranges of the same domain and name, longest host time first. Shares are of the ranks that have the range."""
-    merged: dict[tuple[str, str], list[tuple[RankActivity, RangeTotal]]] = defaultdict(list)
+    merged: dict[tuple[str, str], list[tuple[TraceSummary, RangeTotal]]] = defaultdict(list)
     for item in run.activity:
         for part in item.ranges:
             merged[shorten(part.domain), shorten(part.name)].append((item, part))
@@ -128,7 +128,7 @@ def _merge_ranges(run: Run) -> list[RangeReport]:
 
 
 def _merge_range(
-    key: tuple[str, str], parts: Sequence[tuple[RankActivity, RangeTotal]], steps_ns: Mapping[int, float | None]
+    key: tuple[str, str], parts: Sequence[tuple[TraceSummary, RangeTotal]], steps_ns: Mapping[int, float | None]
 ) -> RangeReport:
     host_ns = sum(part.host_ns for _, part in parts)
     on_device = [(item, part, part.gpu_ns) for item, part in parts if part.gpu_ns is not None]

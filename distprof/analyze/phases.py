@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.spread import as_number, as_numbers, spread_over_ranks
 from distprof.facts.run import PHASES, Clock, FloatArray, Phase
 from distprof.report.report import PhaseReport, StepReport
 
 
-def report_step(basis: Basis, timing: Timing) -> StepReport:
+def report_step(basis: MeasuredSteps, timing: Timing) -> StepReport:
     """The step on one clock."""
     return StepReport(
         clock=timing.clock.value,
@@ -20,7 +20,7 @@ def report_step(basis: Basis, timing: Timing) -> StepReport:
     )
 
 
-def report_phases(basis: Basis, timing: Timing) -> list[PhaseReport]:
+def report_phases(basis: MeasuredSteps, timing: Timing) -> list[PhaseReport]:
     """The phases on one clock, in the order of `PHASES`, without those that no rank spent time in.
 
     ``other`` stays wherever phases were measured: a remainder of zero is said, not hidden.
@@ -51,7 +51,7 @@ def find_share(part_ns: FloatArray, whole_ns: FloatArray) -> float | None:
     return as_number(float(part_ns[there].sum()) / whole) if whole > 0 else None
 
 
-def _find_identity_error(basis: Basis, clock: Clock) -> float | None:
+def _find_identity_error(basis: MeasuredSteps, clock: Clock) -> float | None:
     """Of every recorded step, warm-up and failed ones too: the partition holds there as well."""
     step_ns = basis.run.step_ns(clock)
     with np.errstate(divide="ignore", invalid="ignore"):

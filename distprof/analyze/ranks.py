@@ -8,19 +8,19 @@ import numpy as np
 
 from distprof.analyze.busiest import find_own_ns
 from distprof.analyze.efficiency import Efficiency
-from distprof.analyze.measured_steps import Basis, Timing
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.spread import as_number
 from distprof.facts.run import FloatArray
 from distprof.report.report import RankReport
 
 
-def report_ranks(basis: Basis, reached: Sequence[Efficiency], timing: Timing | None) -> list[RankReport]:
+def report_ranks(basis: MeasuredSteps, reached: Sequence[Efficiency], timing: Timing | None) -> list[RankReport]:
     """Every rank there are facts of, by position in ``run.ranks``; ``timing``: of the headline clock."""
     own_ns = np.full(len(reached), np.nan) if timing is None else find_own_ns(basis, timing)
     return [_report_rank(basis, position, item, own_ns[position]) for position, item in enumerate(reached)]
 
 
-def _report_rank(basis: Basis, position: int, reached: Efficiency, own_ns: float) -> RankReport:
+def _report_rank(basis: MeasuredSteps, position: int, reached: Efficiency, own_ns: float) -> RankReport:
     run, info = basis.run, basis.run.ranks[position]
     look, recorded = info.snapshot, basis.recorded[position]
     usual = recorded & (run.column("window")[position] != 1)  # a kernel window takes memory of its own

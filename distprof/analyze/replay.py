@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.sync_cycles import Cycles
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import FloatArray, IntArray
 
 
 def replay(
-    cycles: Cycles,
+    cycles: SyncCycles,
     *,
     gap_ns: FloatArray | None = None,
     transfer_ns: FloatArray | None = None,
@@ -29,7 +29,7 @@ def replay(
             had come then.
 
     Returns:
-        Length of each cycle, ns, ``[num_cycles]``: as in ``Cycles.cycle_ns``.
+        Length of each cycle, ns, ``[num_cycles]``: as in ``SyncCycles.cycle_ns``.
     """
     gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
@@ -48,7 +48,7 @@ def replay(
 
 
 def measure_saved(
-    cycles: Cycles,
+    cycles: SyncCycles,
     *,
     gap_ns: FloatArray | None = None,
     transfer_ns: FloatArray | None = None,

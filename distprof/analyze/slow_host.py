@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.bootstrap import midmean
-from distprof.analyze.measured_steps import Basis
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_rank import MIN_SHARE, find_usual, is_late, take_excess
-from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, IntArray, Phase
 
 MIN_LATE_RATIO = 0.75
@@ -31,7 +31,7 @@ class SlowHost:
     """By how much each cycle would be shorter without the excess of all its ranks, ``[num_cycles]``."""
 
 
-def find_slow_host(basis: Basis, cycles: Cycles | None) -> SlowHost | None:
+def find_slow_host(basis: MeasuredSteps, cycles: SyncCycles | None) -> SlowHost | None:
     """The host whose ranks' excess costs most; None: one host, or none is slow as a whole."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return None
@@ -43,7 +43,7 @@ def find_slow_host(basis: Basis, cycles: Cycles | None) -> SlowHost | None:
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
 
 
-def _examine(cycles: Cycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
+def _examine(cycles: SyncCycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
     own_ns = cycles.gap_ns.sum(axis=2)
     excess_ns = own_ns[places] - np.median(np.delete(own_ns, places, axis=0), axis=0)
     if np.mean(is_late(excess_ns, whole_ns)) < MIN_LATE_RATIO:

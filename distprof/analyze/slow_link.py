@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
-from distprof.analyze.sync_cycles import Cycles
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import CollectiveKind, FloatArray
 
 MIN_SHARE = 0.2
@@ -35,7 +35,7 @@ class SlowLink:
     reason: str
 
 
-def find_slow_link(basis: Basis, cycles: Cycles | None) -> SlowLink | None:
+def find_slow_link(basis: MeasuredSteps, cycles: SyncCycles | None) -> SlowLink | None:
     """The link that limits the job; None: none was probed, or the steps do not wait for one.
 
     The probe goes the way of gloo. Another backend may use another network, about which it says nothing.
@@ -58,7 +58,7 @@ def find_slow_link(basis: Basis, cycles: Cycles | None) -> SlowLink | None:
     return SlowLink(hosts=ends, lost_ns=lost_ns, reason=reason)
 
 
-def count_link_bytes(basis: Basis) -> float:
+def count_link_bytes(basis: MeasuredSteps) -> float:
     """Bytes of one step through one rank's end of a ring: twice the share of the others of what is reduced, once of
     what is gathered or scattered. Source: Patarasuk and Yuan (2009), the bandwidth-optimal ring."""
     world = basis.run.meta.world_size

@@ -14,7 +14,7 @@ import numpy as np
 from distprof.analyze.bootstrap import find_error, find_spread, midmean
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.replay import measure_saved
-from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, Phase
 
 MIN_SHARE = 0.005
@@ -31,7 +31,7 @@ must hold to be called persistent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
+class SlowRank:
     """One rank that the others wait for."""
 
     place: int
@@ -51,7 +51,7 @@ class Culprit:
     """What ``lost_ns`` takes away from a steady rank, before the middle is found: ``[num_cycles]``."""
 
 
-def find_culprit(cycles: Cycles | None) -> Culprit | None:
+def find_culprit(cycles: SyncCycles | None) -> SlowRank | None:
     """The rank whose excess costs most; None: no rank's is beyond chance and worth naming."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
         return None
@@ -130,7 +130,7 @@ def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray,
     return held
 
 
-def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> Culprit:
+def _examine(cycles: SyncCycles, place: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> SlowRank:
     centre = float(np.median(excess_ns))
     usual_ns = float(np.median(np.delete(spread_ns, place)))
     alike = float(np.mean(np.abs(excess_ns - centre) <= 4 * usual_ns))
@@ -144,7 +144,7 @@ def _examine(cycles: Cycles, place: int, excess_ns: FloatArray, spread_ns: Float
     gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
     told = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
     by_phase = np.nan_to_num(np.median(late_ns[told], axis=0), nan=-np.inf)
-    return Culprit(
+    return SlowRank(
         place=place, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
         steady=steady, held=held,
         persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=measure_saved(cycles, gap_ns=gap_ns),
@@ -166,13 +166,13 @@ def find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> F
     return usual
 
 
-def _without_excess(cycles: Cycles, place: int, held: BoolArray, usual_ns: float | None) -> FloatArray:
+def _without_excess(cycles: SyncCycles, place: int, held: BoolArray, usual_ns: float | None) -> FloatArray:
     """The rank's own times without what it is late by, ``[num_cycles, num_collectives]``.
 
     Args:
         cycles: As they were.
         place: The rank's.
-        held: Cycles that it held.
+        held: SyncCycles that it held.
         usual_ns: What a steady rank loses in every cycle. None: it is put on a par with the others where it held them.
     """
     gap_ns, late_ns = cycles.gap_ns[place], compare_one(cycles.gap_ns, place)

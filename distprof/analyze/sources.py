@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distprof.analyze.measured_steps import Basis, Timing
-from distprof.analyze.sync_cycles import Cycles
+from distprof.analyze.measured_steps import MeasuredSteps, Timing
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import TRACED, Clock
 
 STAMPS = {
@@ -20,7 +20,7 @@ TRACES = {
 }
 
 
-def list_sources(basis: Basis, timings: Sequence[Timing], cycles: Cycles | None) -> Iterator[str]:
+def list_sources(basis: MeasuredSteps, timings: Sequence[Timing], cycles: SyncCycles | None) -> Iterator[str]:
     """One line per kind of number that the report has.
 
     Args:

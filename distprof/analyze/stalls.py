@@ -14,8 +14,8 @@ import numpy as np
 
 from distprof.analyze.bootstrap import find_spread
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.measured_steps import Basis
-from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
 from distprof.report.wait_report import Stall
 
@@ -54,7 +54,7 @@ class _Times:
     wait_growth_ns: FloatArray
 
 
-def find_far(cycles: Cycles) -> IntArray:
+def find_far(cycles: SyncCycles) -> IntArray:
     """The cycles that are single long ones, of all; none where they are many."""
     long_ns = cycles.cycle_ns
     middle = float(np.median(long_ns))
@@ -64,7 +64,7 @@ def find_far(cycles: Cycles) -> IntArray:
     return far if parts <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
 
 
-def list_stalls(basis: Basis, cycles: Cycles | None) -> list[Stall]:
+def list_stalls(basis: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
     """The longest first, ten at most. Each is the rank's that was late, or nobody's."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
@@ -82,7 +82,7 @@ def list_stalls(basis: Basis, cycles: Cycles | None) -> list[Stall]:
     return sorted(stalls, key=lambda stall: -stall.lost_ns)[:MAX_LISTED]
 
 
-def _follow(cycles: Cycles) -> _Times:
+def _follow(cycles: SyncCycles) -> _Times:
     through_ns = np.cumsum(cycles.gap_ns + cycles.exposed_ns, axis=2) + cycles.start_ns[:, :, None]
     return _Times(
         arrival_ns=through_ns - cycles.exposed_ns, left_ns=through_ns,
@@ -91,12 +91,12 @@ def _follow(cycles: Cycles) -> _Times:
     )  # fmt: skip
 
 
-def _measure_lost(cycles: Cycles, window: list[int]) -> float:
+def _measure_lost(cycles: SyncCycles, window: list[int]) -> float:
     long_ns = cycles.cycle_ns
     return float((long_ns[window] - np.median(long_ns)).sum())
 
 
-def _find_late(basis: Basis, cycles: Cycles, times: _Times, window: list[int]) -> _Late | None:
+def _find_late(basis: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
     """The first rank that came so much after all others of its group, if it lost the time by itself."""
     needed_ns = LATE_RATIO * _measure_lost(cycles, window)
     found: list[tuple[int, float, int, int]] = []
@@ -122,7 +122,7 @@ def _find_late(basis: Basis, cycles: Cycles, times: _Times, window: list[int]) -
 
 
 def _find_last(
-    basis: Basis, cycles: Cycles, at_ns: FloatArray, members: IntArray, cycle: int, needed_ns: float
+    basis: MeasuredSteps, cycles: SyncCycles, at_ns: FloatArray, members: IntArray, cycle: int, needed_ns: float
 ) -> int | None:
     """Whose time is the last by as much as is needed, however wrong the members' clocks are; None: nobody's."""
     if len(members) < 2:
@@ -138,7 +138,7 @@ def _find_last(
     return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
 
 
-def _tell(basis: Basis, cycles: Cycles, window: list[int], late: _Late | None) -> Stall:
+def _tell(basis: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Stall:
     first = int(cycles.steps[window[0]])
     return Stall(
         step=int(basis.run.rows[cycles.positions[0], first, COLUMN["step"]]),
@@ -147,7 +147,7 @@ def _tell(basis: Basis, cycles: Cycles, window: list[int], late: _Late | None) -
     )  # fmt: skip
 
 
-def _find_phase(basis: Basis, cycles: Cycles, window: list[int], late: _Late | None) -> Phase:
+def _find_phase(basis: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Phase:
     """Where the rank lost the time; of nobody's stall, where the ranks spent it, waits included."""
     if late is not None and not late.waited:
         own_ns = cycles.phase_ns[late.place]

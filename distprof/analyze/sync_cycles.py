@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.collective_order import Lined, line_up
-from distprof.analyze.measured_steps import Basis, BoolArray, Timing
+from distprof.analyze.collective_order import OrderedCollectives, line_up
+from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
 
 MIN_CYCLES = 8
@@ -24,7 +24,7 @@ _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cycles:
+class SyncCycles:
     """Own time, waits and transfers of the ranks that count, collective by collective, in order of issue."""
 
     source: str
@@ -72,7 +72,7 @@ def _find_middle(times_ns: FloatArray) -> FloatArray:
     return middle
 
 
-def find_cycles(basis: Basis, timing: Timing | None) -> Cycles | None:
+def find_cycles(basis: MeasuredSteps, timing: Timing | None) -> SyncCycles | None:
     """The cycles of a run: from its collectives where the ranks recorded them, else from its rows.
 
     Args:
@@ -89,7 +89,7 @@ def find_cycles(basis: Basis, timing: Timing | None) -> Cycles | None:
     return None if cycles is None else _drop_beginnings(basis, cycles)
 
 
-def _drop_beginnings(basis: Basis, cycles: Cycles) -> Cycles:
+def _drop_beginnings(basis: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
     """Without the cycles before which no step is recorded, if enough are left: how late their ranks came is unknown."""
     follows = _find_predecessors(basis, cycles.steps) >= 0
     if follows.all() or follows.sum() < MIN_CYCLES:
@@ -101,7 +101,7 @@ def _drop_beginnings(basis: Basis, cycles: Cycles) -> Cycles:
     )  # fmt: skip
 
 
-def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
+def _from_collectives(basis: MeasuredSteps, lined: OrderedCollectives) -> SyncCycles:
     arrival_ns = lined.arrival_ns
     exposed_ns = np.where(lined.blocking, np.nan_to_num(lined.exposed_ns), 0.0)
     resume_ns = arrival_ns + exposed_ns
@@ -122,7 +122,7 @@ def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
     gap_ns = np.maximum(gap_ns, 0)
     start_ns = there[:, :, 0] - gap_ns[:, :, 0]
     start_ns -= _find_middle(start_ns)
-    return Cycles(
+    return SyncCycles(
         source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
         blocking=lined.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
         transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
@@ -130,7 +130,7 @@ def _from_collectives(basis: Basis, lined: Lined) -> Cycles:
     )  # fmt: skip
 
 
-def _align(basis: Basis, lined: Lined, resume_ns: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _align(basis: MeasuredSteps, lined: OrderedCollectives, resume_ns: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clocks that nobody compared, ends not seen."""
     clocks = map_clocks(basis.run)
     left_ns = np.where(lined.blocking, resume_ns, lined.end_ns)
@@ -141,7 +141,9 @@ def _align(basis: Basis, lined: Lined, resume_ns: FloatArray) -> tuple[FloatArra
     return there, over
 
 
-def _find_transfers(lined: Lined, there: FloatArray, over: FloatArray, exposed_ns: FloatArray) -> FloatArray:
+def _find_transfers(
+    lined: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
+) -> FloatArray:
     """Where clocks can be compared: own end less whichever is later, the last arrival or the own end before. Else the
     shortest wait of a member, which had nobody to wait for; and nothing for what nobody waits for."""
     transfer_ns = np.zeros_like(exposed_ns)
@@ -157,7 +159,7 @@ def _find_transfers(lined: Lined, there: FloatArray, over: FloatArray, exposed_n
     return transfer_ns
 
 
-def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
+def _from_rows(basis: MeasuredSteps, timing: Timing) -> SyncCycles | None:
     positions = np.flatnonzero(basis.present)
     steps = np.flatnonzero(timing.used)
     before = _find_predecessors(basis, steps)
@@ -172,7 +174,7 @@ def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
         return None
     own_ns, exposed_ns = own_ns[:, whole], exposed_ns[:, whole]
     transfer_ns = np.maximum(exposed_ns - (own_ns.max(axis=0) - own_ns), 0)
-    return Cycles(
+    return SyncCycles(
         source="rows", clock=timing.clock, positions=positions, steps=steps[whole],
         parties=((("default", np.arange(len(positions))),),), blocking=np.array([True]),
         start_ns=np.zeros_like(own_ns), gap_ns=own_ns[:, :, None], exposed_ns=exposed_ns[:, :, None],
@@ -180,7 +182,7 @@ def _from_rows(basis: Basis, timing: Timing) -> Cycles | None:
     )  # fmt: skip
 
 
-def _find_predecessors(basis: Basis, steps: IntArray) -> IntArray:
+def _find_predecessors(basis: MeasuredSteps, steps: IntArray) -> IntArray:
     """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one, or it
     ran under a kernel window, after which every rank writes its trace."""
     numbers = np.nanmax(basis.run.column("step")[basis.present], axis=0, initial=-1)
@@ -191,7 +193,7 @@ def _find_predecessors(basis: Basis, steps: IntArray) -> IntArray:
     return np.where(follows, previous, -1)
 
 
-def _find_idle(basis: Basis, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
+def _find_idle(basis: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
     """From the end of the step before to the begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
     begin_ns = basis.run.column("begin_host_ns")[positions]
     over_ns = begin_ns + basis.run.column("step_host_ns")[positions]
@@ -201,7 +203,13 @@ def _find_idle(basis: Basis, positions: IntArray, steps: IntArray, before: IntAr
 
 
 def _take_phases(
-    basis: Basis, clock: Clock, positions: IntArray, steps: IntArray, before: IntArray, last: Phase, idle_ns: FloatArray
+    basis: MeasuredSteps,
+    clock: Clock,
+    positions: IntArray,
+    steps: IntArray,
+    before: IntArray,
+    last: Phase,
+    idle_ns: FloatArray,
 ) -> FloatArray:
     """Own phases by cycle: those that follow the last wait are taken from the step before; unknown there, as usual."""
     after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.facts.run import COLUMN, FloatArray, Run
-from distprof.facts.trace_summary import RankActivity
+from distprof.facts.trace_summary import TraceSummary
 
 
-def sum_steps_ns(run: Run, item: RankActivity) -> float | None:
+def sum_steps_ns(run: Run, item: TraceSummary) -> float | None:
     """Host time of the steps that a rank's trace holds, ns: their mean times their number. None: no step is known.
 
     They are the steps that the traces tell of; without such, those under a kernel window, else all measured ones.
@@ -23,7 +23,7 @@ def sum_steps_ns(run: Run, item: RankActivity) -> float | None:
     return float(chosen.mean()) * item.num_steps if len(chosen) else None
 
 
-def sum_all_steps_ns(run: Run, item: RankActivity) -> float | None:
+def sum_all_steps_ns(run: Run, item: TraceSummary) -> float | None:
     """The same of all steps that a rank's trace holds, warm-up too."""
     rows, measured_ns = _find_rows(run, item), sum_steps_ns(run, item)
     if rows is None or measured_ns is None:
@@ -32,7 +32,7 @@ def sum_all_steps_ns(run: Run, item: RankActivity) -> float | None:
     return measured_ns + float(step_ns[np.isfinite(step_ns) & (rows[:, COLUMN["warmup"]] == 1)].sum())
 
 
-def _find_rows(run: Run, item: RankActivity) -> FloatArray | None:
+def _find_rows(run: Run, item: TraceSummary) -> FloatArray | None:
     place = next((place for place, info in enumerate(run.ranks) if info.rank == item.rank), None)
     if place is None or not item.num_steps:
         return None
@@ -40,7 +40,7 @@ def _find_rows(run: Run, item: RankActivity) -> FloatArray | None:
     return rows
 
 
-def measure_busy_ns(item: RankActivity) -> int:
+def measure_busy_ns(item: TraceSummary) -> int:
     """How long anything at all ran on a rank's device in the window, ns; 0 without a device."""
     device = item.device
     return 0 if device is None else device.compute_ns + device.memory_ns + device.idle_communication_ns

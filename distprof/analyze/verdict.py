@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze.bootstrap import find_interval, midmean
-from distprof.analyze.measured_steps import Basis
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_host import SlowHost
 from distprof.analyze.slow_link import SlowLink
-from distprof.analyze.slow_rank import STEADY_RATIO, Culprit, compare_one, compare_to_others
+from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank, compare_one, compare_to_others
 from distprof.analyze.stalls import find_far
-from distprof.analyze.sync_cycles import MIN_CYCLES, Cycles
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
 from distprof.report.wait_report import Estimate, Evidence, Verdict
 
@@ -34,7 +34,11 @@ CAUSES = {
 
 
 def find_verdict(
-    basis: Basis, cycles: Cycles | None, culprit: Culprit | None, host: SlowHost | None, link: SlowLink | None
+    basis: MeasuredSteps,
+    cycles: SyncCycles | None,
+    culprit: SlowRank | None,
+    host: SlowHost | None,
+    link: SlowLink | None,
 ) -> Verdict:
     """Weighs what was found.
 
@@ -53,7 +57,7 @@ def find_verdict(
 
 
 def _weigh(
-    basis: Basis, cycles: Cycles, culprit: Culprit | None, host: SlowHost | None, link: SlowLink | None
+    basis: MeasuredSteps, cycles: SyncCycles, culprit: SlowRank | None, host: SlowHost | None, link: SlowLink | None
 ) -> Verdict:
     costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (culprit, host, link)]
     if link is not None and costs[2] == max(costs):
@@ -65,7 +69,7 @@ def _weigh(
     return _blame_nobody(basis, cycles)
 
 
-def _doubt(basis: Basis, cycles: Cycles, found: Verdict) -> Verdict:
+def _doubt(basis: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
     """What is left of a verdict with ranks missing: that a rank is behind those that are there, which it measured
     itself. What the others wait for, and what a step would be without it, a missing rank may decide."""
     if found.kind in ("slow_rank", "slow_host"):
@@ -78,7 +82,7 @@ def _doubt(basis: Basis, cycles: Cycles, found: Verdict) -> Verdict:
     return _say_none(cycles, f"{who}: whoever the others wait for may be one of them")
 
 
-def find_shortage(basis: Basis, cycles: Cycles | None) -> str | None:
+def find_shortage(basis: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
     """Why nothing can be said of who holds whom up, nor of what a change would buy; None: there is enough."""
     present, world = int(basis.present.sum()), basis.run.meta.world_size
     if world == 1:
@@ -118,7 +122,7 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
     return Estimate(value=value, low=low, high=high), share
 
 
-def _blame_rank(basis: Basis, cycles: Cycles, culprit: Culprit) -> Verdict:
+def _blame_rank(basis: MeasuredSteps, cycles: SyncCycles, culprit: SlowRank) -> Verdict:
     whole_ns = float(cycles.cycle_ns.mean())
     lost_ns, lost_ratio = estimate(culprit.lost_ns, whole_ns, culprit.usual_ns if culprit.steady else None)
     evidence = _gather_evidence(cycles, culprit)
@@ -141,7 +145,7 @@ def _explain(seen_by_others: bool) -> str:
     return "its own time is larger, and the others wait for it while it waits least"
 
 
-def _gather_evidence(cycles: Cycles, culprit: Culprit) -> tuple[Evidence, ...]:
+def _gather_evidence(cycles: SyncCycles, culprit: SlowRank) -> tuple[Evidence, ...]:
     own_ns, waits_ns = cycles.gap_ns.sum(axis=2), cycles.exposed_ns.sum(axis=2)
     phase_ns = cycles.phase_ns[:, :, OWN_PHASES.index(culprit.phase)]
     return (
@@ -151,7 +155,7 @@ def _gather_evidence(cycles: Cycles, culprit: Culprit) -> tuple[Evidence, ...]:
     )
 
 
-def _compare(what: str, values_ns: FloatArray, culprit: Culprit, *, sign: int) -> Evidence:
+def _compare(what: str, values_ns: FloatArray, culprit: SlowRank, *, sign: int) -> Evidence:
     held = culprit.held
     mine = values_ns[culprit.place][held]
     others = mine - compare_one(values_ns, culprit.place)[held]
@@ -162,7 +166,7 @@ def _compare(what: str, values_ns: FloatArray, culprit: Culprit, *, sign: int) -
     )  # fmt: skip
 
 
-def _name_cause(basis: Basis, cycles: Cycles, culprit: Culprit) -> str:
+def _name_cause(basis: MeasuredSteps, cycles: SyncCycles, culprit: SlowRank) -> str:
     """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
     if cycles.clock is Clock.DEVICE and culprit.phase in (Phase.FORWARD, Phase.BACKWARD):
         code = OWN_PHASES.index(culprit.phase)
@@ -173,7 +177,7 @@ def _name_cause(basis: Basis, cycles: Cycles, culprit: Culprit) -> str:
     return CAUSES[culprit.phase]
 
 
-def _blame_host(basis: Basis, cycles: Cycles, host: SlowHost) -> Verdict:
+def _blame_host(basis: MeasuredSteps, cycles: SyncCycles, host: SlowHost) -> Verdict:
     lost_ns, lost_ratio = estimate(host.lost_ns, float(cycles.cycle_ns.mean()))
     others = len(cycles.positions) - len(host.places)
     evidence = tuple(
@@ -204,7 +208,7 @@ def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
     )  # fmt: skip
 
 
-def _blame_link(cycles: Cycles, link: SlowLink) -> Verdict:
+def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
     lost_ns, lost_ratio = estimate(link.lost_ns, float(cycles.cycle_ns.mean()))
     return Verdict(
         kind="slow_link", critical=lost_ratio.value >= CRITICAL_RATIO, pattern="persistent", rank=None, phase=None,
@@ -214,7 +218,7 @@ def _blame_link(cycles: Cycles, link: SlowLink) -> Verdict:
     )  # fmt: skip
 
 
-def _find_reason(basis: Basis, cycles: Cycles) -> str:
+def _find_reason(basis: MeasuredSteps, cycles: SyncCycles) -> str:
     """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
     waits_ns = cycles.exposed_ns.sum(axis=2)
     waited_less = compare_to_others(waits_ns) - waits_ns
@@ -228,7 +232,7 @@ def _find_reason(basis: Basis, cycles: Cycles) -> str:
     )
 
 
-def _blame_nobody(basis: Basis, cycles: Cycles) -> Verdict:
+def _blame_nobody(basis: MeasuredSteps, cycles: SyncCycles) -> Verdict:
     """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank comes to
     each collective when the median rank does.
 
@@ -246,7 +250,7 @@ def _blame_nobody(basis: Basis, cycles: Cycles) -> Verdict:
     )  # fmt: skip
 
 
-def _say_none(cycles: Cycles | None, reason: str) -> Verdict:
+def _say_none(cycles: SyncCycles | None, reason: str) -> Verdict:
     return Verdict(
         kind="none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(), late_ns=None,
         lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,

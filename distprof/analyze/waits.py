@@ -9,7 +9,7 @@ import numpy as np
 
 from distprof.analyze.clocks import ClockMap, map_clocks
 from distprof.analyze.collective_order import MAX_CELLS, choose_tables
-from distprof.analyze.measured_steps import Basis, BoolArray
+from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.spread import as_numbers
 from distprof.facts.run import Collectives, FloatArray, IntArray
 from distprof.report.wait_report import WaitReport
@@ -50,7 +50,7 @@ def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Wait
     )  # fmt: skip
 
 
-def report_waits(basis: Basis) -> list[WaitReport]:
+def report_waits(basis: MeasuredSteps) -> list[WaitReport]:
     """By group, kind and phase, of the groups with two members or more whose clocks can be compared.
 
     Collectives whose end and wait no host has seen are left out: on a device, the host knows when it issued them, which
@@ -93,7 +93,7 @@ def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) ->
     return sum(sorted(bounds)[-2:])
 
 
-def _summarize(basis: Basis, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
+def _summarize(basis: MeasuredSteps, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
     kinds = list(zip(table.kinds, table.phases, strict=True))
     reports = []
     missing = max(table.size - len(table.ranks), 0)
@@ -136,7 +136,7 @@ def _add_sizes(table: Collectives, own: Sequence[int]) -> int | None:
     return sum(known) if len(known) == len(own) else None
 
 
-def _place(basis: Basis, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
+def _place(basis: MeasuredSteps, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
     """By position in the report; None: no member."""
     placed: list[float | None] = [None] * len(basis.run.ranks)
     for position, value in zip(table.ranks.tolist(), as_numbers(values), strict=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.replay import replay
-from distprof.analyze.slow_rank import Culprit
-from distprof.analyze.sync_cycles import Cycles
+from distprof.analyze.slow_rank import SlowRank
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.analyze.verdict import estimate
 from distprof.facts.run import OWN_PHASES, FloatArray, Phase
 from distprof.report.wait_report import WhatIf
@@ -18,7 +18,7 @@ MAX_RANKS = 4096
 
 
 def list_what_ifs(
-    cycles: Cycles | None, culprit: Culprit | None, *, rank: int | None, tokens_per_s: float | None
+    cycles: SyncCycles | None, culprit: SlowRank | None, *, rank: int | None, tokens_per_s: float | None
 ) -> list[WhatIf]:
     """Every change that the facts allow, the most worthwhile first.
 
@@ -51,7 +51,7 @@ def list_what_ifs(
 
 
 def _report(
-    cycles: Cycles, as_is_ns: FloatArray, would_be_ns: FloatArray, change: str, tokens_per_s: float | None,
+    cycles: SyncCycles, as_is_ns: FloatArray, would_be_ns: FloatArray, change: str, tokens_per_s: float | None,
     assumption: str, excess_ns: FloatArray | None = None,
 ) -> WhatIf:  # fmt: skip
     would_be_ns = np.minimum(would_be_ns, as_is_ns)  # none of these can cost anything: floats are rounded
@@ -65,7 +65,7 @@ def _report(
     )  # fmt: skip
 
 
-def _without_data(cycles: Cycles) -> FloatArray:
+def _without_data(cycles: SyncCycles) -> FloatArray:
     """Own times less those of the data phase, which comes first: taken from the front."""
     left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PHASES.index(Phase.DATA)])
     gap_ns = cycles.gap_ns.copy()
@@ -76,7 +76,7 @@ def _without_data(cycles: Cycles) -> FloatArray:
     return gap_ns
 
 
-def _guess_sizes(cycles: Cycles, as_is_ns: FloatArray, tokens_per_s: float | None) -> list[WhatIf]:
+def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, tokens_per_s: float | None) -> list[WhatIf]:
     """Half and twice the ranks, where one group holds them all: own times drawn from the ranks there are."""
     count = len(cycles.positions)
     if any(len(parties) != 1 for parties in cycles.parties) or count < 4:
@@ -99,7 +99,7 @@ def _guess_sizes(cycles: Cycles, as_is_ns: FloatArray, tokens_per_s: float | Non
     return found
 
 
-def _replay_with(cycles: Cycles, size: int) -> FloatArray:
+def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
     """Cycles of another number of ranks; a ring's time grows with (ranks - 1) / ranks."""
     count = len(cycles.positions)
     scale = (size - 1) / size * count / (count - 1)

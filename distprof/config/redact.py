@@ -28,9 +28,7 @@ _NAME = re.compile(r"(?<![\w./-])([\w./-]{0,200}\w)['\"]?\s{0,9}(?:(=)|:(?!//))\
 """The names in ``a.b=c``, ``-e A=b``, ``{a: b}`` and ``"a": "b"``, up to where the value begins."""
 _NOT_GIVEN = r"(?!\[redacted\]|\.\.\.)"
 _QUOTED = r"'[^']*'|\"[^\"]*\"|"
-_AFTER_EQUALS, _AFTER_COLON = (
-    re.compile(_QUOTED + _NOT_GIVEN + kept) for kept in (r"[^\s&'\"]+", r"[^\s,;&})\]'\"]+")
-)
+_AFTER_EQUALS, _AFTER_COLON = (re.compile(_QUOTED + _NOT_GIVEN + kept) for kept in (r"[^\s&'\"]+", r"[^\s,;&})\]'\"]+"))
 _OPTION = re.compile(r"((?<!\S)(--?[A-Za-z][\w-]*)\s+)(?!-|\[redacted\])\S+")
 MIN_SECRET_LENGTH = 6
 """Shorter values are not searched for: they would mask ordinary words. They are masked where their name stands."""

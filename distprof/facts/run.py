@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.facts.presence import LastWrite
-from distprof.facts.trace_summary import RankActivity
+from distprof.facts.trace_summary import TraceSummary
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -248,7 +248,7 @@ class Run:
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
-    activity: tuple[RankActivity, ...] = ()
+    activity: tuple[TraceSummary, ...] = ()
     """What traces say of ranks, ascending by rank. Empty: there are no traces."""
     traced_rows: FloatArray | None = None
     """What traces say of the steps of a run with rows of its own, on the same axes; NaN: not traced."""

@@ -133,7 +133,7 @@ class RangeTotal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankActivity:
+class TraceSummary:
     """One rank's trace, reduced."""
 
     head: TraceHead

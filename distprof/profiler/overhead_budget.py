@@ -30,7 +30,7 @@ STAKES = (0.2, 0.4, 0.6, 0.8, 0.95)
 MAX_KEPT_STEPS = 4096
 
 
-class Evidence:
+class BudgetEvidence:
     """How sure it is that recording costs more than is allowed: the capital of bets that are fair while it does not.
 
     A cost of 10 % where 3 % are allowed is sure after 11 turns if steps vary by 2 %, and in the middle of 500 made-up
@@ -74,7 +74,7 @@ class Budget:
         self._limit_ratio, self._every, self._exceeded = limit_ratio, every, exceeded
         self._steps: deque[tuple[float, bool, bool]] = deque(maxlen=MAX_KEPT_STEPS)
         self._turn, self._shadow_ns, self._plain_ns = -1, list[float](), list[float]()
-        self._evidence = Evidence()
+        self._evidence = BudgetEvidence()
         self._over = False
 
     def add(self, rows: FloatArray) -> None:

@@ -26,15 +26,15 @@ from torch.nn.parallel import DistributedDataParallel
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.profiler.shadow import ShadowPlan
 from distprof.record.capture_range import CaptureRange
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.fsdp import watch_fsdp
-from distprof.record.gather import Courier
+from distprof.record.gather import GatherThread
 from distprof.record.kernel_window import KernelWindow
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
-from distprof.record.step_writer import Scribe
+from distprof.record.step_writer import StepWriter
 from distprof.record.timeline import PhaseContext
 
 Context = contextlib.AbstractContextManager[None]
@@ -48,8 +48,8 @@ class Profiler:
         *,
         recorder: Recorder,
         plan: ShadowPlan,
-        scribe: Scribe,
-        courier: Courier,
+        scribe: StepWriter,
+        courier: GatherThread,
         ranges: NvtxRanges | None,
         capture: CaptureRange | None = None,
         module_depth: int,
@@ -64,7 +64,7 @@ class Profiler:
         self._clean, self._done, self._left = clean, done, left
         self._pid = os.getpid()
         self._plan, self._recorder, self._scribe, self._courier = plan, recorder, scribe, courier
-        self._flight = InFlight(recorder)
+        self._flight = CollectiveWatch(recorder)
         self._undo = watch_collectives(self._flight) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture

@@ -30,7 +30,7 @@ from distprof.profiler.shadow import ShadowPlan
 from distprof.record.capture_range import agree_on_capture
 from distprof.record.clock_sync import probe_links, read_clocks
 from distprof.record.cuda_clock import CudaClock
-from distprof.record.gather import Courier, Exchange
+from distprof.record.gather import Exchange, GatherThread
 from distprof.record.kernel_window import plan_window
 from distprof.record.live import Listener, LiveSteps
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
@@ -39,7 +39,7 @@ from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.remote import RemoteStreams
 from distprof.record.signals import SignalWatch
-from distprof.record.step_writer import Scribe
+from distprof.record.step_writer import StepWriter
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import add_note, create_run_folder, rank_path, read_meta, write_meta
 from distprof.world import World, collect_texts, share_text
@@ -123,7 +123,7 @@ def start_profiler(
     on_device = world.device.type == "cuda"
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
-    scribe = Scribe(recorder=recorder, writer=writer, device=world.device, warn=warn)
+    scribe = StepWriter(recorder=recorder, writer=writer, device=world.device, warn=warn)
     remote = RemoteStreams(apart, scribe.refuse)
     stopped = f"distprof: stopped early; what was recorded: distprof report {folder}"
     unwatch = end_on_signal(signals, scribe, tell=partial(say, stopped) if world.rank == 0 else None)
@@ -139,7 +139,7 @@ def start_profiler(
     plan = ShadowPlan(profile.shadow_every if phases and capture is None else 0)  # a tool wants to see every step
     on_steps = keep_budget(limit, every=profile.shadow_every, stop=exchange.ask_to_stop, say=say, on_steps=tell)
     deliver = _make_delivery(world, remote, on_steps) if world.rank == 0 else None
-    courier = Courier(
+    courier = GatherThread(
         take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=exchange,
         window_s=profile.window_s, lost=lambda text: _keep(scribe, warn, text),
         together=(lambda: _read_clocks(world, group, folder, meta, scribe)) if compared else None,
@@ -160,12 +160,12 @@ def start_profiler(
     return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)
 
 
-def _keep(scribe: Scribe, warn: Callable[[str], None], text: str) -> None:
+def _keep(scribe: StepWriter, warn: Callable[[str], None], text: str) -> None:
     scribe.note(text)
     warn(text)
 
 
-def _stop_recording(plan: ShadowPlan, scribe: Scribe, limit_ratio: float | None) -> None:
+def _stop_recording(plan: ShadowPlan, scribe: StepWriter, limit_ratio: float | None) -> None:
     plan.always = True
     scribe.note(f"recording cost {describe_stop(limit_ratio)}")
 
@@ -196,7 +196,7 @@ def _read_hosts(group: dist.ProcessGroup, meta: RunMeta, *, links: bool) -> RunM
 
 
 def _read_clocks(
-    world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, scribe: Scribe, *, links: bool = False
+    world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, scribe: StepWriter, *, links: bool = False
 ) -> RunMeta:
     """Reads the hosts, also once more at the end so that drift is known, and keeps it in ``run.json``. Collective."""
     meta = _read_hosts(group, meta, links=links)
@@ -282,9 +282,7 @@ def _make_delivery(
     return deliver
 
 
-def _finish_others(
-    remote: RemoteStreams, listener: Listener | None, folder: Path, warn: Callable[[str], None]
-) -> None:
+def _finish_others(remote: RemoteStreams, listener: Listener | None, folder: Path, warn: Callable[[str], None]) -> None:
     """On rank 0, after every rank's last row: ends the files written for others, and lets whoever listens go."""
     remote.end()
     if listener is not None:

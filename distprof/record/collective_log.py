@@ -40,7 +40,7 @@ class Issued:
     """Collectives past `MAX_COLLECTIVES`."""
 
 
-class IssuedLog:
+class CollectiveLog:
     """The open step's collectives. One thread at a time writes, save for `end`, which any thread may call."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from distprof.record.recorder import Recorder
 _SHOWN_RANKS = 4
 
 
-class InFlight:
+class CollectiveWatch:
     """One per recorder. Used by one thread at a time: the training thread, or autograd's while that one waits."""
 
     def __init__(self, recorder: Recorder) -> None:

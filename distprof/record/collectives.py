@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_hooks
 from distprof.record.functional import watch_functional
 
@@ -59,7 +59,7 @@ _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor"
 """Since torch 2.13 the old names warn and call the new ones: watching those is enough, and moves no warning."""
 
 
-def watch_collectives(flight: InFlight) -> Callable[[], None]:
+def watch_collectives(flight: CollectiveWatch) -> Callable[[], None]:
     """Sees every collective that this thread, or autograd for it, issues from now on. Call it on the training thread.
 
     Returns:
@@ -94,7 +94,7 @@ def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
 
 
 class _Watch:
-    def __init__(self, flight: InFlight) -> None:
+    def __init__(self, flight: CollectiveWatch) -> None:
         self._flight, self._recorder = flight, flight.recorder
         self._thread = threading.get_ident()
 

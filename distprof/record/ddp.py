@@ -21,7 +21,7 @@ from torch.distributed import all_reduce  # the function itself, also while othe
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.timeline import OTHER
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
@@ -31,7 +31,7 @@ _HIDDEN = "was registered before distprof started: all_reduce is not told from b
 class _Hook:
     """What distprof registered on one model, and the user's own inside it."""
 
-    def __init__(self, flight: InFlight) -> None:
+    def __init__(self, flight: CollectiveWatch) -> None:
         self.flight = flight
         """Of whoever watches the model now."""
         self.users: tuple[Callable[..., Any], object] | None = None
@@ -42,7 +42,7 @@ _register_comm_hook = DistributedDataParallel.register_comm_hook
 _hooks: weakref.WeakKeyDictionary[DistributedDataParallel, _Hook] = weakref.WeakKeyDictionary()
 
 
-def watch_ddp(model: DistributedDataParallel, flight: InFlight, note: Callable[[str], None]) -> None:
+def watch_ddp(model: DistributedDataParallel, flight: CollectiveWatch, note: Callable[[str], None]) -> None:
     """Registers the hook on a DDP model at its next step, so that until then a user's own takes the place as usual.
 
     Args:
@@ -64,7 +64,7 @@ def watch_ddp(model: DistributedDataParallel, flight: InFlight, note: Callable[[
     flight.recorder.at_next_step(register)
 
 
-def watch_hooks(flight: InFlight) -> Callable[[], None]:
+def watch_hooks(flight: CollectiveWatch) -> Callable[[], None]:
     """From now on, hooks that users register on DDP models are called from inside ours.
 
     Returns:
@@ -99,7 +99,7 @@ def _has_builtin_hook(model: DistributedDataParallel) -> bool:
     return bool(read is not None and read().get("comm_hook"))
 
 
-def _register(model: DistributedDataParallel, flight: InFlight) -> _Hook:
+def _register(model: DistributedDataParallel, flight: CollectiveWatch) -> _Hook:
     hold = _Hook(flight)
     _register_comm_hook(model, None, _make_hook(model, hold))
     model._comm_hooks.pop()  # ours is nobody's business: a model that is saved holds what its user put there

@@ -18,14 +18,14 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 
 _ALL_GATHER = PHASE_CODE[Phase.ALL_GATHER]
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _KEPT_SCATTERS = 64
 
 
-def watch_fsdp(model: nn.Module, flight: InFlight, *, stream_waits: bool) -> tuple[str, ...]:
+def watch_fsdp(model: nn.Module, flight: CollectiveWatch, *, stream_waits: bool) -> tuple[str, ...]:
     """Watches every FSDP2 unit of a model, before its first forward.
 
     Args:
@@ -73,7 +73,7 @@ def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -
 class _Watched:
     """A communication object of FSDP2 that does what the one inside it does, and is seen doing it."""
 
-    def __init__(self, flight: InFlight, kind: CollectiveKind, tickets: deque[int] | None = None) -> None:
+    def __init__(self, flight: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None) -> None:
         self.inner: Any = None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Of its newest collectives."""
@@ -110,7 +110,7 @@ class _Watched:
         return work
 
 
-def _wrap_synchronisation(group: Any, flight: InFlight, missing: set[str]) -> list[int]:
+def _wrap_synchronisation(group: Any, flight: CollectiveWatch, missing: set[str]) -> list[int]:
     """Makes what FSDP2 issues after a unit's backward count as gradient synchronisation: HSDP's all-reduce too.
 
     Returns:
@@ -138,7 +138,7 @@ def _wrap_synchronisation(group: Any, flight: InFlight, missing: set[str]) -> li
 class _Tickets(NamedTuple):
     """Which collectives the waits of a unit are for."""
 
-    flight: InFlight
+    flight: CollectiveWatch
     gather: _Watched
     scatters: deque[int]
     """Tickets of the model's newest reduce-scatters."""

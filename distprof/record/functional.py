@@ -13,7 +13,7 @@ import torch
 import torch.distributed._functional_collectives as functional
 
 from distprof.facts.run import CollectiveKind
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 
 _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "all_reduce": (CollectiveKind.ALL_REDUCE, 2, False),
@@ -32,7 +32,7 @@ _HELD_NS = 50_000
 """A wait shorter than this found the collective over already, and nobody has seen when that was."""
 
 
-def watch_functional(flight: InFlight, is_ours: Callable[[], bool]) -> Callable[[], None]:
+def watch_functional(flight: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
     """Sees functional collectives and the waits for them from now on.
 
     Args:
@@ -64,7 +64,7 @@ def watch_functional(flight: InFlight, is_ours: Callable[[], bool]) -> Callable[
 def _wrap_issue(
     original: Callable[..., Any],
     name: str,
-    flight: InFlight,
+    flight: CollectiveWatch,
     is_ours: Callable[[], bool],
     pending: dict[int, tuple[int, bool]],
 ) -> Callable[..., Any]:
@@ -95,7 +95,10 @@ def _wrap_issue(
 
 
 def _wrap_wait(
-    original: Callable[..., Any], flight: InFlight, is_ours: Callable[[], bool], pending: dict[int, tuple[int, bool]]
+    original: Callable[..., Any],
+    flight: CollectiveWatch,
+    is_ours: Callable[[], bool],
+    pending: dict[int, tuple[int, bool]],
 ) -> Callable[..., Any]:
     recorder = flight.recorder
 

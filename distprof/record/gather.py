@@ -75,7 +75,7 @@ class Exchange:
         return tables, everyone
 
 
-class Courier(threading.Thread):
+class GatherThread(threading.Thread):
     """The background thread of one rank."""
 
     def __init__(

@@ -23,7 +23,7 @@ from distprof.config.schema import ProfileConfig
 from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.protocols import PhaseRanges
 from distprof.record.recorder import Recorder
-from distprof.record.step_writer import Scribe
+from distprof.record.step_writer import StepWriter
 from distprof.record.trace_file import write_trace
 from distprof.record.trace_ranges import TraceRanges
 from distprof.storage.run_folder import kernel_path
@@ -179,7 +179,7 @@ def plan_window(
     run_id: str,
     apart: Sequence[int],
     recorder: Recorder,
-    scribe: Scribe,
+    scribe: StepWriter,
     timeout_s: float,
 ) -> KernelWindow | None:
     """This rank's window; None: the level has none. Collective: makes a group of its own to wait in.

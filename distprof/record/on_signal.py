@@ -6,11 +6,11 @@ import signal
 from collections.abc import Callable
 
 from distprof.record.signals import SignalWatch, watch_signals
-from distprof.record.step_writer import Scribe
+from distprof.record.step_writer import StepWriter
 
 
 def end_on_signal(
-    signals: SignalWatch | None, scribe: Scribe, *, tell: Callable[[], None] | None
+    signals: SignalWatch | None, scribe: StepWriter, *, tell: Callable[[], None] | None
 ) -> Callable[[], None]:
     """Has a rank's file ended when a signal comes.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distprof.facts.run import KINDS, CollectiveKind
-from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, IssuedLog
+from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, CollectiveLog
 from distprof.record.protocols import DeviceClock, PhaseRanges
 from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, as_float, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
@@ -45,7 +45,7 @@ class Recorder:
         """Shows steps and phases to a tool; changed between two steps only. None: no tool looks."""
         self.timeline = Timeline(now_ns)
         """The open step's segments."""
-        self._issued = IssuedLog()
+        self._issued = CollectiveLog()
         self._interrupted: tuple[int, int] | None = None
         self._broken: BrokenPhase | None = None
         self._before_step: list[Callable[[], None]] = []

@@ -23,7 +23,7 @@ BUSY_GRACE_S = 0.5
 """How long it then waits for the thread that is just taking steps, and may wait for a device."""
 
 
-class Scribe:
+class StepWriter:
     """Takes steps from the recorder and writes them; called by the background thread, and once at the end."""
 
     def __init__(

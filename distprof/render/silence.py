@@ -31,8 +31,10 @@ def describe_silence(rank: RankReport, since: str) -> tuple[int, str, str]:
     if lives:
         return 4, "is still running", "are still running"
     if lives is None:
-        return 1, f"has no end {since} (killed, or still running elsewhere)", (
-            f"have no end {since} (killed, or still running elsewhere)"
+        return (
+            1,
+            f"has no end {since} (killed, or still running elsewhere)",
+            (f"have no end {since} (killed, or still running elsewhere)"),
         )
     one, several = f"is missing {since}: its stream stops", f"are missing {since}: their streams stop"
     return 1, f"{one} without a word (killed?)", f"{several} without a word (killed?)"

@@ -28,7 +28,7 @@ from distprof.render.trace_rows import (
 )
 from distprof.render.units import format_time
 from distprof.report.report import Report
-from distprof.report.trace_report import ActivityReport, DeviceReport
+from distprof.report.trace_report import DeviceReport, TraceReport
 
 NAME_LIMIT = 160
 """Characters of a kernel or a range in a table."""
@@ -76,7 +76,7 @@ def list_activity(report: Report) -> Iterable[str]:
     yield make_section("Ranges: host time and GPU time side by side", words + ranges if ranges else "")
 
 
-def _tabulate_devices(activity: ActivityReport, devices: Sequence[DeviceReport]) -> str:
+def _tabulate_devices(activity: TraceReport, devices: Sequence[DeviceReport]) -> str:
     left_out = len(activity.devices) - len(devices)
     note = f"<p>{left_out:,} ranks between those with the most and the least of their own to do are left out; "
     return tabulate(DEVICE_HEADS, show_rows(list_devices(devices))) + (

@@ -16,7 +16,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.report.report import Report
-from distprof.report.trace_report import ActivityReport, DeviceReport, Finding, RangeReport, WindowCheck
+from distprof.report.trace_report import DeviceReport, Finding, RangeReport, TraceReport, WindowCheck
 
 TEXT_LIMIT = 600
 """Characters of a sentence of a finding that are shown."""
@@ -78,7 +78,7 @@ def show_finding(finding: Finding) -> ShownFinding:
     )
 
 
-def describe_not_checked(activity: ActivityReport) -> str:
+def describe_not_checked(activity: TraceReport) -> str:
     """The rules that lacked their data, those with the same reason together; empty: all had theirs."""
     reasons: dict[str, list[str]] = {}
     for item in activity.not_checked:
@@ -86,7 +86,7 @@ def describe_not_checked(activity: ActivityReport) -> str:
     return "; ".join(f"{', '.join(rules)} ({why})" for why, rules in reasons.items())
 
 
-def title_devices(activity: ActivityReport) -> str:
+def title_devices(activity: TraceReport) -> str:
     """What the table of device times is of."""
     stepped = {device.steps > 0 for device in activity.devices}
     what = "mean per step" if True in stepped else "over the whole trace"
@@ -95,7 +95,7 @@ def title_devices(activity: ActivityReport) -> str:
     return f"device time by rank: {what}, ms"
 
 
-def choose_devices(activity: ActivityReport) -> list[DeviceReport]:
+def choose_devices(activity: TraceReport) -> list[DeviceReport]:
     """All ranks, or of many those whose devices have the most and then the least of their own to do, most first."""
     devices = list(activity.devices)
     if len(devices) <= MAX_DEVICES:
@@ -125,20 +125,20 @@ def _show_queue(device: DeviceReport) -> str:
     return NOT_MEASURED if device.queue_mean is None else f"{device.queue_mean:,.1f}"
 
 
-def count_rank_steps(activity: ActivityReport) -> int:
+def count_rank_steps(activity: TraceReport) -> int:
     """Steps of all ranks together, by which sums are divided; 1 where some rank has none: then sums are shown."""
     steps = [device.steps for device in activity.devices]
     return sum(steps) if steps and all(steps) else 1
 
 
-def say_per(activity: ActivityReport) -> str:
+def say_per(activity: TraceReport) -> str:
     """What the sums over all ranks are shown as."""
     if count_rank_steps(activity) == 1 and not (len(activity.devices) == 1 and activity.devices[0].steps == 1):
         return "all ranks, the whole trace" if len(activity.devices) > 1 else "the whole trace"
     return "per step and rank" if len(activity.devices) > 1 else "per step"
 
 
-def list_categories(activity: ActivityReport) -> list[list[str]]:
+def list_categories(activity: TraceReport) -> list[list[str]]:
     """A row per category of kernels."""
     per = count_rank_steps(activity)
     return [
@@ -150,7 +150,7 @@ def list_categories(activity: ActivityReport) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def list_kernels(activity: ActivityReport, limit: int) -> list[list[str]]:
+def list_kernels(activity: TraceReport, limit: int) -> list[list[str]]:
     """A row per kernel, the longest ones; names cut to a length."""
     per, several = count_rank_steps(activity), len(activity.devices) > 1
     return [
@@ -168,7 +168,7 @@ def name_kernel(name: str, limit: int) -> str:
     return clean_text(strip_kernel_name(name), limit) or "(no name)"
 
 
-def list_ranges(activity: ActivityReport, limit: int) -> list[list[str]]:
+def list_ranges(activity: TraceReport, limit: int) -> list[list[str]]:
     """A row per named range, those with the longest host time; names cut to a length."""
     return [
         [
@@ -180,7 +180,7 @@ def list_ranges(activity: ActivityReport, limit: int) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def choose_ranges(activity: ActivityReport) -> list[RangeReport]:
+def choose_ranges(activity: TraceReport) -> list[RangeReport]:
     """The ranges with the longest host time among those that were measured at all."""
     return [item for item in activity.ranges if item.count][:MAX_RANGES]
 
@@ -218,7 +218,7 @@ def describe_ranges(report: Report) -> list[str]:
     return lines
 
 
-def list_checks(activity: ActivityReport) -> list[list[str]]:
+def list_checks(activity: TraceReport) -> list[list[str]]:
     """A row per phase: the rank on which the live figure and the trace's differ most."""
     order = {name: place for place, name in enumerate(("step", *map(str, PHASES)))}
     worst: dict[tuple[str, str], WindowCheck] = {}

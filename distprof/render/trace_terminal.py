@@ -31,7 +31,7 @@ from distprof.render.trace_rows import (
 )
 from distprof.render.units import NOT_MEASURED
 from distprof.report.report import Report
-from distprof.report.trace_report import ActivityReport
+from distprof.report.trace_report import TraceReport
 
 MAX_WHOLE = 5
 """Findings that are shown with everything that belongs to them; of the others the title."""
@@ -91,7 +91,7 @@ def tabulate_activity(report: Report, console: Console) -> list[RenderableType]:
     return parts
 
 
-def _tabulate_devices(activity: ActivityReport, console: Console) -> list[RenderableType]:
+def _tabulate_devices(activity: TraceReport, console: Console) -> list[RenderableType]:
     devices = choose_devices(activity)
     if not devices:
         return []
@@ -114,7 +114,7 @@ def _tabulate_devices(activity: ActivityReport, console: Console) -> list[Render
     return parts
 
 
-def _tabulate_categories(activity: ActivityReport, console: Console) -> list[RenderableType]:
+def _tabulate_categories(activity: TraceReport, console: Console) -> list[RenderableType]:
     rows = list_categories(activity)
     if not rows:
         return []

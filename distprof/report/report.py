@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distprof.facts.presence import LastWrite
-from distprof.report.trace_report import ActivityReport
+from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import ClockReport, Stall, Verdict, WaitReport, WhatIf
 
 SCHEMA = "distprof.report/1"
@@ -225,7 +225,7 @@ class Report:
     phases: tuple[PhaseReport, ...]
     """Every phase on every clock measured; phases that no rank spent time in are left out."""
     communication: tuple[CommunicationReport, ...]
-    activity: ActivityReport | None
+    activity: TraceReport | None
     """What traces say of the devices, and the findings. None: there are no traces."""
     waits: tuple[WaitReport, ...]
     """Where the ranks recorded their collectives; empty elsewhere."""

@@ -135,7 +135,7 @@ class WindowCheck:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ActivityReport:
+class TraceReport:
     """What the traces say."""
 
     devices: tuple[DeviceReport, ...]

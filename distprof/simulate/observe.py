@@ -24,13 +24,13 @@ from distprof.facts.run import (
     make_rows,
 )
 from distprof.simulate.job import Compute, Issue, SimulatedJob
-from distprof.simulate.schedule import Played, find_groups
+from distprof.simulate.schedule import Schedule, find_groups
 
 BASE_NS = 10**12
 """What the first host's monotonic clock shows when the job starts."""
 
 
-def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Played, draws: np.random.Generator) -> Run:
+def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Schedule, draws: np.random.Generator) -> Run:
     """Turns a play on the true clock into what each rank has seen on its own; takes the play's arrays for it."""
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
@@ -49,7 +49,7 @@ def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Played,
 
 
 def _write_rows(
-    job: SimulatedJob, issues: list[Issue], played: Played, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], played: Schedule, base: FloatArray, rate: FloatArray
 ) -> FloatArray:
     rows = make_rows(job.num_ranks, job.num_steps)
     scale = rate[:, None]
@@ -75,7 +75,7 @@ def _write_rows(
     return rows
 
 
-def _measure_union(played: Played, own: list[int]) -> FloatArray:
+def _measure_union(played: Schedule, own: list[int]) -> FloatArray:
     """Union of intervals from arrival to end, which arrive in order, ns, ``[num_ranks, num_steps]``."""
     total = np.zeros(played.begin_ns.shape)
     reached = np.zeros(played.begin_ns.shape)
@@ -87,7 +87,7 @@ def _measure_union(played: Played, own: list[int]) -> FloatArray:
 
 
 def _tabulate(
-    job: SimulatedJob, issues: list[Issue], played: Played, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], played: Schedule, base: FloatArray, rate: FloatArray
 ) -> tuple[Collectives, ...]:
     tables = []
     for partition in dict.fromkeys(op.partition for op in issues):

@@ -17,7 +17,7 @@ from distprof.simulate.job import Compute, Issue, SimulatedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class Schedule:
     """One play on the true clock, ns."""
 
     begin_ns: FloatArray
@@ -34,7 +34,7 @@ class Played:
     last_arrival_ns: FloatArray
 
 
-def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray) -> Played:
+def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray) -> Schedule:
     """Plays a program.
 
     Args:
@@ -75,7 +75,7 @@ def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, 
                 now = np.maximum(now, over[place])
             index += 1
         end[:, step] = now
-    return Played(
+    return Schedule(
         begin_ns=begin, end_ns=end, phase_ns=phase_ns, inner_wait_ns=inner_ns, arrival_ns=arrival,
         over_ns=over, exposed_ns=exposed, last_arrival_ns=last,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from distprof.facts.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
 from distprof.simulate.job import Compute, Issue, SimulatedJob, write_program
 from distprof.simulate.observe import write_run
-from distprof.simulate.schedule import Played, play
+from distprof.simulate.schedule import Schedule, play
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _draw_transfers(job: SimulatedJob, program: list[Compute | Issue], draws: np
     return np.broadcast_to(drawn * slow, (job.num_ranks, *drawn.shape)).copy()
 
 
-def _cycle(played: Played) -> FloatArray:
+def _cycle(played: Schedule) -> FloatArray:
     """From the end of one step's last wait to that of the next, of the rank where it ends last, ``[num_steps]``."""
     marks = played.over_ns[:, :, -1].max(axis=0) if played.over_ns.shape[2] else played.end_ns.max(axis=0)
     return np.diff(marks, prepend=0.0)

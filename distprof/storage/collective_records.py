@@ -35,7 +35,7 @@ class GroupInfo:
     """Global ranks. None: every rank of the job."""
 
 
-class Issue(NamedTuple):
+class IssuedCollective(NamedTuple):
     """One collective of an order."""
 
     kind: CollectiveKind
@@ -46,7 +46,7 @@ class Issue(NamedTuple):
     """None: it is not known."""
 
 
-Order = tuple[Issue, ...]
+Order = tuple[IssuedCollective, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +202,11 @@ class CollectiveReader:
             )  # fmt: skip
         return tuple(found)
 
-    def _read_issue(self, item: object) -> Issue | None:
+    def _read_issue(self, item: object) -> IssuedCollective | None:
         match item:
             case [str(kind), int(group), str(phase), int() | None as size_bytes] if group in self._groups:
                 if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or is_whole(size_bytes, MAX_EXACT)):
-                    return Issue(CollectiveKind(kind), group, Phase(phase), size_bytes)
+                    return IssuedCollective(CollectiveKind(kind), group, Phase(phase), size_bytes)
         return None
 
 
@@ -227,6 +227,6 @@ def _add(times_ns: Sequence[Any]) -> int:
     return sum(time_ns or 0 for time_ns in times_ns)
 
 
-def name_codes(kind: int, group: int, phase: int, size_bytes: int) -> Issue:
+def name_codes(kind: int, group: int, phase: int, size_bytes: int) -> IssuedCollective:
     """One collective of an order, from the codes of `KINDS` and `PHASES`."""
-    return Issue(KINDS[kind], group, PHASES[phase], size_bytes)
+    return IssuedCollective(KINDS[kind], group, PHASES[phase], size_bytes)

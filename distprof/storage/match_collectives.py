@@ -26,7 +26,7 @@ ALWAYS_PLACES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _GroupPart:
     """What one order of one rank has of one group."""
 
     table: RankCollectives
@@ -118,7 +118,7 @@ def match_collectives(
     return tuple(found), _warn(parted)
 
 
-def _steps(parts: Iterable[_Part]) -> IntArray:
+def _steps(parts: Iterable[_GroupPart]) -> IntArray:
     steps = [part.table.steps for part in parts]
     return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
 
@@ -140,15 +140,15 @@ def _tell_sizes(table: RankCollectives, columns: Sequence[int]) -> bool:
     return all(issue.size_bytes is not None for issue in issues if issue.kind not in UNEVEN_KINDS)
 
 
-def _cut(table: RankCollectives, columns: Sequence[int], *, sized: bool) -> _Part:
+def _cut(table: RankCollectives, columns: Sequence[int], *, sized: bool) -> _GroupPart:
     issues = [table.order[column] for column in columns]
     shape = tuple((issue.kind, 0 if issue.kind in UNEVEN_KINDS else issue.size_bytes) for issue in issues)
     if not sized:
         shape = tuple((kind, None) for kind, _ in shape)
-    return _Part(table=table, columns=np.array(columns, dtype=np.int64), shape=shape)
+    return _GroupPart(table=table, columns=np.array(columns, dtype=np.int64), shape=shape)
 
 
-def _number_shapes(parts: Sequence[_Part], steps: IntArray, shapes: dict[Shape, int]) -> IntArray:
+def _number_shapes(parts: Sequence[_GroupPart], steps: IntArray, shapes: dict[Shape, int]) -> IntArray:
     """The number of the shape that one rank had in each step, ``[num_steps]``; new shapes are added to ``shapes``."""
     numbers = np.full(len(steps), -1)
     for part in parts:
@@ -160,7 +160,7 @@ def _tabulate(
     name: str,
     size: int,
     members: Sequence[int],
-    parts: Sequence[Sequence[_Part]],
+    parts: Sequence[Sequence[_GroupPart]],
     shape: Shape,
     steps: IntArray,
     axis: IntArray,
@@ -185,7 +185,7 @@ def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
     return max(known) if len(known) == len(sizes_bytes) else None
 
 
-def _copy(part: _Part, steps: IntArray, target: FloatArray) -> None:
+def _copy(part: _GroupPart, steps: IntArray, target: FloatArray) -> None:
     """Puts a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
     unique, rows = np.unique(part.table.steps, return_index=True)
     place = np.searchsorted(steps, unique)

@@ -36,9 +36,7 @@ def require_one_job(claims: Sequence[Claim], *, at_several_times: bool = False) 
 
 
 def _find_contradictions(claims: Sequence[Claim], *, at_several_times: bool) -> Iterator[str]:
-    yield from _compare(
-        (claim, f"a world of {claim.head.world_size} ranks") for claim in claims if says_world(claim)
-    )
+    yield from _compare((claim, f"a world of {claim.head.world_size} ranks") for claim in claims if says_world(claim))
     yield from _compare(
         (claim, f"the backend {claim.head.backend}") for claim in claims if claim.head.backend is not None
     )

@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 from distprof.errors import DataError
 from distprof.storage.opening import open_folder
 from distprof.traces.kineto.json_stream import BOM
-from distprof.traces.kineto.json_text import SPACE, Text
+from distprof.traces.kineto.json_text import SPACE, JsonText
 from distprof.traces.kineto.read_kineto import SNIFF_BYTES, looks_like_kineto
 from distprof.traces.limits import USUAL_LIMITS
 from distprof.traces.nsys.read_nsys import looks_like_sqlite
@@ -139,7 +139,7 @@ def _is_named_like_text(path: Path) -> bool:
 
 def _find_text_damage(path: Path) -> str | None:
     try:
-        text = Text(path, USUAL_LIMITS)
+        text = JsonText(path, USUAL_LIMITS)
         try:
             begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
             more = text.read(1)  # of a gzip that is cut, what stands before the cut came first

@@ -32,7 +32,7 @@ from distprof.train.strategy import build_strategy, require_sharding, wait_for_e
 from distprof.world import World
 
 
-class Audience:
+class JobReporter:
     """Whoever watches the job on rank 0: the terminal and W&B. Holds what must be closed at the end."""
 
     def __init__(self, config: Config, console: Console) -> None:
@@ -130,7 +130,7 @@ def run_job(
         DataError: Rank 0 cannot read the run folder any more.
     """
     require_sharding(config, world.device)
-    audience = Audience(config, console)
+    audience = JobReporter(config, console)
     if signals is not None:
         signals.add(lambda name: audience.stop())
     batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")

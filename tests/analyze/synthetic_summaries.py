@@ -16,8 +16,8 @@ from distprof.facts.trace_summary import (
     KernelTotal,
     QueueLength,
     RangeTotal,
-    RankActivity,
     SyncTotal,
+    TraceSummary,
 )
 from distprof.report.trace_report import Finding, NotChecked
 from tests.factories import MS, make_run
@@ -81,7 +81,7 @@ QUIET_RANGES = (
 )
 
 
-def make_rank(rank: int = 0, *, head: dict[str, Any] | None = None, **changes: Any) -> RankActivity:
+def make_rank(rank: int = 0, *, head: dict[str, Any] | None = None, **changes: Any) -> TraceSummary:
     """Two steps of one rank of an A100, all of it known."""
     facts: dict[str, Any] = {
         "path": f"/traces/rank{rank}.json", "tool": "kineto", "pid": rank, "rank": rank, "rank_source": "the test",
@@ -93,28 +93,28 @@ def make_rank(rank: int = 0, *, head: dict[str, Any] | None = None, **changes: A
         "kernels": QUIET_KERNELS, "copies": (make_copy(0.1, False),),
         "syncs": (make_sync("cudaEventSynchronize", 1, 30),), "ranges": QUIET_RANGES, "calls_ns": 50 * MS,
     }  # fmt: skip
-    return RankActivity(rank=rank, head=TraceHead(**{**facts, **(head or {})}), **{**usual, **changes})
+    return TraceSummary(rank=rank, head=TraceHead(**{**facts, **(head or {})}), **{**usual, **changes})
 
 
-def make_traced(*items: RankActivity, run: Run | None = None, **changes: Any) -> Run:
+def make_traced(*items: TraceSummary, run: Run | None = None, **changes: Any) -> Run:
     """A run of these ranks, with steps of 100 ms on the host: one of warm-up, two measured."""
     made = run or make_run(num_ranks=max((item.rank for item in items), default=0) + 1, num_steps=3, num_warmup=1)
     return dataclasses.replace(made, activity=items, **changes)
 
 
-def find(check: Callable[[Run], Result], *items: RankActivity, run: Run | None = None) -> Finding:
+def find(check: Callable[[Run], Result], *items: TraceSummary, run: Run | None = None) -> Finding:
     """What a rule says, where it says something."""
     found = check(make_traced(*items, run=run))
     assert isinstance(found, Finding), found
     return found
 
 
-def find_nothing(check: Callable[[Run], Result], *items: RankActivity, run: Run | None = None) -> bool:
+def find_nothing(check: Callable[[Run], Result], *items: TraceSummary, run: Run | None = None) -> bool:
     """Whether a rule had its data, and nothing to say."""
     return check(make_traced(*items, run=run)) is None
 
 
-def find_why(check: Callable[[Run], Result], *items: RankActivity, run: Run | None = None) -> str:
+def find_why(check: Callable[[Run], Result], *items: TraceSummary, run: Run | None = None) -> str:
     """Why a rule was not checked."""
     found = check(make_traced(*items, run=run))
     assert isinstance(found, NotChecked), found

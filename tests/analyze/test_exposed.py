@@ -12,14 +12,14 @@ from distprof.traces.assemble import assemble_run
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
 from tests.factories import make_run
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 NOTE = "exposed communication is not measured: on the host clock"
 
 
 def report(*names: str, device: bool = False) -> Report:
     """One of two ranks, two steps of 100 ns, in each a range of every name, side by side."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns in (0, 100):
         made.range(f"ProfilerStep#{begin_ns // 100}", begin_ns, begin_ns + 100)
         for place, name in enumerate(names):
@@ -56,7 +56,7 @@ def test_a_live_rank_measures_it_and_may_find_none() -> None:
 
 
 def test_what_begins_after_the_last_step_is_no_warmup(capsys: pytest.CaptureFixture[str]) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns in (100, 200):
         made.range(f"ProfilerStep#{begin_ns // 100}", begin_ns, begin_ns + 90)
         made.range("forward", begin_ns, begin_ns + 30)

@@ -14,7 +14,7 @@ from distprof.analyze.findings import RULES, find_findings
 from distprof.analyze.findings.evidence import list_figures, name_some
 from distprof.analyze.findings.rules import write_table
 from distprof.analyze.findings.wording import NAME_LIMIT, say_count, say_name, say_share, say_size, say_time
-from distprof.facts.trace_summary import Category, DeviceTime, RankActivity
+from distprof.facts.trace_summary import Category, DeviceTime, TraceSummary
 from distprof.report.trace_report import Finding, NotChecked
 from tests.analyze.synthetic_summaries import (
     make_copy,
@@ -44,7 +44,7 @@ def test_names_are_unique_and_findings_bear_them() -> None:
         assert result.evidence and result.consequence and result.remedy
 
 
-def _make_bad_rank(rank: int) -> RankActivity:
+def _make_bad_rank(rank: int) -> TraceSummary:
     """Everything is wrong with it."""
     layers = [make_range(f"layer_{number}", 1, 1 if number else 2) for number in range(8)]
     return make_rank(

@@ -11,7 +11,7 @@ from distprof.analyze.findings.evidence import NO_STEPS
 from distprof.analyze.findings.misreading import check_host_is_not_gpu, check_warmup_in_statistics
 from distprof.analyze.findings.siblings import check_unlike_siblings
 from distprof.facts.run import TRACED
-from distprof.facts.trace_summary import RangeTotal, RankActivity
+from distprof.facts.trace_summary import RangeTotal, TraceSummary
 from distprof.report.trace_report import Finding
 from tests.analyze.synthetic_summaries import (
     find,
@@ -167,7 +167,7 @@ def test_warmup_like_the_measured_steps_misleads_nobody() -> None:
     assert find_why(check, make_rank(ranges=())) == "no named ranges were traced"
 
 
-def make_layers(gpu_ms: list[float], template: str = "layer_{}", rank: int = 0, **changes: object) -> RankActivity:
+def make_layers(gpu_ms: list[float], template: str = "layer_{}", rank: int = 0, **changes: object) -> TraceSummary:
     ranges = [make_range(template.format(number), 2 * time, 2 * time) for number, time in enumerate(gpu_ms)]
     return make_rank(rank, ranges=tuple(ranges), **changes)
 

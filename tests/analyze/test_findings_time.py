@@ -10,7 +10,7 @@ from distprof.analyze.findings.idle import check_exposed_communication, check_ho
 from distprof.analyze.findings.matmul import check_fp32_matmul, check_matmul_share
 from distprof.analyze.findings.small_kernels import check_small_elementwise
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, KernelTotal, QueueLength, RankActivity
+from distprof.facts.trace_summary import Category, KernelTotal, QueueLength, TraceSummary
 from tests.analyze.synthetic_summaries import (
     find,
     find_nothing,
@@ -26,7 +26,7 @@ NO_DEVICE = "no device activity was traced"
 QUIET = make_rank()
 
 
-def make_mix(products_ms: float, others_ms: float, unknown_ms: float = 0, rank: int = 0) -> RankActivity:
+def make_mix(products_ms: float, others_ms: float, unknown_ms: float = 0, rank: int = 0) -> TraceSummary:
     """Compute of a rank, with communication and copies that must not count."""
     kernels = [
         make_kernel(Category.MATMUL, products_ms / 2), make_kernel(Category.ATTENTION, products_ms / 2),
@@ -63,7 +63,7 @@ def test_matmul_share_names_the_ranks_the_worst_first() -> None:
     assert [where for _, _, where in show_evidence(finding)][:2] == ["rank 2", "rank 0"]
 
 
-def make_fp32(share: float, *, name: str = "ampere_sgemm_128x64_tn", **head: object) -> RankActivity:
+def make_fp32(share: float, *, name: str = "ampere_sgemm_128x64_tn", **head: object) -> TraceSummary:
     kernels = (
         make_kernel(Category.MATMUL, 100 * share, precision="fp32", name=name),
         make_kernel(Category.ELEMENTWISE, 100 * (1 - share)),
@@ -149,7 +149,7 @@ def test_fp32_matmul_says_when_it_cannot_tell() -> None:
 
 def make_small(
     small: int, *, large: int = 0, others: int = 600, small_us: float = 4, idle_ms: float = 15
-) -> RankActivity:
+) -> TraceSummary:
     total_ms = small * small_us / 1_000 + large * 0.05
     kernels = (
         make_kernel(Category.ELEMENTWISE, total_ms, count=small + large, small_count=small),
@@ -210,7 +210,7 @@ def test_launch_gaps_say_how_long_each_is() -> None:
     assert ("launches", "1,000 per step, 20.0 us of gap each", "rank 0") in show_evidence(finding)
 
 
-def make_exposed(rank: int, exposed_ms: float, busy_ms: float = 60) -> RankActivity:
+def make_exposed(rank: int, exposed_ms: float, busy_ms: float = 60) -> TraceSummary:
     return make_rank(rank, device=make_device(idle_communication=exposed_ms, communication_busy=busy_ms))
 
 

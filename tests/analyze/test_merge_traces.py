@@ -11,17 +11,17 @@ from distprof.analyze import analyze
 from distprof.analyze.merge_traces import LONGEST_NAME, MAX_KERNELS, MAX_RANGES, report_activity
 from distprof.analyze.traced_time import sum_steps_ns
 from distprof.facts.run import COLUMN, Run
-from distprof.facts.trace_summary import Category, RankActivity
-from distprof.report.trace_report import ActivityReport, DeviceReport, KernelReport
+from distprof.facts.trace_summary import Category, TraceSummary
+from distprof.report.trace_report import DeviceReport, KernelReport, TraceReport
 from tests.factories import MS, make_run
 from tests.traces.traced_ranks import DEVICE, make_activity, make_kernel, make_range
 
 
-def add_activity(*items: RankActivity, run: Run | None = None) -> Run:
+def add_activity(*items: TraceSummary, run: Run | None = None) -> Run:
     return dataclasses.replace(run or make_run(), activity=items)
 
 
-def report(*items: RankActivity, run: Run | None = None) -> ActivityReport:
+def report(*items: TraceSummary, run: Run | None = None) -> TraceReport:
     found = report_activity(add_activity(*items, run=run))
     assert found is not None
     return found

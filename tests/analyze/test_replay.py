@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.replay import measure_saved, replay
-from distprof.analyze.sync_cycles import Cycles
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock
 
 EVERYONE = np.arange(2)
 
 
-def make_cycles(gap_ns: list[list[float]], transfer_ns: list[float], blocking: list[bool]) -> Cycles:
+def make_cycles(gap_ns: list[list[float]], transfer_ns: list[float], blocking: list[bool]) -> SyncCycles:
     """One cycle of two ranks; the gaps by rank and collective."""
     gaps = np.array(gap_ns, dtype=float)[:, None, :]
-    return Cycles(
+    return SyncCycles(
         source="collectives", clock=Clock.HOST, positions=EVERYONE, steps=np.arange(1),
         parties=tuple((("default", EVERYONE),) for _ in transfer_ns), blocking=np.array(blocking), gap_ns=gaps,
         exposed_ns=np.zeros_like(gaps), transfer_ns=np.broadcast_to(np.array(transfer_ns, dtype=float), gaps.shape),

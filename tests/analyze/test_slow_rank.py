@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from distprof.analyze.measured_steps import find_basis, read_timing
-from distprof.analyze.slow_rank import Culprit, compare_to_others, find_culprit
+from distprof.analyze.slow_rank import SlowRank, compare_to_others, find_culprit
 from distprof.analyze.spread import median_of_others
 from distprof.analyze.sync_cycles import MIN_CYCLES, find_cycles
 from distprof.facts.run import Clock, Phase, Run
@@ -18,7 +18,7 @@ from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.factories import MS, USUAL_NS, make_run
 
 
-def blame(run: Run, clock: Clock = Clock.HOST) -> Culprit | None:
+def blame(run: Run, clock: Clock = Clock.HOST) -> SlowRank | None:
     basis = find_basis(run)
     return find_culprit(find_cycles(basis, read_timing(basis, clock)))
 

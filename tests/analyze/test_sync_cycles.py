@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze.measured_steps import find_basis, read_timing
-from distprof.analyze.sync_cycles import Cycles, find_cycles
+from distprof.analyze.sync_cycles import SyncCycles, find_cycles
 from distprof.facts.run import OWN_PHASES, Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.simulate import SimulatedJob, simulate
 from tests.factories import make_run
@@ -38,7 +38,7 @@ def make_two_steps(*tables: Collectives) -> Run:
     return dataclasses.replace(run, collectives=tables)
 
 
-def find(run: Run) -> Cycles:
+def find(run: Run) -> SyncCycles:
     basis = find_basis(run)
     cycles = find_cycles(basis, read_timing(basis, Clock.HOST))
     assert cycles is not None

@@ -12,7 +12,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import find_basis, read_timing
 from distprof.analyze.replay import replay
 from distprof.analyze.slow_rank import find_culprit
-from distprof.analyze.sync_cycles import Cycles, find_cycles
+from distprof.analyze.sync_cycles import SyncCycles, find_cycles
 from distprof.analyze.waits import measure_waits
 from distprof.analyze.what_if import list_what_ifs
 from distprof.facts.run import Clock, Collectives, FloatArray, Phase, Run
@@ -41,7 +41,7 @@ def draw_job(draws: np.random.Generator) -> SimulatedJob:
     )  # fmt: skip
 
 
-def prepare(run: Run) -> Cycles:
+def prepare(run: Run) -> SyncCycles:
     basis = find_basis(run)
     cycles = find_cycles(basis, read_timing(basis, Clock.HOST))
     assert cycles is not None

@@ -16,7 +16,7 @@ import pytest
 
 import benchmarks.trace_rival
 from benchmarks.nsys_tables import compare_tables, read_tables
-from benchmarks.process_tree import Outcome, find_session, read_memory, run_fresh
+from benchmarks.process_tree import ProcessOutcome, find_session, read_memory, run_fresh
 from benchmarks.synthetic_traces import Generation
 from benchmarks.table_capture import PIDS, make_capture
 from benchmarks.trace_job import LATE_NS, STEPS, make_job
@@ -148,16 +148,16 @@ def test_what_the_rival_says_and_where_it_fails(tmp_path: Path) -> None:
     assert found["new names"]["failed"].startswith("its straggler search failed: ValueError: attempt to get argmax")
 
 
-def answer(wall_s: float, peak_bytes: int | None, **found: Any) -> Outcome:
+def answer(wall_s: float, peak_bytes: int | None, **found: Any) -> ProcessOutcome:
     said = json.dumps({"overlap": {"0": 0.5}, "work_s": wall_s / 2, **found})
-    return Outcome(exit_code=0, stdout=f"a banner\n{said}\n", stderr="", wall_s=wall_s, peak_bytes=peak_bytes)
+    return ProcessOutcome(exit_code=0, stdout=f"a banner\n{said}\n", stderr="", wall_s=wall_s, peak_bytes=peak_bytes)
 
 
 def test_programs_take_turns_and_memory_is_not_taken_while_timing() -> None:
     asked: list[tuple[str, bool]] = []
     walls_s = {"one": iter([9.0, 1.0, 3.0, 8.0]), "two": iter([9.0, 4.0, 4.0, 5.0])}
 
-    def run(command: Sequence[str], watch: bool) -> Outcome:
+    def run(command: Sequence[str], watch: bool) -> ProcessOutcome:
         asked.append((command[0], watch))
         more = {"stragglers": [7]} if command[0] == "one" else {"failed": "its search failed"}
         return answer(next(walls_s[command[0]]), 123 if watch else None, **more)
@@ -175,8 +175,8 @@ def test_programs_take_turns_and_memory_is_not_taken_while_timing() -> None:
 
 
 def test_a_program_that_fails_says_why() -> None:
-    def run(command: Sequence[str], watch: bool) -> Outcome:
-        return Outcome(exit_code=1, stdout="", stderr="Traceback\nImportError: x\n", wall_s=1.0, peak_bytes=1)
+    def run(command: Sequence[str], watch: bool) -> ProcessOutcome:
+        return ProcessOutcome(exit_code=1, stdout="", stderr="Traceback\nImportError: x\n", wall_s=1.0, peak_bytes=1)
 
     with pytest.raises(DistprofError, match="one: the run failed: ImportError: x"):
         measure_programs({"one": ["one"]}, 1, print, run)

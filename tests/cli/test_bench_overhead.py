@@ -166,9 +166,7 @@ def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_whole_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "list_conditions", lambda: [BARE, PHASES, TORCH_PROFILER])
     options = ["--ranks", "1", "--steps", "3", "--repeats", "1", "--json", str(tmp_path / "found.json")]
     assert run_verb(["bench", "overhead", *options, "train.seq_len=8"]) == 0

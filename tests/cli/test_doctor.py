@@ -16,7 +16,7 @@ from distprof.cli.doctor import gather, machine, settings, software
 from distprof.cli.doctor.command import count_states, show, to_json
 from distprof.cli.doctor.examine import CHECKS, examine
 from distprof.cli.doctor.facts import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
-from distprof.cli.doctor.finding import Check, Finding, State
+from distprof.cli.doctor.finding import Check, MachineFinding, State
 from distprof.cli.doctor.torch_facts import ask_torch
 from distprof.cli.parser import run_verb
 from distprof.traces.nsys.nsys_tool import Nsys
@@ -207,7 +207,7 @@ def test_a_healthy_machine_is_healthy_and_names_are_told_apart() -> None:
     assert len({finding.name for finding in findings}) == len(findings)
 
 
-def render(findings: dict[str, list[Finding]], width: int) -> str:
+def render(findings: dict[str, list[MachineFinding]], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     show(findings, console)
     assert isinstance(console.file, io.StringIO)

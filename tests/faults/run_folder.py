@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distprof.facts.run import Phase, Run
 from distprof.simulate import Delay, SimulatedJob, simulate
-from distprof.storage.collective_records import GroupInfo, Issue, StepCollectives
+from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import rank_path, write_meta
 
@@ -40,7 +40,7 @@ def write_stream(folder: Path, run: Run, position: int, **changes: object) -> Pa
     writer = StreamWriter(path, info=dataclasses.replace(info, ended=None), **named)  # type: ignore[arg-type]
     (table,) = run.collectives
     order = tuple(
-        Issue(kind, 0, phase, size)
+        IssuedCollective(kind, 0, phase, size)
         for kind, phase, size in zip(table.kinds, table.phases, table.sizes_bytes, strict=True)
     )
     group = [GroupInfo(name=table.group, ranks=None)]

@@ -95,5 +95,3 @@ def test_fault_09_a_folder_that_cannot_be_written_is_refused_by_all_ranks_before
     assert first.err.startswith("distprof: runs/") and len(first.err.splitlines()) == 1
     assert (other.err, first.out) == ("", "")
     assert os.listdir(tmp_path) == ["runs"]
-
-

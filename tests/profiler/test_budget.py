@@ -14,7 +14,7 @@ from distprof.analyze import analyze
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 from distprof.profiler import overhead_budget as budget
-from distprof.profiler.overhead_budget import MAX_FALSE_RATIO, MAX_KEPT_STEPS, Budget, Evidence, keep_budget
+from distprof.profiler.overhead_budget import MAX_FALSE_RATIO, MAX_KEPT_STEPS, Budget, BudgetEvidence, keep_budget
 from distprof.profiler.shadow import draw_place
 from distprof.profiler.start import start_profiler
 from distprof.record.gather import Exchange
@@ -100,7 +100,7 @@ def make_rhythm(draws: np.random.Generator, num_steps: int) -> FloatArray:
 
 @pytest.mark.parametrize("make", [make_bursts, make_lasting, make_rhythm])
 def test_a_job_that_costs_what_it_may_is_not_stopped_by_what_else_disturbs_it(
-    make: Callable[[np.random.Generator, int], FloatArray]
+    make: Callable[[np.random.Generator, int], FloatArray],
 ) -> None:
     """One job in a hundred may be, of long ones whose recording costs just 3 %; none was of those where it is free."""
     draws = np.random.default_rng(7)
@@ -114,12 +114,12 @@ def test_bets_on_what_is_fair_seldom_win() -> None:
     quicker = np.random.default_rng(3).random((1_000, 200)) < 0.5
     stopped = 0
     for turns in quicker.tolist():
-        evidence = Evidence()
+        evidence = BudgetEvidence()
         stopped += any(_add(evidence, turn) for turn in turns)
     assert stopped <= 1_000 * MAX_FALSE_RATIO + 3 * np.sqrt(1_000 * MAX_FALSE_RATIO)
 
 
-def _add(evidence: Evidence, quicker: bool) -> bool:
+def _add(evidence: BudgetEvidence, quicker: bool) -> bool:
     evidence.add(quicker=quicker)
     return evidence.sure
 

@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import SeenCollective, StepRecord
@@ -48,7 +48,7 @@ def see_what_users_issue(world: World) -> None:
     before = {name: getattr(dist, name) for name in dir(dist)}
     pair = dist.new_group([0, 1], group_desc="mine")
     recorder = Recorder()
-    undo = watch_collectives(InFlight(recorder))
+    undo = watch_collectives(CollectiveWatch(recorder))
     see_blocking_ones(recorder)
     see_old_names(recorder)
     see_gathers_into_one(recorder)

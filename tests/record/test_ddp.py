@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_ddp
 from distprof.record.recorder import Recorder
 from distprof.record.rows import union_ns
@@ -29,7 +29,7 @@ def make_model(width: int, depth: int, bucket_mb: float) -> DistributedDataParal
 
 def watch(model: DistributedDataParallel, recorder: Recorder) -> list[str]:
     notes: list[str] = []
-    watch_ddp(model, InFlight(recorder), notes.append)
+    watch_ddp(model, CollectiveWatch(recorder), notes.append)
     return notes
 
 

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.recorder import Recorder
@@ -68,7 +68,7 @@ def profile(
 ) -> tuple[list[float], list[StepRecord], list[str]]:
     """Trains one model that gets a hook before the profiler starts, before it watches the model, or after that."""
     recorder, notes, model = Recorder(), list[str](), make_model()
-    flight = InFlight(recorder)
+    flight = CollectiveWatch(recorder)
     if early is not None:
         early(model)
     undo = watch_collectives(flight)
@@ -156,7 +156,7 @@ def keep_the_builtin_hook(world: World) -> None:
         assert losses == plain and "built-in" in note
         assert all(record.collectives == [] for record in records)
     recorder, model = Recorder(), make_model()
-    flight = InFlight(recorder)
+    flight = CollectiveWatch(recorder)
     undo = watch_collectives(flight)
     watch_ddp(model, flight, lambda note: None)
     recorder.begin_step(0, warmup=False)
@@ -175,7 +175,7 @@ def train_two_models(world: World) -> None:
     group = dist.new_group([0, 1], group_desc="second")
     plain = train([make_model(), make_model(group)], None, accumulation=2)
     recorder, models = Recorder(), [make_model(), make_model(group)]
-    flight = InFlight(recorder)
+    flight = CollectiveWatch(recorder)
     undo = watch_collectives(flight)
     for model in models:
         watch_ddp(model, flight, lambda note: None)
@@ -215,7 +215,7 @@ def watch_again(world: World) -> None:
     model, seen = make_model(), []
     for _ in range(2):  # a second job of the same process
         recorder = Recorder()
-        flight = InFlight(recorder)
+        flight = CollectiveWatch(recorder)
         undo = watch_collectives(flight)
         watch_ddp(model, flight, lambda note: None)
         recorder.begin_step(0, warmup=False)

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
 from distprof.record.fsdp import watch_fsdp
 from distprof.record.recorder import Recorder
@@ -70,7 +70,7 @@ def count(record: Any, kind: CollectiveKind) -> tuple[int, int]:
 def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
     plain = run_steps(world, make_model(world, reshard=reshard), None, steps=4)
     model, recorder = make_model(world, reshard=reshard), Recorder()
-    flight = InFlight(recorder)
+    flight = CollectiveWatch(recorder)
     assert watch_fsdp(model, flight, stream_waits=stream_waits) == ()
     undo = watch_collectives(flight)
     assert run_steps(world, model, recorder, steps=4) == plain
@@ -102,7 +102,7 @@ def test_gathers_and_scatters_are_told_from_compute(tmp_path: Path, stream_waits
 
 def accumulate(world: World) -> None:
     model, recorder = make_model(world), Recorder()
-    watch_fsdp(model, InFlight(recorder), stream_waits=False)
+    watch_fsdp(model, CollectiveWatch(recorder), stream_waits=False)
     recorder.begin_step(0, warmup=False)
     for last in (False, True):
         model.set_requires_gradient_sync(last)  # type: ignore[operator]
@@ -133,5 +133,5 @@ def test_a_torch_without_the_private_methods_is_a_note(monkeypatch: pytest.Monke
             return nn.Module.__new__(cls)
 
     monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [OldGroup()])
-    notes = watch_fsdp(Unit(), InFlight(Recorder()), stream_waits=True)
+    notes = watch_fsdp(Unit(), CollectiveWatch(Recorder()), stream_waits=True)
     assert len(notes) == 5 and "wait_for_unshard: that wait is counted as compute" in notes[-1]

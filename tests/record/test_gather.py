@@ -8,7 +8,7 @@ import numpy as np
 import torch.distributed as dist
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
-from distprof.record.gather import MAX_ROWS, Courier, Exchange
+from distprof.record.gather import MAX_ROWS, Exchange, GatherThread
 from distprof.record.live import MAX_OPEN_STEPS, LiveSteps
 from distprof.world import World, collect_texts, share_text
 from tests.ranks import call_on_ranks
@@ -56,12 +56,12 @@ def test_a_long_backlog_travels_in_parts() -> None:
     assert [row[COLUMN["step"]] for row in rest] == list(range(MAX_ROWS, MAX_ROWS + 5)) and everyone
 
 
-def make_courier(exchange: Exchange, rows: list[list[FloatArray]], log: list[str], **options: object) -> Courier:
+def make_courier(exchange: Exchange, rows: list[list[FloatArray]], log: list[str], **options: object) -> GatherThread:
     def take(wait: bool) -> list[FloatArray]:
         log.append(f"take wait={wait}")
         return rows.pop(0) if rows else []
 
-    return Courier(
+    return GatherThread(
         take=take, end=lambda: log.append("end"), exchange=exchange, window_s=60.0, lost=log.append,
         deliver=lambda tables: log.append(f"deliver {[len(table) for table in tables]}"), **options,  # type: ignore[arg-type]
     )  # fmt: skip

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
-from distprof.record.collective_watch import InFlight
+from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
 from distprof.record.fsdp import watch_fsdp
 from distprof.record.recorder import Recorder
@@ -59,7 +59,7 @@ def see_both_groups(world: World) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     plain = run_steps(world, make_model(mesh), None)
     recorder, model = Recorder(), make_model(mesh)
-    flight = InFlight(recorder)
+    flight = CollectiveWatch(recorder)
     assert watch_fsdp(model, flight, stream_waits=False) == ()
     undo = watch_collectives(flight)
     assert run_steps(world, model, recorder) == plain  # to the last bit

@@ -11,7 +11,7 @@ import torch
 
 from distprof.facts.run import COLUMN, PHASE_CODE, PHASES, Peak, Phase, RankInfo
 from distprof.record.recorder import Recorder
-from distprof.record.step_writer import Scribe
+from distprof.record.step_writer import StepWriter
 from distprof.record.timeline import PhaseContext
 from distprof.storage.rank_stream import StreamWriter, read_stream
 
@@ -20,10 +20,14 @@ INFO = RankInfo(
 )
 
 
-def make_scribe(path: Path, warnings: list[str]) -> tuple[Recorder, Scribe, StreamWriter]:
+def make_scribe(path: Path, warnings: list[str]) -> tuple[Recorder, StepWriter, StreamWriter]:
     recorder = Recorder()
     writer = StreamWriter(path, run_id="r", world_size=1, info=INFO)
-    return recorder, Scribe(recorder=recorder, writer=writer, device=torch.device("cpu"), warn=warnings.append), writer
+    return (
+        recorder,
+        StepWriter(recorder=recorder, writer=writer, device=torch.device("cpu"), warn=warnings.append),
+        writer,
+    )
 
 
 def record(recorder: Recorder, step: int) -> None:

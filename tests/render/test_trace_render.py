@@ -14,7 +14,7 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.analyze.findings import RULES
 from distprof.facts.run import TRACED, Run
-from distprof.facts.trace_summary import Category, RankActivity
+from distprof.facts.trace_summary import Category, TraceSummary
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
 from distprof.render.trace_rows import (
@@ -30,7 +30,7 @@ from distprof.render.trace_rows import (
 )
 from distprof.render.wandb_scalars import make_summary
 from distprof.report.report import Report
-from distprof.report.trace_report import ActivityReport, NotChecked, WindowCheck
+from distprof.report.trace_report import NotChecked, TraceReport, WindowCheck
 from tests.analyze.synthetic_summaries import make_device, make_kernel, make_range, make_rank, make_traced
 from tests.factories import MS, USUAL_NS, make_run
 from tests.render.test_html import HOSTILE, Page
@@ -45,7 +45,7 @@ def show(report: Report, width: int = 100) -> str:
     return console.file.getvalue()
 
 
-def make_host_bound(rank: int, name: str = "attention") -> RankActivity:
+def make_host_bound(rank: int, name: str = "attention") -> TraceSummary:
     """A rank with findings, and names as a test wants them."""
     return make_rank(
         rank,
@@ -289,6 +289,6 @@ def test_the_summary_has_the_devices_and_the_first_findings() -> None:
     parts = ("compute", "copies", "exposed", "idle_host", "idle_launch", "idle_unknown")
     assert sum(float(summary[f"summary/device_{part}_ratio"]) for part in parts) == pytest.approx(1)
     assert not [name for name in make_summary(analyze(make_run())) if "finding" in name or "device_" in name]
-    empty: ActivityReport = dataclasses.replace(report.activity, devices=(), findings=())  # type: ignore[type-var]
+    empty: TraceReport = dataclasses.replace(report.activity, devices=(), findings=())  # type: ignore[type-var]
     bare = make_summary(dataclasses.replace(report, activity=empty))
     assert bare["summary/findings"] == 0 and "summary/device_compute_ratio" not in bare

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
-from distprof.storage.collective_records import MAX_ORDERS, CollectiveLines, GroupInfo, Issue, StepCollectives
+from distprof.storage.collective_records import (
+    MAX_ORDERS,
+    CollectiveLines,
+    GroupInfo,
+    IssuedCollective,
+    StepCollectives,
+)
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, encode_line
 
@@ -27,7 +33,7 @@ def make_row(step: int) -> FloatArray:
 
 def make_seen(step: int, number: int = 2, size_bytes: int = 64) -> StepCollectives:
     kinds = [CollectiveKind.ALL_REDUCE, CollectiveKind.OTHER]
-    order = tuple(Issue(kinds[place % 2], place % 2, Phase.BACKWARD, size_bytes) for place in range(number))
+    order = tuple(IssuedCollective(kinds[place % 2], place % 2, Phase.BACKWARD, size_bytes) for place in range(number))
     arrival_ns = [BEGIN_NS + step + 10 * (place + 1) for place in range(number)]
     return StepCollectives(
         order=order, arrival_ns=arrival_ns, end_ns=[arrival_ns[0] + 7, *[None] * (number - 1)],
@@ -61,7 +67,7 @@ def test_collectives_come_back_as_they_were(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [10, 32, 33, 70, 1024])
 def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path) -> None:
-    order = tuple(Issue(CollectiveKind.ALL_GATHER, 0, Phase.FORWARD, 12_345_678) for _ in range(number))
+    order = tuple(IssuedCollective(CollectiveKind.ALL_GATHER, 0, Phase.FORWARD, 12_345_678) for _ in range(number))
     writer = StreamWriter(tmp_path / "a", run_id="r", world_size=1, info=INFO)
     before = (tmp_path / "a").stat().st_size
     for step in range(512):
@@ -84,7 +90,7 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path
 
 
 def test_a_size_that_is_not_known_comes_back_as_such(tmp_path: Path) -> None:
-    issues = tuple(Issue(CollectiveKind.ALL_TO_ALL, 0, Phase.FORWARD, size) for size in (None, 0))
+    issues = tuple(IssuedCollective(CollectiveKind.ALL_TO_ALL, 0, Phase.FORWARD, size) for size in (None, 0))
     seen = StepCollectives(order=issues, arrival_ns=[BEGIN_NS, BEGIN_NS + 1], end_ns=[None] * 2, exposed_ns=[None] * 2)
     write(tmp_path / "a", [seen])
     (table,) = read_stream(tmp_path / "a").collectives

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.facts.run import CollectiveKind, Phase
-from distprof.storage.collective_records import GroupInfo, Issue, RankCollectives
+from distprof.storage.collective_records import GroupInfo, IssuedCollective, RankCollectives
 from distprof.storage.match_collectives import match_collectives
 
 WORLD = GroupInfo(name="default", ranks=None)
@@ -20,7 +20,7 @@ def make_table(
     infos = groups or [WORLD] * len(kinds)
     codes = {info: code for code, info in enumerate(dict.fromkeys(infos))}
     order = tuple(
-        Issue(kind, codes[info], Phase.BACKWARD, size)
+        IssuedCollective(kind, codes[info], Phase.BACKWARD, size)
         for kind, info, size in zip(kinds, infos, sizes or [64] * len(kinds), strict=True)
     )
     arrival_ns = start_ns + 1000.0 * np.array(steps)[:, None] + np.arange(len(kinds))

@@ -39,8 +39,9 @@ def test_inside_a_folder_no_link_is_followed(tmp_path: Path) -> None:
         for name, said in {**strange, "zero": "not a file: a link", "link": "not a file: a link"}.items():
             with pytest.raises(DataError, match=f"{name}: {said}"):
                 open_file(tmp_path / name, inside=inside)
-        with pytest.raises(DataError, match="inner: not a folder: a link"), open_folder(
-            tmp_path / "inner", inside=inside
+        with (
+            pytest.raises(DataError, match="inner: not a folder: a link"),
+            open_folder(tmp_path / "inner", inside=inside),
         ):
             pass
         with open_file(tmp_path / "file", inside=inside) as file:

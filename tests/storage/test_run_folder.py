@@ -22,7 +22,7 @@ from distprof.facts.run import (
     RankInfo,
     RunMeta,
 )
-from distprof.storage.collective_records import GroupInfo, Issue, StepCollectives
+from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import create_run_folder, rank_path, read_run, write_json, write_meta, write_whole
 
@@ -95,7 +95,7 @@ def write_collectives(folder: Path, rank: int, sizes: dict[int, int], *, kept: b
         row = make_row(step, 100)
         row[COLUMN["begin_host_ns"]], row[COLUMN["all_reduce_count"]] = 1000 * step, 1
         seen = StepCollectives(
-            order=(Issue(CollectiveKind.ALL_REDUCE, 0, Phase.BACKWARD, size_bytes),),
+            order=(IssuedCollective(CollectiveKind.ALL_REDUCE, 0, Phase.BACKWARD, size_bytes),),
             arrival_ns=[1000 * step + 5 + rank], end_ns=[1000 * step + 9], exposed_ns=[4],
         )  # fmt: skip
         writer.write_steps([row], [None], [seen if kept else None], [GroupInfo(name="default", ranks=None)])

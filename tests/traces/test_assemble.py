@@ -17,7 +17,7 @@ from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from tests.factories import make_run
 from tests.traces.reduce.synthetic_jobs import MS, TRANSFER_NS, make_job
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 JITTER_NS = MS // 2
 
@@ -92,7 +92,7 @@ def test_ranks_that_nobody_names_are_counted_in_the_order_read() -> None:
 
 def test_a_trace_without_steps_is_a_report_of_the_whole_trace() -> None:
     (trace,) = make_job(num_ranks=1, num_steps=2)
-    bare = dataclasses.replace(trace, ranges=MadeTrace().build().ranges)
+    bare = dataclasses.replace(trace, ranges=SyntheticTrace().build().ranges)
     report = analyze(assemble_run(trace_all([bare])))
     assert report.coverage.complete and report.coverage.ranks_present == (0,)
     assert report.headline.step_mean_ns is None

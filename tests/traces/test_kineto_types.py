@@ -153,4 +153,3 @@ def test_every_launch_of_an_mi250_is_found() -> None:
         for name, call in zip(trace.gpu.name, trace.gpu.call, strict=True)
     ]
     assert sorted(found) == wanted and (trace.gpu.call >= 0).all() and trace.head.notes == ()
-

@@ -17,7 +17,7 @@ from distprof.traces.limits import Limits
 from distprof.traces.nsys import columns as nsys_columns
 from distprof.traces.nsys import database as nsys_database
 from distprof.traces.nsys.read_nsys import looks_like_sqlite, read_nsys
-from tests.nsys_file import GEMM, PIDS, MadeUpExport, make_training_export
+from tests.nsys_file import GEMM, PIDS, SyntheticExport, make_training_export
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 
@@ -185,7 +185,7 @@ def share_branches(path: Path, table: str, depth: int) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3])
 def test_fault_20_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for number in range(9000):
         export.add_os_call(10, "read", number, number + 1)
     path = export.write(tmp_path / "x.sqlite")
@@ -244,7 +244,7 @@ def test_rows_at_fault_are_dropped_and_counted(tmp_path: Path, column: str, valu
 
 def test_a_faulty_row_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsys_columns, "CHUNK_ROWS", 100)
-    export = MadeUpExport()
+    export = SyntheticExport()
     for number in range(1000):
         export.launch(10, GEMM, number, number + 5, number + 9)
     path = export.write(tmp_path / "x.sqlite")
@@ -262,7 +262,7 @@ def test_a_faulty_row_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_ranges_that_end_before_they_begin_are_counted_not_taken_for_open(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for name, begin_ns, end_ns in (("good", 5, 6), ("back", 9, 3), ("late", 2**61, 2**62), ("open", 7, None)):
         export.add_range(10, name, begin_ns, end_ns)
     trace = read_nsys(export.write(tmp_path / "x.sqlite"))[0]
@@ -282,7 +282,7 @@ def test_any_name_of_a_range_will_do(tmp_path: Path, registered: bool) -> None:
         "x" * 1_000_000,
         "1,2",
     ]
-    export = MadeUpExport()
+    export = SyntheticExport()
     for place, name in enumerate(names):
         export.add_range(10, name, place, place + 1, registered=registered)
     trace = read_nsys(export.write(tmp_path / "x.sqlite"))[0]
@@ -291,7 +291,7 @@ def test_any_name_of_a_range_will_do(tmp_path: Path, registered: bool) -> None:
 
 
 def test_text_that_is_no_text_does_not_stop_the_others(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for place in range(3):
         export.add_range(10, "range", place, 9, registered=False)
     path = export.write(tmp_path / "x.sqlite")
@@ -315,12 +315,12 @@ def test_row_numbers_far_apart_are_read(tmp_path: Path) -> None:
     assert len(read_nsys(path)[0].gpu.begin_ns) == 8
 
 
-def make_many_processes(export: MadeUpExport) -> None:
+def make_many_processes(export: SyntheticExport) -> None:
     for pid in range(1, 4200):
         export.add_range(pid, "x", 1, 2)
 
 
-def make_far_correlations(export: MadeUpExport) -> None:
+def make_far_correlations(export: SyntheticExport) -> None:
     export.add_call(10, "call", 5, 6)
     export.rows["CUPTI_ACTIVITY_KIND_RUNTIME"] = [
         tuple(2**62 if value == 1 else value for value in row) for row in export.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]
@@ -329,8 +329,8 @@ def make_far_correlations(export: MadeUpExport) -> None:
 
 
 @pytest.mark.parametrize(("make", "said"), [(make_many_processes, "4,199 processes"), (make_far_correlations, "")])
-def test_numbers_of_any_size_cost_no_memory(tmp_path: Path, make: Callable[[MadeUpExport], None], said: str) -> None:
-    export = MadeUpExport()
+def test_numbers_of_any_size_cost_no_memory(tmp_path: Path, make: Callable[[SyntheticExport], None], said: str) -> None:
+    export = SyntheticExport()
     make(export)
     path = export.write(tmp_path / "x.sqlite")
     if said:

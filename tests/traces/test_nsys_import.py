@@ -35,8 +35,8 @@ from tests.nsys_file import (
     Copy,
     EventType,
     Generation,
-    MadeUpExport,
     Memory,
+    SyntheticExport,
     make_training_export,
 )  # fmt: skip
 from tests.ranks import make_environment
@@ -137,7 +137,7 @@ def test_times_and_names_are_the_same_without_the_rest(tmp_path: Path) -> None:
 
 
 def test_correlations_count_in_their_process_only(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for pid, at_ns in ((10, 1000), (11, 501_000)):
         for number in range(3):
             export.launch(pid, f"kernel_{number}", at_ns + 10_000 * number, at_ns + 90_000 + number, at_ns + 99_000)
@@ -151,7 +151,7 @@ def test_correlations_count_in_their_process_only(tmp_path: Path) -> None:
 
 
 def test_kernels_of_a_graph_share_its_launch(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     call = export.add_call(10, "cudaGraphLaunch_v10000", 100, 200)
     for node in range(3):
         export.add_kernel(10, f"node_{node}", 300 + node, 400, correlation=call, graphNodeId=node)
@@ -160,7 +160,7 @@ def test_kernels_of_a_graph_share_its_launch(tmp_path: Path) -> None:
 
 
 def test_copies_by_direction_and_by_the_memory_at_their_ends(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     cases = [
         (Copy.HOST_TO_DEVICE, Memory.PAGEABLE, Memory.DEVICE, CopyKind.HOST_TO_DEVICE, 1),
         (Copy.DEVICE_TO_HOST, Memory.DEVICE, Memory.PAGEABLE, CopyKind.DEVICE_TO_HOST, 1),
@@ -179,7 +179,7 @@ def test_copies_by_direction_and_by_the_memory_at_their_ends(tmp_path: Path) -> 
 
 
 def test_domains_are_numbered_by_every_process_for_itself(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     export.add_range(10, "a", 1, 2, domain="one")
     export.add_range(10, "b", 3, 4, domain="two")
     export.add_range(11, "a", 1, 2, domain="two")
@@ -193,7 +193,7 @@ def test_domains_are_numbered_by_every_process_for_itself(tmp_path: Path) -> Non
 
 
 def test_a_range_that_nsys_ended_with_the_session_was_never_closed(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     export.end_session(9_000)
     export.add_range(10, "closed", 100, 8_999)
     export.add_range(10, "open", 50, 9_000)
@@ -204,7 +204,7 @@ def test_a_range_that_nsys_ended_with_the_session_was_never_closed(tmp_path: Pat
 
 
 def test_outer_ranges_come_first_where_both_begin_together(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for name, end_ns in (("inner", 20), ("outer", 30), ("open", None), ("empty", 10)):
         export.add_range(10, name, 10, end_ns)
     export.add_range(10, "across", 11, 15, thread=1, end_thread=2, event=EventType.START_END)
@@ -224,7 +224,7 @@ def test_ranks_without_marks_are_counted_by_process_number(tmp_path: Path) -> No
 
 
 def test_marks_win_over_process_order_and_the_unmarked_are_no_ranks(tmp_path: Path) -> None:
-    export = MadeUpExport(host="")
+    export = SyntheticExport(host="")
     for pid, rank in ((10, 1), (11, 0)):
         export.name_rank(pid, rank=rank, world_size=4, host="nodeß 7")
         export.add_range(pid, "step", 1, 2)
@@ -271,7 +271,7 @@ def test_columns_that_a_release_lacks_are_not_known(tmp_path: Path) -> None:
 
 
 def test_a_device_is_found_through_the_process_own_number_for_it(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for device, name in enumerate(("first", "second")):
         export.add_gpu(device, name=name, memory_bytes=2**30, capability=(8, device))
     for pid, gpu in ((10, 1), (11, 0)):
@@ -298,8 +298,8 @@ name = st.sampled_from(["a", "b", "", "ä\x1fö", "x" * 60])
 
 
 @st.composite
-def exports(draw: st.DrawFn) -> MadeUpExport:
-    export = MadeUpExport(generation=draw(st.sampled_from(list(Generation))))
+def exports(draw: st.DrawFn) -> SyntheticExport:
+    export = SyntheticExport(generation=draw(st.sampled_from(list(Generation))))
     for _ in range(draw(st.integers(1, 25))):
         pid, begin_ns, long_ns = draw(st.integers(1, 3)), draw(times), draw(st.integers(0, 10**6))
         end_ns, text = begin_ns + long_ns, draw(name)
@@ -325,7 +325,7 @@ def refuse_pages(*_: object) -> None:
 
 @given(export=exports(), chunk_rows=st.sampled_from([None, 1, 3, 50_000]))
 def test_every_row_is_read_as_a_naive_reading_has_it(
-    export: MadeUpExport, chunk_rows: int | None, tmp_path_factory: pytest.TempPathFactory
+    export: SyntheticExport, chunk_rows: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for rows in export.rows.values():
         random.Random(1).shuffle(rows)
@@ -495,7 +495,7 @@ def test_a_real_capture_of_two_processes(tmp_path: Path) -> None:
 
 
 def test_names_are_cut_and_bounded(tmp_path: Path) -> None:
-    export = MadeUpExport()
+    export = SyntheticExport()
     for number in range(4):
         export.add_range(10, f"{number}" + "ä" * 30, number, 9, registered=number % 2 == 0)
     path = export.write(tmp_path / "x.sqlite")

@@ -14,7 +14,7 @@ import pytest
 from distprof.render.nsys_tables import write_csv
 from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.tables.projection import PROJECTIONS
-from tests.nsys_file import Copy, EventType, Generation, MadeUpExport, make_training_export
+from tests.nsys_file import Copy, EventType, Generation, SyntheticExport, make_training_export
 from tests.reference_export import make_reference_export
 
 NSYS = os.environ.get("NSYS", "nsys")
@@ -43,7 +43,7 @@ def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
 class Thread:
     """Random ranges of one thread, nested and otherwise, and random calls with what they launch."""
 
-    def __init__(self, export: MadeUpExport, pid: int, thread: int, chance: random.Random) -> None:
+    def __init__(self, export: SyntheticExport, pid: int, thread: int, chance: random.Random) -> None:
         self._export, self._pid, self._thread, self._chance = export, pid, thread, chance
         self._nest(1_000, 5_000, depth=4)
         for _ in range(chance.choice([0, 2])):
@@ -96,9 +96,9 @@ class Thread:
                 export.add_graph(pid, 1, begin_ns, end_ns, correlation=call)
 
 
-def make_random_export(seed: int, generation: Generation) -> MadeUpExport:
+def make_random_export(seed: int, generation: Generation) -> SyntheticExport:
     """Six processes of two threads each; one kernel of each has no call."""
-    export, chance = MadeUpExport(generation=generation), random.Random(seed)
+    export, chance = SyntheticExport(generation=generation), random.Random(seed)
     for pid in range(100, 106):
         export.add_process(pid)
         Thread(export, pid, pid, chance)

@@ -46,7 +46,7 @@ def list_layouts(table: str) -> Iterator[tuple[str, str]]:
         yield f"{column} twice", f"({', '.join(usual)}, '{column} ' INTEGER)"
     strict = ", ".join(one.rsplit(" ", 1)[0] + " ANY" for one in usual)
     yield "strict", f"({strict}) STRICT"
-    yield "without row numbers", f"({', '.join(usual)}, PRIMARY KEY (start, \"end\", globalTid)) WITHOUT ROWID"
+    yield "without row numbers", f'({", ".join(usual)}, PRIMARY KEY (start, "end", globalTid)) WITHOUT ROWID'
     yield "backwards", f"({', '.join(reversed(usual))})"
     for name in ("rowid", "oid", "_rowid_"):
         yield f"a column {name}", f"({', '.join(usual)}, {name} INTEGER)"

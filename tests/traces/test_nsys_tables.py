@@ -18,7 +18,7 @@ import pytest
 from distprof.render.nsys_tables import write_csv
 from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.tables.six_tables import TABLES, make_table
-from tests.nsys_file import Copy, EventType, Generation, MadeUpExport, make_training_export, pack_pid
+from tests.nsys_file import Copy, EventType, Generation, SyntheticExport, make_training_export, pack_pid
 
 NO_CALL_CLASS = 31
 """Of rows in OSRT_API that are no calls; nsys leaves them out."""
@@ -79,7 +79,7 @@ def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
     return theirs
 
 
-def make_lively_export(seed: int, generation: Generation) -> MadeUpExport:
+def make_lively_export(seed: int, generation: Generation) -> SyntheticExport:
     """A job of two ranks, and durations, ties, names and kinds of rows of all sorts in both and in a third process."""
     export, chance = make_training_export(num_ranks=2, num_steps=4, generation=generation), random.Random(seed)
     kernels = [f"void kernel_{number}<float, {number}>(float*)" for number in range(12)]

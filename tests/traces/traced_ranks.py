@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distprof.facts.trace import TraceHead
-from distprof.facts.trace_summary import Category, DeviceTime, KernelTotal, QueueLength, RangeTotal, RankActivity
+from distprof.facts.trace_summary import Category, DeviceTime, KernelTotal, QueueLength, RangeTotal, TraceSummary
 from tests.factories import MS
 
 DEVICE = DeviceTime(
@@ -31,7 +31,7 @@ def make_range(name: str = "forward", host_ns: int = 50 * MS, **changes: Any) ->
     return RangeTotal(name=name, host_ns=host_ns, **{**usual, **changes})
 
 
-def make_activity(rank: int, **changes: Any) -> RankActivity:
+def make_activity(rank: int, **changes: Any) -> TraceSummary:
     """Two steps of a rank under Kineto, with one kernel and one range."""
     head = TraceHead(
         path=f"/traces/rank{rank}.json", tool="kineto", pid=rank, rank=rank, rank_source="distributedInfo",
@@ -41,4 +41,4 @@ def make_activity(rank: int, **changes: Any) -> RankActivity:
         "head": head, "num_steps": 2, "device": DEVICE, "queue": QueueLength(mean=1.5, max=7, empty_ratio=0.25),
         "kernels": (make_kernel(),), "copies": (), "syncs": (), "ranges": (make_range(),), "calls_ns": 10,
     }  # fmt: skip
-    return RankActivity(rank=rank, **{**usual, **changes})
+    return TraceSummary(rank=rank, **{**usual, **changes})

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.storage.run_folder import rank_path, write_meta
-from distprof.train.job import Audience
+from distprof.train.job import JobReporter
 from tests.storage.test_run_folder import META, write_rank
 
 
 def report(folder: Path, completed_rows: dict[int, int] | None = None) -> tuple[int, str]:
     """The exit code, and what is shown."""
     shown = io.StringIO()
-    audience = Audience(cast(Any, None), Console(file=shown, width=200))
+    audience = JobReporter(cast(Any, None), Console(file=shown, width=200))
     return audience.report(folder, completed_rows), shown.getvalue()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, KernelTotal, RankActivity
+from distprof.facts.trace_summary import Category, KernelTotal, TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 
 Result = Finding | NotChecked | None
@@ -32,7 +32,7 @@ def find_strange(run: Run) -> str | None:
     return next((item.head.not_understood for item in run.activity if item.head.not_understood), None)
 
 
-def list_on_device(run: Run) -> list[RankActivity]:
+def list_on_device(run: Run) -> list[TraceSummary]:
     """The ranks whose device was seen working."""
     return [item for item in run.activity if item.device is not None and item.device.span_ns > 0]
 
@@ -47,22 +47,22 @@ def sum_kernels(kernels: Iterable[KernelTotal], *categories: Category) -> int:
     return sum(kernel.total_ns for kernel in kernels if not categories or kernel.category in categories)
 
 
-def find_idle_ratio(item: RankActivity) -> float:
+def find_idle_ratio(item: TraceSummary) -> float:
     """What the device waited for the host, of the span. 1: it is not known, and cannot be more."""
     return 1.0 if item.device is None else divide(item.device.idle_host_ns, item.device.span_ns)
 
 
-def per_step(value: float, item: RankActivity) -> float:
+def per_step(value: float, item: TraceSummary) -> float:
     """A sum over the window per measured step, or the sum where no steps are known; see `say_window`."""
     return value / max(item.num_steps, 1)
 
 
-def say_window(items: Iterable[RankActivity]) -> str:
+def say_window(items: Iterable[TraceSummary]) -> str:
     """What sums are of: ``per step``, or the whole trace."""
     return "per step" if all(item.num_steps > 0 for item in items) else "in the whole trace"
 
 
-def say_span(items: Iterable[RankActivity]) -> str:
+def say_span(items: Iterable[TraceSummary]) -> str:
     """What shares of time are shares of."""
     return "the step" if all(item.num_steps > 0 for item in items) else "the traced time"
 
@@ -110,7 +110,7 @@ def find_worst(values: Mapping[int, float]) -> int:
     return min(values, key=lambda rank: (-values[rank], rank))
 
 
-def find_worst_item(items: Iterable[RankActivity], fired: Mapping[int, float]) -> RankActivity:
+def find_worst_item(items: Iterable[TraceSummary], fired: Mapping[int, float]) -> TraceSummary:
     """The trace of the rank that `find_worst` finds."""
     worst = find_worst(fired)
     return next(item for item in items if item.rank == worst)

@@ -19,7 +19,7 @@ from distprof.analyze.findings.evidence import (
 from distprof.analyze.findings.wording import say_count, say_name, say_share, say_size, say_time
 from distprof.analyze.traced_time import sum_steps_ns
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import CopyTotal, RankActivity
+from distprof.facts.trace_summary import CopyTotal, TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 
 COPY_RATIO = 0.01
@@ -85,27 +85,27 @@ def check_copies_in_step(run: Run) -> Result:
     )  # fmt: skip
 
 
-def _could_pin(item: RankActivity) -> bool:
+def _could_pin(item: TraceSummary) -> bool:
     """Whether copies of memory that is not known to be pinned are worth a word: as the rule has it, or half of all."""
     loose = [copy for copy in _list_copies(item) if copy.pageable is not False]
     return _sum_ratio(item, loose) >= min(COPY_RATIO, _find_copy_ratio(item) / 2)
 
 
-def _list_copies(item: RankActivity) -> list[CopyTotal]:
+def _list_copies(item: TraceSummary) -> list[CopyTotal]:
     return [copy for copy in item.copies if copy.direction == TO_DEVICE]
 
 
-def _find_copy_ratio(item: RankActivity) -> float:
+def _find_copy_ratio(item: TraceSummary) -> float:
     return _sum_ratio(item, _list_copies(item))
 
 
-def _sum_ratio(item: RankActivity, copies: list[CopyTotal]) -> float:
+def _sum_ratio(item: TraceSummary, copies: list[CopyTotal]) -> float:
     """Time of copies, of the span."""
     assert item.device is not None
     return divide(sum(copy.total_ns for copy in copies), item.device.span_ns)
 
 
-def _show_kinds(item: RankActivity) -> list[Figure]:
+def _show_kinds(item: TraceSummary) -> list[Figure]:
     """A line for pageable, pinned and unknown memory each."""
     return [
         Figure(
@@ -120,7 +120,7 @@ def _show_kinds(item: RankActivity) -> list[Figure]:
     ]
 
 
-def _say_sizes(copy: CopyTotal, item: RankActivity) -> str:
+def _say_sizes(copy: CopyTotal, item: TraceSummary) -> str:
     return f"{say_size(per_step(copy.size_bytes, item))}, " if copy.size_bytes >= 0 else ""
 
 
@@ -157,7 +157,7 @@ def check_sync_in_step(run: Run) -> Result:
     )
 
 
-def _say_cost(item: RankActivity) -> str:
+def _say_cost(item: TraceSummary) -> str:
     text = "Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile."
     if item.device is None:
         return f"{text} What that costs cannot be told: {NO_DEVICE}."
@@ -165,15 +165,15 @@ def _say_cost(item: RankActivity) -> str:
     return f"{text} The device waited for the host {idle} of the step, for this or another reason."
 
 
-def _sum_syncs(item: RankActivity) -> int:
+def _sum_syncs(item: TraceSummary) -> int:
     return sum(sync.total_ns for sync in item.syncs)
 
 
-def _count_syncs(item: RankActivity) -> int:
+def _count_syncs(item: TraceSummary) -> int:
     return sum(sync.count for sync in item.syncs)
 
 
-def _show_calls(item: RankActivity) -> list[Figure]:
+def _show_calls(item: TraceSummary) -> list[Figure]:
     longest = sorted(item.syncs, key=lambda sync: -sync.total_ns)[:_MAX_CALLS]
     return [
         Figure(

@@ -18,7 +18,7 @@ from distprof.analyze.findings.evidence import (
 )
 from distprof.analyze.findings.wording import say_name, say_share, say_time
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, QueueLength, RankActivity
+from distprof.facts.trace_summary import Category, QueueLength, TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 
 IDLE_RATIO = 0.1
@@ -155,7 +155,7 @@ def _say_waiting(shares: dict[int, float]) -> str:
     )
 
 
-def _show_overlap(items: list[RankActivity]) -> Figure:
+def _show_overlap(items: list[TraceSummary]) -> Figure:
     busy_ns = sum(_read(item, "communication_busy_ns") for item in items)
     exposed_ns = sum(_read(item, "idle_communication_ns") for item in items)
     return Figure(
@@ -165,7 +165,7 @@ def _show_overlap(items: list[RankActivity]) -> Figure:
     )
 
 
-def _show_longest(items: list[RankActivity]) -> list[Figure]:
+def _show_longest(items: list[TraceSummary]) -> list[Figure]:
     kernels = [(kernel, item) for item in items for kernel in item.kernels if kernel.category is Category.COMMUNICATION]
     if not kernels:
         return []
@@ -174,7 +174,7 @@ def _show_longest(items: list[RankActivity]) -> list[Figure]:
     return [Figure(what="longest collective", value=value, where=f"rank {item.rank}")]
 
 
-def _find_doubt(rule: str, items: list[RankActivity]) -> NotChecked | None:
+def _find_doubt(rule: str, items: list[TraceSummary]) -> NotChecked | None:
     """Where no idle time has a known cause, nobody can tell the host's from the device's."""
     known = sum(_read(item, "idle_host_ns") + _read(item, "idle_launch_ns") for item in items)
     unknown = sum(_read(item, "idle_unknown_ns") for item in items)
@@ -183,6 +183,6 @@ def _find_doubt(rule: str, items: list[RankActivity]) -> NotChecked | None:
     return NotChecked(rule=rule, why="the launches of what ran on the device are not in the trace")
 
 
-def _read(item: RankActivity, name: str) -> int:
+def _read(item: TraceSummary, name: str) -> int:
     value: int = getattr(item.device, name)
     return value

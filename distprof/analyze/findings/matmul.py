@@ -22,7 +22,7 @@ from distprof.analyze.findings.evidence import (
 from distprof.analyze.findings.wording import say_name, say_share, say_time, strip_kernel_name
 from distprof.facts.hardware import find_peak, is_amd
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, RankActivity
+from distprof.facts.trace_summary import Category, TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 from distprof.traces.reduce.kernel_names import multiplies_on_matrix_cores, runs_on_amd
 
@@ -77,11 +77,11 @@ def check_matmul_share(run: Run) -> Result:
     )
 
 
-def _sum_compute(item: RankActivity) -> int:
+def _sum_compute(item: TraceSummary) -> int:
     return sum_kernels(item.kernels) - sum_kernels(item.kernels, *_NO_COMPUTE)
 
 
-def _list_others(item: RankActivity) -> list[Figure]:
+def _list_others(item: TraceSummary) -> list[Figure]:
     """What else took longest, with the longest kernel of each."""
     others = [category for category in Category if category not in (*_PRODUCTS, *_NO_COMPUTE)]
     sums = {category: sum_kernels(item.kernels, category) for category in others}
@@ -97,7 +97,7 @@ def _list_others(item: RankActivity) -> list[Figure]:
     ]
 
 
-def _name_longest(item: RankActivity, category: Category, precision: str | None = None) -> str:
+def _name_longest(item: TraceSummary, category: Category, precision: str | None = None) -> str:
     chosen = [
         kernel for kernel in item.kernels
         if kernel.category is category and (precision is None or kernel.precision == precision)
@@ -164,7 +164,7 @@ def check_fp32_matmul(run: Run) -> Result:
     )
 
 
-def _say_use(item: RankActivity, cores: _Cores) -> str:
+def _say_use(item: TraceSummary, cores: _Cores) -> str:
     """What fp32 products do with the cores. NVIDIA's have no full fp32; AMD's have, at a lower rate."""
     kernels = [kernel for kernel in item.kernels if kernel.precision == "fp32"]
     if cores.amd and all(multiplies_on_matrix_cores(kernel.name) for kernel in kernels):
@@ -189,7 +189,7 @@ def _say_remedy(cores: _Cores) -> str:
     )
 
 
-def _sum_precision(item: RankActivity, precision: str | None) -> int:
+def _sum_precision(item: TraceSummary, precision: str | None) -> int:
     """Matrix products and attention of a precision, ns; None: whose names do not tell."""
     return sum(
         kernel.total_ns for kernel in item.kernels
@@ -197,11 +197,11 @@ def _sum_precision(item: RankActivity, precision: str | None) -> int:
     )  # fmt: skip
 
 
-def _longest_category(item: RankActivity) -> Category:
+def _longest_category(item: TraceSummary) -> Category:
     return next(kernel.category for kernel in item.kernels if kernel.precision == "fp32")
 
 
-def _say_ceiling(item: RankActivity, share_ratio: float, *, tf32: bool) -> str:
+def _say_ceiling(item: TraceSummary, share_ratio: float, *, tf32: bool) -> str:
     """How much there is to gain at the very most."""
     text = (
         f"If these products took no time at all, GPU time would be {say_share(share_ratio)} shorter: no more than that"
@@ -218,7 +218,7 @@ def _say_ceiling(item: RankActivity, share_ratio: float, *, tf32: bool) -> str:
     )
 
 
-def _find_cores(item: RankActivity) -> _Cores | None:
+def _find_cores(item: TraceSummary) -> _Cores | None:
     """Whether a device has tensor cores: by name, else capability, else the kernels that it ran. None: unknown.
 
     AMD's devices have matrix cores instead, and their capability is the architecture's number, which devices with and

@@ -9,7 +9,7 @@ from distprof.analyze.findings.evidence import NO_DEVICE, NO_STEPS, Result, divi
 from distprof.analyze.findings.wording import say_count, say_factor, say_name, say_share, say_time
 from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
 from distprof.facts.run import TRACED, Run
-from distprof.facts.trace_summary import RankActivity
+from distprof.facts.trace_summary import TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 
 APART_RATIO = 0.1
@@ -92,9 +92,7 @@ def check_host_is_not_gpu(run: Run) -> Result:
     if not any(measure_busy_ns(item) for item in run.activity):
         return _judge_without_device(run, ranges)
     known = [
-        part
-        for part in ranges
-        if part.gpu_ns is not None and part.steps_ns and part.work_ns >= max(part.gpu_ns, 1)
+        part for part in ranges if part.gpu_ns is not None and part.steps_ns and part.work_ns >= max(part.gpu_ns, 1)
     ]  # what runs on behind the steps is no share of them
     if not known:
         steps = any(part.steps_ns for part in ranges)
@@ -177,7 +175,7 @@ def _is_cpu_job(run: Run) -> bool:
     return bool(said) and all(info.device == "cpu" for info in said)
 
 
-def _has_device(item: RankActivity) -> bool:
+def _has_device(item: TraceSummary) -> bool:
     """Whether anything tells of a GPU: without that the host's times may be all there is."""
     head = item.head
     return item.calls_ns is not None or head.device_name is not None or "nccl" in (head.backend or "")

@@ -13,7 +13,7 @@ from distprof.analyze.findings.evidence import Result, divide, name_some
 from distprof.analyze.findings.wording import say_factor, say_name, say_share, say_time
 from distprof.analyze.traced_time import sum_steps_ns
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import RangeTotal, RankActivity
+from distprof.facts.trace_summary import RangeTotal, TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 
 MIN_SIBLINGS = 5
@@ -129,7 +129,7 @@ def _find_families(ranges: Sequence[RangeTotal]) -> Iterator[tuple[str, list[Ran
             yield family, [members[number] for number in sorted(members)]
 
 
-def _find_odd(run: Run, item: RankActivity, family: str, members: Sequence[RangeTotal]) -> Iterator[_Odd]:
+def _find_odd(run: Run, item: TraceSummary, family: str, members: Sequence[RangeTotal]) -> Iterator[_Odd]:
     on_device = all(part.gpu_ns is not None and part.activities for part in members)
     times = [(part.gpu_ns if on_device else part.host_ns) or 0 for part in members]
     counts = np.array([part.count for part in members], dtype=np.float64)

@@ -17,7 +17,7 @@ from distprof.analyze.findings.evidence import (
 )
 from distprof.analyze.findings.wording import say_count, say_name, say_share, say_time, strip_kernel_name
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, KernelTotal, RankActivity
+from distprof.facts.trace_summary import Category, KernelTotal, TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 from distprof.traces.reduce.kernels import SMALL_NS
 
@@ -74,21 +74,21 @@ def _say_number(count: float) -> str:
     return say_count(round(count))
 
 
-def _is_many(item: RankActivity) -> bool:
+def _is_many(item: TraceSummary) -> bool:
     many = per_step(_count_small(item), item) >= MANY_PER_STEP
     costly = _find_time_ratio(item) >= TIME_RATIO or find_idle_ratio(item) >= IDLE_RATIO
     return many and costly and divide(_count_small(item), _count_launches(item)) >= LAUNCH_RATIO
 
 
-def _count_small(item: RankActivity) -> int:
+def _count_small(item: TraceSummary) -> int:
     return sum(kernel.small_count for kernel in item.kernels if kernel.category is Category.ELEMENTWISE)
 
 
-def _count_launches(item: RankActivity) -> int:
+def _count_launches(item: TraceSummary) -> int:
     return sum(kernel.count for kernel in item.kernels)
 
 
-def _find_time_ratio(item: RankActivity) -> float:
+def _find_time_ratio(item: TraceSummary) -> float:
     """Run time of the small element-wise kernels at most, of the span."""
     assert item.device is not None
     small_ns = sum(_bound_small(kernel) for kernel in item.kernels if kernel.category is Category.ELEMENTWISE)
@@ -100,7 +100,7 @@ def _bound_small(kernel: KernelTotal) -> int:
     return min(kernel.small_count * SMALL_NS, kernel.total_ns - (kernel.count - kernel.small_count) * SMALL_NS)
 
 
-def _name_most_frequent(item: RankActivity) -> str:
+def _name_most_frequent(item: TraceSummary) -> str:
     chosen = [kernel for kernel in item.kernels if kernel.category is Category.ELEMENTWISE]
     most = max(chosen, key=lambda kernel: kernel.small_count)
     often = f"{_say_number(per_step(most.small_count, item))} {say_window([item])}"

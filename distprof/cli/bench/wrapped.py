@@ -1,6 +1,6 @@
 """The training command with another profiler around it.
 
-    python -m distprof.cli.bench.wrapped PROFILER KEY=VALUE ...
+python -m distprof.cli.bench.wrapped PROFILER KEY=VALUE ...
 """
 
 from __future__ import annotations

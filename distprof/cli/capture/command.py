@@ -28,7 +28,7 @@ OURS = ("--output", "-o", "--force-overwrite", "-f", "--session-new")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class CaptureRequest:
     """What the command line asks for."""
 
     per_rank: bool
@@ -51,7 +51,7 @@ class Ranks:
     rendezvous: tuple[str, ...] = ("--standalone",)
 
 
-def read_request(arguments: Sequence[str]) -> Request:
+def read_request(arguments: Sequence[str]) -> CaptureRequest:
     """Takes the command line apart.
 
     Raises:
@@ -70,7 +70,7 @@ def read_request(arguments: Sequence[str]) -> Request:
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
     if off and not any(_is_one_of(text, ("--capture-range", "-c")) for text in options):
         raise UsageError(f"{off[0]}: without NVTX ranges nothing would start the capture: leave it out")
-    return Request(
+    return CaptureRequest(
         per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own, options=tuple(options),
         overrides=tuple(overrides),
     )  # fmt: skip
@@ -97,7 +97,7 @@ def read_ranks(environment: Mapping[str, str], *, num_gpus: int) -> Ranks:
     return Ranks(per_node=per_node, nodes=nodes, node=node, rendezvous=rendezvous)
 
 
-def make_command(request: Request, ranks: Ranks, *, nsys: str, folder: Path) -> list[str]:
+def make_command(request: CaptureRequest, ranks: Ranks, *, nsys: str, folder: Path) -> list[str]:
     """The whole command line of the job.
 
     Args:
@@ -142,7 +142,7 @@ def _place_run(overrides: Sequence[str], folder: Path) -> list[str]:
     return [*overrides, f"run_dir='{where}'"]
 
 
-def _drop_orphan(defaults: list[str], request: Request) -> list[str]:
+def _drop_orphan(defaults: list[str], request: CaptureRequest) -> list[str]:
     """Without our capture range there is no range to name, nor an end of it."""
     if any(_is_one_of(text, ("--capture-range", "-c")) for text in request.options):
         return [text for text in defaults if not text.startswith("--nvtx-capture=")]

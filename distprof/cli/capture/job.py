@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from distprof.cli.capture.command import Ranks, Request, find_runs_dir, make_command, read_ranks, read_request
+from distprof.cli.capture.command import CaptureRequest, Ranks, find_runs_dir, make_command, read_ranks, read_request
 from distprof.cli.capture.neighbours import describe, find_neighbours, find_wall, mask_secrets
 from distprof.errors import DataError, UsageError
 from distprof.traces.nsys.nsys_tool import Nsys, export_sqlite, find_nsys
@@ -54,7 +54,7 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     return ended or shown.returncode
 
 
-def _keep_neighbours_out(request: Request) -> list[str]:
+def _keep_neighbours_out(request: CaptureRequest) -> list[str]:
     """What to put before the command, so that nsys reads no secrets of other processes; empty: nothing.
 
     Raises:
@@ -112,7 +112,7 @@ def make_folder(runs_dir: str, ranks: Ranks, *, now: datetime) -> Path:
     raise UsageError(f"{runs_dir}: a thousand captures in one second: set runs_dir=...")
 
 
-def judge(folder: Path, request: Request, ranks: Ranks, ended: int) -> list[Path]:
+def judge(folder: Path, request: CaptureRequest, ranks: Ranks, ended: int) -> list[Path]:
     """The reports that nsys wrote. Its exit code says nothing about them.
 
     Raises:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from distprof import __version__
 from distprof.cli.doctor.examine import examine
-from distprof.cli.doctor.finding import Finding, State
+from distprof.cli.doctor.finding import MachineFinding, State
 from distprof.cli.doctor.gather import gather_facts
 from distprof.cli.standard_streams import require_width
 from distprof.config.redact import mask, secret_values
@@ -27,7 +27,7 @@ WIDE_COLUMNS = 140
 """From this width on, what every finding means stands beside it; below, only what is to be done something about."""
 TEXT_LIMIT = 400
 STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.ABSENT: "dim"}
-Findings = Mapping[str, Sequence[Finding]]
+Findings = Mapping[str, Sequence[MachineFinding]]
 
 
 def add_doctor(verbs: argparse._SubParsersAction[Any]) -> None:
@@ -93,7 +93,7 @@ def show(findings: Findings, console: Console) -> None:
     console.print(_sum_up(findings, wide=wide))
 
 
-def _make_row(finding: Finding, *, wide: bool) -> Iterable[Text]:
+def _make_row(finding: MachineFinding, *, wide: bool) -> Iterable[Text]:
     yield Text(f"  {finding.name}")
     yield Text(finding.state, style=STYLES[finding.state])
     meaning = Text(finding.meaning, style="dim")
@@ -118,7 +118,7 @@ def _sum_up(findings: Findings, *, wide: bool) -> Text:
     return text if wide else text.append("; what each line means: --json, or --width 160", style="dim")
 
 
-def _clean(findings: Findings, secrets: Sequence[str]) -> dict[str, list[Finding]]:
+def _clean(findings: Findings, secrets: Sequence[str]) -> dict[str, list[MachineFinding]]:
     """Nothing secret and no control characters, from wherever: a message of torch, a host name, a variable's value."""
 
     def clean(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distprof.cli.doctor import machine, settings, software
 from distprof.cli.doctor.facts import Facts
-from distprof.cli.doctor.finding import Check, Finding
+from distprof.cli.doctor.finding import Check, MachineFinding
 
 CHECKS: tuple[tuple[str, tuple[Check, ...]], ...] = (
     (
@@ -51,6 +51,6 @@ CHECKS: tuple[tuple[str, tuple[Check, ...]], ...] = (
 """The checks by what they look at."""
 
 
-def examine(facts: Facts) -> dict[str, list[Finding]]:
+def examine(facts: Facts) -> dict[str, list[MachineFinding]]:
     """What every check says, by group."""
     return {group: [check(facts) for check in checks] for group, checks in CHECKS}

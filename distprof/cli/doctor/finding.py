@@ -22,7 +22,7 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class MachineFinding:
     """One check's answer."""
 
     name: str
@@ -35,24 +35,24 @@ class Finding:
     """What to do; empty: nothing."""
 
 
-Check = Callable[[Facts], Finding]
+Check = Callable[[Facts], MachineFinding]
 
 
-def ok(name: str, found: str, meaning: str) -> Finding:
+def ok(name: str, found: str, meaning: str) -> MachineFinding:
     """As it should be."""
-    return Finding(name=name, state=State.OK, found=found, meaning=meaning)
+    return MachineFinding(name=name, state=State.OK, found=found, meaning=meaning)
 
 
-def absent(name: str, found: str, meaning: str, fix: str = "") -> Finding:
+def absent(name: str, found: str, meaning: str, fix: str = "") -> MachineFinding:
     """Not here, which may be as it should be."""
-    return Finding(name=name, state=State.ABSENT, found=found, meaning=meaning, fix=fix)
+    return MachineFinding(name=name, state=State.ABSENT, found=found, meaning=meaning, fix=fix)
 
 
-def warning(name: str, found: str, meaning: str, fix: str) -> Finding:
+def warning(name: str, found: str, meaning: str, fix: str) -> MachineFinding:
     """Costs something."""
-    return Finding(name=name, state=State.WARNING, found=found, meaning=meaning, fix=fix)
+    return MachineFinding(name=name, state=State.WARNING, found=found, meaning=meaning, fix=fix)
 
 
-def problem(name: str, found: str, meaning: str, fix: str) -> Finding:
+def problem(name: str, found: str, meaning: str, fix: str) -> MachineFinding:
     """Cannot stay so."""
-    return Finding(name=name, state=State.PROBLEM, found=found, meaning=meaning, fix=fix)
+    return MachineFinding(name=name, state=State.PROBLEM, found=found, meaning=meaning, fix=fix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from distprof.cli.doctor.facts import UNLIMITED, Facts, Limit
-from distprof.cli.doctor.finding import Finding, absent, ok, problem, warning
+from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, warning
 from distprof.facts.hardware import find_peak
 from distprof.render.units import format_bytes
 
@@ -21,7 +21,7 @@ SELF_MANAGED = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """Drivers under which "powersave" lets the processor choose its frequency itself, up to the highest."""
 
 
-def check_gpus(facts: Facts) -> Finding:
+def check_gpus(facts: Facts) -> MachineFinding:
     """All GPUs are alike."""
     gpus = facts.torch.gpus if facts.torch is not None else ()
     if not gpus:
@@ -34,7 +34,7 @@ def check_gpus(facts: Facts) -> Finding:
     return ok("GPUs", found, "all alike")
 
 
-def check_peak(facts: Facts) -> Finding:
+def check_peak(facts: Facts) -> MachineFinding:
     """The peak of these devices is known, so that MFU is."""
     gpus = facts.torch.gpus if facts.torch is not None else ()
     if not gpus:
@@ -48,7 +48,7 @@ def check_peak(facts: Facts) -> Finding:
     return ok("peak FLOP/s", found, "MFU and HFU are computed against it")
 
 
-def check_clock(facts: Facts) -> Finding:
+def check_clock(facts: Facts) -> MachineFinding:
     """The host clock is fine and cheap enough for phases."""
     clock = facts.clock
     source = f", {clock.source}" if clock.source else ""
@@ -60,7 +60,7 @@ def check_clock(facts: Facts) -> Finding:
     return warning("clock", found, meaning, fix)
 
 
-def check_time_of_day(facts: Facts) -> Finding:
+def check_time_of_day(facts: Facts) -> MachineFinding:
     """The wall clock is kept right by someone."""
     if facts.clock.synchronised is None:
         return absent("time of day", "the kernel does not say", "only the times of day in file names depend on it")
@@ -73,7 +73,7 @@ def check_time_of_day(facts: Facts) -> Finding:
     return warning("time of day", "not synchronised (NTP, chrony, PTP)", meaning, fix)
 
 
-def check_governor(facts: Facts) -> Finding:
+def check_governor(facts: Facts) -> MachineFinding:
     """Cores run at their speed at once."""
     if not facts.governors:
         return absent("CPU governor", "the machine does not say", "usual in virtual machines: the host decides")
@@ -85,7 +85,7 @@ def check_governor(facts: Facts) -> Finding:
     return warning("CPU governor", found, meaning, "cpupower frequency-set -g performance (as root)")
 
 
-def check_shared_memory(facts: Facts) -> Finding:
+def check_shared_memory(facts: Facts) -> MachineFinding:
     """/dev/shm has room for DataLoader workers and NCCL."""
     if facts.shm_bytes is None:
         meaning = "DataLoader workers and NCCL pass data through it"
@@ -97,7 +97,7 @@ def check_shared_memory(facts: Facts) -> Finding:
     return warning("/dev/shm", found, meaning, "in a container: --shm-size=8g or --ipc=host")
 
 
-def check_open_files(facts: Facts) -> Finding:
+def check_open_files(facts: Facts) -> MachineFinding:
     """Enough files may be open."""
     limit, found = facts.open_files, _show_limit(facts.open_files)
     if limit.soft == UNLIMITED or limit.soft >= FEW_FILES:
@@ -108,7 +108,7 @@ def check_open_files(facts: Facts) -> Finding:
     return warning("open files", found, meaning, fix)
 
 
-def check_locked_memory(facts: Facts) -> Finding:
+def check_locked_memory(facts: Facts) -> MachineFinding:
     """RDMA may pin memory."""
     found = _show_limit(facts.locked_memory, memory=True)
     if not facts.infiniband:
@@ -119,7 +119,7 @@ def check_locked_memory(facts: Facts) -> Finding:
     return warning("locked memory", found, meaning, "ulimit -l unlimited, in a container: --ulimit memlock=-1")
 
 
-def check_core_files(facts: Facts) -> Finding:
+def check_core_files(facts: Facts) -> MachineFinding:
     """A rank that crashes does not write all its memory to disk."""
     found = _show_limit(facts.core_files, memory=True)
     piped = (facts.core_pattern or "").startswith("|")
@@ -129,7 +129,7 @@ def check_core_files(facts: Facts) -> Finding:
     return warning("core files", found, meaning, "ulimit -c 0, unless you are after such a file")
 
 
-def check_perf_events(facts: Facts) -> Finding:
+def check_perf_events(facts: Facts) -> MachineFinding:
     """Whether nsys may sample the CPU."""
     level = facts.perf_event_paranoid
     if level is None:
@@ -143,7 +143,7 @@ def check_perf_events(facts: Facts) -> Finding:
     return warning("perf events", found, meaning, "sysctl kernel.perf_event_paranoid=2 (as root)")
 
 
-def check_disk(facts: Facts) -> Finding:
+def check_disk(facts: Facts) -> MachineFinding:
     """Runs can be written."""
     name = "disk"
     if facts.runs_dir_problem is not None:
@@ -161,7 +161,7 @@ def check_disk(facts: Facts) -> Finding:
     return ok(name, found, "room for runs and captures")
 
 
-def check_hostname(facts: Facts) -> Finding:
+def check_hostname(facts: Facts) -> MachineFinding:
     """gloo finds an address to listen at."""
     chosen = facts.environment.get("GLOO_SOCKET_IFNAME")
     if chosen:

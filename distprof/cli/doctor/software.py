@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distprof.cli.doctor.facts import Facts
-from distprof.cli.doctor.finding import Finding, absent, ok, problem, warning
+from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, warning
 from distprof.traces.nsys.nsys_tool import read_numbers
 
 PYTHONS = ((3, 11), (3, 13))
@@ -13,7 +13,7 @@ SLOW_IMPORT_S = 10.0
 WANTS_TORCH = "without torch runs are reported and compared, but no job is trained"
 
 
-def check_python(facts: Facts) -> Finding:
+def check_python(facts: Facts) -> MachineFinding:
     """Python is one that distprof supports."""
     found = ".".join(map(str, facts.python))
     if PYTHONS[0] <= facts.python[:2] <= PYTHONS[1]:
@@ -23,7 +23,7 @@ def check_python(facts: Facts) -> Finding:
     return problem("Python", found, meaning, f"make a virtual environment with Python {low} to {high}")
 
 
-def check_torch(facts: Facts) -> Finding:
+def check_torch(facts: Facts) -> MachineFinding:
     """torch is there, loads, and is new enough."""
     fix = "pip install 'torch>=2.6' (the build for this machine's CUDA), or repair the installation"
     installed = facts.packages.get("torch")
@@ -41,7 +41,7 @@ def check_torch(facts: Facts) -> Finding:
     return ok("torch", found, "loads and is new enough")
 
 
-def check_distributed(facts: Facts) -> Finding:
+def check_distributed(facts: Facts) -> MachineFinding:
     """torch can form process groups, with gloo."""
     if facts.torch is None:
         return absent("distributed", "torch does not load", WANTS_TORCH)
@@ -52,7 +52,7 @@ def check_distributed(facts: Facts) -> Finding:
     return ok("distributed", f"gloo{', NCCL' if facts.torch.nccl else ''}", "what distprof gathers over is there")
 
 
-def check_cuda(facts: Facts) -> Finding:
+def check_cuda(facts: Facts) -> MachineFinding:
     """Where there is a GPU, torch can use it."""
     if facts.torch is not None and facts.torch.cuda_available:
         return ok("CUDA", f"available, torch sees {len(facts.torch.gpus)} GPU(s)", "jobs run on the GPUs by default")
@@ -71,7 +71,7 @@ def check_cuda(facts: Facts) -> Finding:
     return problem("CUDA", f"{found}{said}", meaning, "run nvidia-smi: if that fails too, repair the driver")
 
 
-def check_driver(facts: Facts) -> Finding:
+def check_driver(facts: Facts) -> MachineFinding:
     """The driver runs what torch is built for: the same major version of CUDA, or a newer one."""
     built, able = (read_numbers(version) for version in _read_cuda(facts))
     if facts.driver is None or facts.torch is None or not built or not able:
@@ -89,7 +89,7 @@ def _read_cuda(facts: Facts) -> tuple[str | None, str | None]:
     return (None, None) if facts.torch is None else (facts.torch.cuda, facts.torch.driver_cuda)
 
 
-def check_nccl(facts: Facts) -> Finding:
+def check_nccl(facts: Facts) -> MachineFinding:
     """With GPUs, NCCL is there."""
     if facts.torch is None or not facts.torch.cuda_available:
         return absent("NCCL", "no GPU to use it", "ranks on a CPU talk over gloo")
@@ -99,7 +99,7 @@ def check_nccl(facts: Facts) -> Finding:
     return ok("NCCL", facts.torch.nccl, "ranks on GPUs talk over NCCL")
 
 
-def check_nsys(facts: Facts) -> Finding:
+def check_nsys(facts: Facts) -> MachineFinding:
     """nsys is there; only captures need it."""
     if facts.nsys is None:
         meaning = "launch/nsys.sh cannot capture; SQLite exports are read without it"
@@ -110,7 +110,7 @@ def check_nsys(facts: Facts) -> Finding:
     return ok("nsys", f"{facts.nsys.version} ({facts.nsys.path})", "launch/nsys.sh can capture")
 
 
-def check_nvtx(facts: Facts) -> Finding:
+def check_nvtx(facts: Facts) -> MachineFinding:
     """The ranges that Python makes are seen by this nsys."""
     version = facts.packages.get("nvtx")
     fix = "pip install 'nvtx<0.2.12'"
@@ -124,7 +124,7 @@ def check_nvtx(facts: Facts) -> Finding:
     return ok("nvtx", version, "this nsys sees its ranges")
 
 
-def check_wandb(facts: Facts) -> Finding:
+def check_wandb(facts: Facts) -> MachineFinding:
     """Whether W&B is there and logged in."""
     version = facts.packages.get("wandb")
     if version is None:
@@ -135,7 +135,7 @@ def check_wandb(facts: Facts) -> Finding:
     return ok("wandb", f"{version}, not logged in (wandb login)", meaning)
 
 
-def check_accelerate(facts: Facts) -> Finding:
+def check_accelerate(facts: Facts) -> MachineFinding:
     """Whether Accelerate would make DDP of FSDP."""
     version = facts.packages.get("accelerate")
     if version is None:

@@ -22,7 +22,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from distprof.config.compose.limits import bounded
 from distprof.config.compose.loader import make_hydra
-from distprof.config.compose.request import HELP, Request
+from distprof.config.compose.request import HELP, JobRequest
 from distprof.config.redact import is_secret_name, redact, secret_values
 from distprof.errors import UsageError
 from distprof.world import resolve_device_type
@@ -42,7 +42,7 @@ class Composed:
     """What a CPU run shortened."""
 
 
-def compose(request: Request, *, launched: bool, arguments: Sequence[str]) -> list[Composed]:
+def compose(request: JobRequest, *, launched: bool, arguments: Sequence[str]) -> list[Composed]:
     """What Hydra makes of the command line: one job, several with --multirun, none where it is only shown.
 
     Args:
@@ -80,7 +80,7 @@ def to_yaml(values: Mapping[str, object]) -> str:
 
 
 @bounded()
-def _show(hydra: Hydra, request: Request) -> None:
+def _show(hydra: Hydra, request: JobRequest) -> None:
     flags = request.flags
     name, overrides = flags.config_name or "config", flags.overrides
     if flags.help:
@@ -95,7 +95,7 @@ def _show(hydra: Hydra, request: Request) -> None:
         hydra.shell_completion(config_name=name, overrides=overrides)
 
 
-def _compose_jobs(hydra: Hydra, request: Request, *, launched: bool, secrets: Sequence[str]) -> list[Composed]:
+def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets: Sequence[str]) -> list[Composed]:
     name, overrides, loader = request.flags.config_name or "config", request.flags.overrides, hydra.config_loader
     if not request.flags.multirun:
         config = loader.load_configuration(name, list(overrides), RunMode.RUN)

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf, flag_override
 
 from distprof.config.compose.files import find_conf
 from distprof.config.compose.limits import bounded
-from distprof.config.compose.request import Request
+from distprof.config.compose.request import JobRequest
 from distprof.config.redact import MASK, is_secret_name, mask
 from distprof.errors import UsageError
 
@@ -36,7 +36,7 @@ HANDLERS = ("logging.StreamHandler", "logging.FileHandler")
 """The classes in Hydra's own logging choices; distprof sets none of them up."""
 
 
-def make_hydra(request: Request, secrets: Sequence[str]) -> Hydra:
+def make_hydra(request: JobRequest, secrets: Sequence[str]) -> Hydra:
     """Hydra for a command line: its search path, its loader, and no plugins but its own.
 
     Raises:

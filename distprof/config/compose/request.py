@@ -21,7 +21,7 @@ _PLAIN = re.compile(r"([^=]+)=([^=,\[{'\"][^,]*)", re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class JobRequest:
     """What a command line asks for."""
 
     flags: argparse.Namespace
@@ -35,7 +35,7 @@ class Request:
         return bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
 
 
-def read_request(arguments: Sequence[str]) -> Request:
+def read_request(arguments: Sequence[str]) -> JobRequest:
     """Takes a command line apart. Nothing is composed yet, and no file is read.
 
     Raises:
@@ -56,7 +56,7 @@ def read_request(arguments: Sequence[str]) -> Request:
         if "=" not in text and not text.startswith("~"):
             raise UsageError(f"{text}: expected KEY=VALUE, or a verb such as report before it; see {HELP}")
     flags.overrides = [text if flags.shell_completion else quote(text) for text in flags.overrides]
-    return Request(flags=flags, parser=parser)
+    return JobRequest(flags=flags, parser=parser)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -46,7 +46,7 @@ ITEM_BYTES = {
 """Size of an element of a collective's message, by dtype in small letters; those of 8 bits also begin with "float8"."""
 
 
-class Names(dict[str | None, int]):
+class NameTable(dict[str | None, int]):
     """Codes of names, in order of first use. What is too long is cut, what is too much gets one name: counted."""
 
     def __init__(self, limits: Limits, losses: Losses) -> None:
@@ -88,7 +88,7 @@ class KinetoColumns:
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.losses = Losses()
-        self.names = Names(limits, self.losses)
+        self.names = NameTable(limits, self.losses)
         self.gpu, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
         self.op_pids: Counter[int] = Counter()
         self.call_pids: Counter[int] = Counter()

@@ -53,7 +53,7 @@ class Outside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceProperties:
     """A device as the file describes it."""
 
     name: str | None = None
@@ -92,7 +92,7 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
     )  # fmt: skip
 
 
-def find_device(outside: Outside, number: int) -> Device:
+def find_device(outside: Outside, number: int) -> DeviceProperties:
     """The device of that number, or one that nothing is known of; no device has a number below 0.
 
     AMD's tools number agents, of which the host's processors are some, and the file lists devices by numbers of its
@@ -103,15 +103,15 @@ def find_device(outside: Outside, number: int) -> Device:
     if len(kinds) == 1 and number >= 0:
         return kinds[0]
     if any(is_amd(device.name or "") for device in kinds):
-        return Device()
-    return next((device for known, device in listed if known == number), Device())
+        return DeviceProperties()
+    return next((device for known, device in listed if known == number), DeviceProperties())
 
 
-def _describe_device(device: Mapping[str, Any]) -> Device:
+def _describe_device(device: Mapping[str, Any]) -> DeviceProperties:
     memory_bytes = read_int(device.get("totalGlobalMem"))
     major, minor = (read_int(device.get(name)) for name in ("computeMajor", "computeMinor"))
     told = major is not None and minor is not None and 0 <= major < 1000 and 0 <= minor < 1000
-    return Device(
+    return DeviceProperties(
         name=_cut(device.get("name")),
         memory_bytes=memory_bytes if memory_bytes is not None and 0 < memory_bytes < MAX_MEMORY_BYTES else None,
         compute_capability=(major, minor) if told else None,  # type: ignore[arg-type]

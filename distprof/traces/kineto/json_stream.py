@@ -17,7 +17,7 @@ from typing import Generic, NoReturn, TypeVar
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.traces.kineto.json_text import BAD_TEXT, SPACE, Text, blank_escapes, mend_object
+from distprof.traces.kineto.json_text import BAD_TEXT, SPACE, JsonText, blank_escapes, mend_object
 from distprof.traces.limits import Limits
 
 BOM = b"\xef\xbb\xbf"
@@ -68,7 +68,7 @@ class ArrayParts(Generic[T]):
         """The object up to the array, made whole."""
         self.tail = b"{}"
         """The object from the array on, made whole; known when all parts are through."""
-        self._text = Text(path, limits)
+        self._text = JsonText(path, limits)
         try:
             self._rest = self._text.read(part_bytes).removeprefix(BOM).lstrip(SPACE)
             self._bare = self._rest[:1] == b"["

@@ -31,7 +31,7 @@ SPACED = bytes(byte if byte >= 32 else 32 for byte in range(256))
 """A table for `bytes.translate`: control letters, which JSON has in no string, become spaces."""
 
 
-class Text:
+class JsonText:
     """The bytes of a file, unpacked where it is gzip, up to the limits."""
 
     def __init__(self, path: Path, limits: Limits) -> None:

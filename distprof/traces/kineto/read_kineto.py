@@ -31,7 +31,7 @@ from distprof.traces.kineto.columns import KinetoColumns
 from distprof.traces.kineto.events import decode_events
 from distprof.traces.kineto.head import MAX_BASE_NS, Outside, find_device, read_outside
 from distprof.traces.kineto.json_stream import BOM, PART_BYTES, ArrayParts
-from distprof.traces.kineto.json_text import SPACE, Text
+from distprof.traces.kineto.json_text import SPACE, JsonText
 from distprof.traces.limits import USUAL_LIMITS, Limits
 
 SNIFF_BYTES = 16 << 10
@@ -53,7 +53,7 @@ COPIES = {
 def looks_like_kineto(path: Path) -> bool:
     """Does the content begin as a trace does? Reads little; never raises for what is in the file."""
     try:
-        text = Text(path, USUAL_LIMITS)
+        text = JsonText(path, USUAL_LIMITS)
     except DataError:
         return False
     try:
@@ -78,7 +78,7 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
     Args:
         path: The file.
         limits: What to refuse.
-        part_bytes: Text decoded at once; nothing in the trace depends on it.
+        part_bytes: JsonText decoded at once; nothing in the trace depends on it.
 
     Raises:
         DataError: The file is damaged, cut short, beyond a limit, or holds no event of use.

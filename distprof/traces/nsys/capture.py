@@ -15,7 +15,7 @@ from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, IntArray, Rang
 from distprof.traces.factorize import number_values
 from distprof.traces.nsys.columns import Rows, Texts, Wanted, is_repeated, pick, read_columns, repeat
 from distprof.traces.nsys.database import Database
-from distprof.traces.nsys.names import Names
+from distprof.traces.nsys.names import StringIds
 
 Columns = dict[str, IntArray]
 MAX_NS = 1 << 60
@@ -123,7 +123,7 @@ class _Assembly:
     def __init__(self, database: Database, read: dict[str, Rows]) -> None:
         self._database, self._read = database, read
         nvtx = read.get(NVTX_TABLE.table)
-        self._names = Names(database, nvtx.texts if nvtx else Texts(database.limits))
+        self._names = StringIds(database, nvtx.texts if nvtx else Texts(database.limits))
         self._notes = [
             f"{rows.dropped:,} rows of {table}: values of a wrong type" for table, rows in read.items() if rows.dropped
         ]

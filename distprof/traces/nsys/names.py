@@ -14,7 +14,7 @@ CROWDED = "(one of too many names)"
 ASKED_AT_ONCE = 5_000
 
 
-class Names:
+class StringIds:
     """Numbers for all names of a file. Numbers of `Texts` stay as they are; `finish` makes them numbers of names."""
 
     def __init__(self, database: Database, texts: Texts) -> None:

@@ -44,7 +44,7 @@ class Unusual(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class PageBlock:
     """Rows of some pages."""
 
     columns: list[IntArray]
@@ -72,7 +72,7 @@ class Pages:
             raise Unusual
         self._count = os.fstat(file).st_size // self._size
 
-    def read(self, root: int, wanted: Sequence[int], text: int | None) -> Iterator[Block]:
+    def read(self, root: int, wanted: Sequence[int], text: int | None) -> Iterator[PageBlock]:
         """All rows of a table, in their order.
 
         Args:
@@ -169,7 +169,7 @@ class _Cells:
             behind[rows] += 1
         return value, behind
 
-    def read(self, wanted: Sequence[int], text: int | None) -> Block:
+    def read(self, wanted: Sequence[int], text: int | None) -> PageBlock:
         places = {place: nth for nth, place in enumerate(wanted)}
         columns: list[IntArray] = [np.empty(0, np.int64)] * len(wanted)
         has_null = [False] * len(wanted)
@@ -196,7 +196,7 @@ class _Cells:
                 raise Unusual
             if place == text:
                 has_text, texts = self._read_texts(kind, begin, at)
-        return Block(columns=columns, has_null=has_null, has_text=has_text, texts=texts)
+        return PageBlock(columns=columns, has_null=has_null, has_text=has_text, texts=texts)
 
     def _read_numbers(self, kind: npt.NDArray[np.uint8], at: IntArray, low: int, high: int) -> IntArray:
         """Values of a column. Mostly all have one type: ``low``, which is ``high`` then."""

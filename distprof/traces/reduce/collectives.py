@@ -8,18 +8,20 @@ import numpy as np
 
 from distprof.facts.run import KINDS, PHASES, Phase
 from distprof.facts.trace import IntArray, Trace
-from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, Issue, Order, RankCollectives
+from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, IssuedCollective, Order, RankCollectives
 from distprof.traces.intervals import measure_within, subtract, unite
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.launches import launch_times
-from distprof.traces.reduce.segments import Segments
+from distprof.traces.reduce.segments import StepSegments
 from distprof.traces.reduce.steps import Steps
 
 UNNAMED_GROUP = "communicator"
 """Collectives of files that name no group: those of one stream belong together, in the order the streams appear."""
 
 
-def list_collectives(trace: Trace, steps: Steps, segments: Segments, *, origin_ns: int) -> tuple[RankCollectives, ...]:
+def list_collectives(
+    trace: Trace, steps: Steps, segments: StepSegments, *, origin_ns: int
+) -> tuple[RankCollectives, ...]:
     """The steps' collectives by their order, as `distprof.storage.match_collectives` takes them.
 
     A collective arrives when its kernel begins: then the rank's device is ready. It belongs to the step that launched
@@ -60,12 +62,12 @@ def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, G
 
 
 def _list_issues(
-    segments: Segments, kinds: IntArray, launch_ns: IntArray, groups: IntArray, sizes_bytes: IntArray
-) -> list[Issue]:
+    segments: StepSegments, kinds: IntArray, launch_ns: IntArray, groups: IntArray, sizes_bytes: IntArray
+) -> list[IssuedCollective]:
     place = segments.locate(launch_ns)
     phases = segments.code[np.maximum(place, 0)]
     return [
-        Issue(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size if size >= 0 else None)
+        IssuedCollective(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size if size >= 0 else None)
         for kind, group, phase, size in zip(
             kinds.tolist(), groups.tolist(), phases.tolist(), sizes_bytes.tolist(), strict=True
         )
@@ -81,7 +83,7 @@ def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
 
 
 def _tabulate(
-    steps: Steps, step: IntArray, issues: list[Issue], groups: Mapping[int, GroupInfo], times_ns: IntArray
+    steps: Steps, step: IntArray, issues: list[IssuedCollective], groups: Mapping[int, GroupInfo], times_ns: IntArray
 ) -> tuple[RankCollectives, ...]:
     """Args: ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
     by_step = np.argsort(step, kind="stable")

@@ -12,7 +12,7 @@ from distprof.traces.reduce.launches import launch_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceClock:
+class TracedDeviceClock:
     """When the compute stream comes to what the host does at a time: as an event recorded there would say.
 
     An event waits for everything launched before it, and cannot be earlier than its own record:
@@ -32,7 +32,7 @@ class DeviceClock:
         return np.where(place > 0, np.maximum(times_ns, self.reached_ns[np.maximum(place - 1, 0)]), times_ns)
 
 
-def find_device_clock(trace: Trace) -> DeviceClock | None:
+def find_device_clock(trace: Trace) -> TracedDeviceClock | None:
     """The clock of the stream that computes longest; None: no launch on it is known, so nobody can tell."""
     gpu = trace.gpu
     compute = find_device(trace) & (code_collectives(trace) < 0)
@@ -45,4 +45,4 @@ def find_device_clock(trace: Trace) -> DeviceClock | None:
         return None
     launch_ns = launch_times(trace)[compute]
     order = np.argsort(launch_ns, kind="stable")
-    return DeviceClock(launch_ns=launch_ns[order], reached_ns=np.maximum.accumulate(gpu.end_ns[compute][order]))
+    return TracedDeviceClock(launch_ns=launch_ns[order], reached_ns=np.maximum.accumulate(gpu.end_ns[compute][order]))

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from distprof.traces.reduce.range_contents import Names
+from distprof.traces.reduce.range_contents import RangeNames
 
 FOLDED = "*"
 LONGEST_FOLDED = 1_000
@@ -38,8 +38,8 @@ def fold_name(name: str) -> str:
     return _COUNTER.sub(rf"\g<word>\g<gap>{FOLDED}", _MARK.sub(FOLDED, name))
 
 
-def fold_names(names: Names) -> Names:
+def fold_names(names: RangeNames) -> RangeNames:
     """The same ranges by folded names."""
     found: dict[tuple[str, str], int] = {}
     codes = [found.setdefault((domain, fold_name(name)), len(found)) for domain, name in names.labels]
-    return Names(labels=tuple(found), code=np.array(codes, dtype=np.int64)[names.code])
+    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[names.code])

@@ -29,7 +29,7 @@ MAX_PAIRS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class RangeNames:
     """The distinct names of ranges with their domains."""
 
     labels: tuple[tuple[str, str], ...]
@@ -52,7 +52,7 @@ class Slices:
     high: IntArray
 
 
-def name_ranges(trace: Trace) -> Names:
+def name_ranges(trace: Trace) -> RangeNames:
     """Tells the ranges apart by domain and name, as texts."""
     ranges, names = trace.ranges, trace.names
     keys, place = np.unique((ranges.name + 1) << 32 | (ranges.domain + 1), return_inverse=True)
@@ -62,7 +62,7 @@ def name_ranges(trace: Trace) -> Names:
         name, domain = (key >> 32) - 1, (key & 0xFFFFFFFF) - 1
         label = ("" if domain < 0 else names[domain], "" if name < 0 else names[name])
         codes.append(found.setdefault(label, len(found)))
-    return Names(labels=tuple(found), code=np.array(codes, dtype=np.int64)[place.reshape(-1)])
+    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[place.reshape(-1)])
 
 
 def spot_launches(trace: Trace, main_thread: int | None) -> Spots:

@@ -21,7 +21,7 @@ from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.name_folding import fold_names
 from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
 from distprof.traces.reduce.range_contents import (
-    Names,
+    RangeNames,
     Slices,
     choose_main_thread,
     drop_repeats,
@@ -106,11 +106,11 @@ def find_exclusive(ranges: Ranges, nest: Nest) -> IntArray:
     return np.where(nest.stacked, nest.exclusive_ns, ranges.end_ns - ranges.begin_ns)
 
 
-def _count(names: Names, rows: BoolArray) -> list[int]:
+def _count(names: RangeNames, rows: BoolArray) -> list[int]:
     return np.bincount(names.code[rows], minlength=len(names.labels)).tolist()  # type: ignore[no-any-return]
 
 
-def _add_up(names: Names, rows: BoolArray, values: IntArray) -> list[int]:
+def _add_up(names: RangeNames, rows: BoolArray, values: IntArray) -> list[int]:
     """Sums by name, in two halves that cannot overflow."""
     high, low = np.zeros((2, len(names.labels)), dtype=np.int64)
     np.add.at(high, names.code[rows], values[rows] >> 32)
@@ -154,7 +154,7 @@ class _Device:
         return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))
 
 
-def _find_device(trace: Trace, names: Names, nest: Nest, measured: BoolArray, *, other_threads: bool) -> _Device:
+def _find_device(trace: Trace, names: RangeNames, nest: Nest, measured: BoolArray, *, other_threads: bool) -> _Device:
     ranges = trace.ranges
     main_thread = choose_main_thread(trace, nest, other_threads=other_threads)
     spots = spot_launches(trace, main_thread)

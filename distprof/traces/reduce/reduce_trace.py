@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distprof.facts.trace import IntArray, Trace
-from distprof.facts.trace_summary import RankActivity
+from distprof.facts.trace_summary import TraceSummary
 from distprof.traces.reduce.device import describe_other_devices, measure_device
 from distprof.traces.reduce.host_calls import total_calls, total_syncs
 from distprof.traces.reduce.kernels import total_copies, total_kernels
@@ -16,7 +16,7 @@ from distprof.traces.reduce.ranges import total_ranges
 
 def reduce_trace(
     trace: Trace, *, rank: int, num_steps: int, host_windows: IntArray | None, device_windows: IntArray | None
-) -> RankActivity:
+) -> TraceSummary:
     """Adds up what a trace says of the measured steps.
 
     Args:
@@ -39,7 +39,7 @@ def reduce_trace(
     counted = None
     if host_windows is not None and device_windows is not None:
         counted = assign_windows(trace, host_windows, device_windows) >= 0
-    return RankActivity(
+    return TraceSummary(
         head=replace(trace.head, notes=(*trace.head.notes, *notes)),
         rank=rank,
         num_steps=num_steps,

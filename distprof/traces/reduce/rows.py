@@ -8,9 +8,9 @@ from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH,
 from distprof.facts.trace import UNKNOWN, IntArray, Trace
 from distprof.traces.intervals import Intervals, join, measure_within, subtract, unite
 from distprof.traces.reduce.device import code_collectives, measure_kinds
-from distprof.traces.reduce.device_clock import DeviceClock
+from distprof.traces.reduce.device_clock import TracedDeviceClock
 from distprof.traces.reduce.launches import assign_windows, launch_times
-from distprof.traces.reduce.segments import Segments
+from distprof.traces.reduce.segments import StepSegments
 from distprof.traces.reduce.steps import Steps
 
 _GRADIENT = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
@@ -21,7 +21,7 @@ _PARAMETER = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
 
 
 def fill_rows(
-    trace: Trace, steps: Steps, segments: Segments, clock: DeviceClock | None, *, origin_ns: int
+    trace: Trace, steps: Steps, segments: StepSegments, clock: TracedDeviceClock | None, *, origin_ns: int
 ) -> FloatArray:
     """One row per step, ``[num_steps, ROW_WIDTH]``; NaN: the trace does not tell. Times of day count from the origin.
 
@@ -45,7 +45,7 @@ def fill_rows(
     return rows
 
 
-def device_windows(steps: Steps, clock: DeviceClock) -> IntArray:
+def device_windows(steps: Steps, clock: TracedDeviceClock) -> IntArray:
     """Begin and end of every step on the device's timeline, ``[num_steps, 2]``."""
     return np.stack([clock.read(steps.begin_ns), clock.read(steps.end_ns)], axis=1)
 
@@ -55,7 +55,9 @@ def _put_phases(rows: FloatArray, clock: str, phase_ns: FloatArray) -> None:
     rows[:, first : first + phase_ns.shape[1]] = phase_ns
 
 
-def _fill_device(rows: FloatArray, trace: Trace, steps: Steps, segments: Segments, clock: DeviceClock) -> None:
+def _fill_device(
+    rows: FloatArray, trace: Trace, steps: Steps, segments: StepSegments, clock: TracedDeviceClock
+) -> None:
     border_ns = clock.read(segments.border_ns)
     windows = device_windows(steps, clock)
     rows[:, COLUMN["step_device_ns"]] = windows[:, 1] - windows[:, 0]
@@ -83,7 +85,7 @@ def _fill_device(rows: FloatArray, trace: Trace, steps: Steps, segments: Segment
     rows[:, first : first + len(OWN_PHASES)] = wait_ns
 
 
-def _list_exposed(trace: Trace, segments: Segments) -> list[tuple[Phase | None, Intervals]]:
+def _list_exposed(trace: Trace, segments: StepSegments) -> list[tuple[Phase | None, Intervals]]:
     """Times in which only collectives ran, disjoint: those of gradients, of parameters, and the rest (None)."""
     gpu = trace.gpu
     purpose = _find_purpose(trace, segments)
@@ -97,7 +99,7 @@ def _list_exposed(trace: Trace, segments: Segments) -> list[tuple[Phase | None, 
     return found
 
 
-def _find_purpose(trace: Trace, segments: Segments) -> IntArray:
+def _find_purpose(trace: Trace, segments: StepSegments) -> IntArray:
     """What a collective is for, by kind and launching phase, ``[num_activities]``.
 
     0: gradients; 1: parameters; 2: anything else; -1: it is no collective.

@@ -18,7 +18,7 @@ OTHER = PHASE_CODE[Phase.OTHER]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segments:
+class StepSegments:
     """Segments without gaps from the first step's begin to the last one's end, in order of time."""
 
     border_ns: IntArray
@@ -45,7 +45,7 @@ class Segments:
         return np.where((place >= 0) & (place < len(self.code)), place, UNKNOWN)
 
 
-def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> Segments:
+def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> StepSegments:
     """Cuts the steps into phases: the innermost range that stands for one counts, and ``other`` is what is left.
 
     Ranges on the thread that runs the steps count, and distprof's own marks on any thread.
@@ -76,12 +76,12 @@ def _paint(painted: IntArray, border_ns: IntArray, begin_ns: IntArray, end_ns: I
         painted[first:last] = value
 
 
-def _merge(border_ns: IntArray, code: IntArray, step: IntArray, *, named: bool, left_out: int) -> Segments:
+def _merge(border_ns: IntArray, code: IntArray, step: IntArray, *, named: bool, left_out: int) -> StepSegments:
     """Neighbours of the same phase and step as one."""
     changes = np.ones(len(code), dtype=bool)
     changes[1:] = (np.diff(code) != 0) | (np.diff(step) != 0)
     starts = np.flatnonzero(changes)
-    return Segments(
+    return StepSegments(
         border_ns=np.append(border_ns[starts], border_ns[-1]), code=code[starts], step=step[starts], named=named,
         left_out=left_out,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, BoolArray, IntArray, Ranges, Trace
 from distprof.traces.reduce.phase_names import NO_STEP, NameMap, is_warmup
-from distprof.traces.reduce.range_contents import Names, name_ranges
+from distprof.traces.reduce.range_contents import RangeNames, name_ranges
 
 MAX_STEPS = 1_000_000
 MAX_NUMBER = 2**53
@@ -73,7 +73,7 @@ def is_own(domain: str, name: str) -> bool:
     return domain == OWN_DOMAIN
 
 
-def _prefer(labels: Names, rows: IntArray) -> IntArray:
+def _prefer(labels: RangeNames, rows: IntArray) -> IntArray:
     """Of steps of several makes those of the first that is there: distprof's, the profiler's, anybody's."""
     for make in (is_own, lambda _, name: name.startswith("ProfilerStep#")):
         chosen = labels.judge(make)[rows] == 1
@@ -83,7 +83,7 @@ def _prefer(labels: Names, rows: IntArray) -> IntArray:
     return rows
 
 
-def _find_warmup(ranges: Ranges, labels: Names, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
+def _find_warmup(ranges: Ranges, labels: RangeNames, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
     """Steps inside a range called warm-up; with distprof's range over the measured steps, those outside of it."""
     over = np.flatnonzero((labels.judge(lambda _, name: is_warmup(name)) == 1) & (ranges.end_ns != UNKNOWN))
     warm: BoolArray = _reach(ranges.begin_ns[over], ranges.end_ns[over], begin_ns) >= end_ns

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import ROW_WIDTH, FloatArray
-from distprof.facts.run import Segments as StepSegments
+from distprof.facts.run import ROW_WIDTH, FloatArray, Segments
 from distprof.facts.trace import Trace, TraceHead
-from distprof.facts.trace_summary import RankActivity
+from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.collective_records import RankCollectives
 from distprof.storage.record_lines import MAX_SEGMENTS
 from distprof.traces.reduce.claims import Claim, read_claim
@@ -19,7 +18,7 @@ from distprof.traces.reduce.launches import assign_windows, describe_left_out, f
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.reduce_trace import reduce_trace
 from distprof.traces.reduce.rows import device_windows, fill_rows
-from distprof.traces.reduce.segments import MAX_PHASE_RANGES, Segments, partition_steps
+from distprof.traces.reduce.segments import MAX_PHASE_RANGES, StepSegments, partition_steps
 from distprof.traces.reduce.steps import Steps, find_steps
 
 MAX_TIMELINES = 50
@@ -39,10 +38,10 @@ class TracedRank:
     """On the file's clock: the first step's begin."""
     rows: FloatArray
     """``[num_steps, ROW_WIDTH]``; no row: no steps are known."""
-    segments: dict[int, StepSegments]
+    segments: dict[int, Segments]
     """By step."""
     collectives: tuple[RankCollectives, ...]
-    activity: RankActivity
+    activity: TraceSummary
     """Its rank is -1 until the job's ranks are known."""
     notes: tuple[str, ...]
 
@@ -103,12 +102,12 @@ def _leave_out_cut(trace: Trace, steps: Steps, notes: list[str]) -> Steps:
     return steps.take(whole)
 
 
-def _keep_timelines(steps: Steps, segments: Segments, origin_ns: int) -> dict[int, StepSegments]:
-    kept: dict[int, StepSegments] = {}
+def _keep_timelines(steps: Steps, segments: StepSegments, origin_ns: int) -> dict[int, Segments]:
+    kept: dict[int, Segments] = {}
     long_ns = np.diff(segments.border_ns)
     for place, number in enumerate(steps.number[:MAX_TIMELINES].tolist()):
         own = np.flatnonzero(segments.step == place)
-        kept[number] = StepSegments(
+        kept[number] = Segments(
             begin_ns=int(steps.begin_ns[place]) - origin_ns, codes=tuple(segments.code[own[:MAX_SEGMENTS]].tolist()),
             durations_ns=tuple(long_ns[own[:MAX_SEGMENTS]].tolist()), truncated=len(own) > MAX_SEGMENTS,
         )  # fmt: skip

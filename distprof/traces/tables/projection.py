@@ -3,8 +3,8 @@
 A row sums up one name: its instances of a range, the activities of one name that were launched in them, or the calls of
 one name that were made in them. A range holds what `distprof.traces.reduce.nesting` says it holds, the ranges nested in
 it included; *exclusive* leaves those out, and shows how long the range was open without them. What is held by two
-nested ranges of one name counts once. Nested calls, as of the runtime into the driver, count each for itself. Host time and
-device time are two clocks' work: shares are of the same kind of row in the same range. Times are ns.
+nested ranges of one name counts once. Nested calls, as of the runtime into the driver, count each for itself. Host time
+and device time are two clocks' work: shares are of the same kind of row in the same range. Times are ns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, RangeStyle, Trace
 from distprof.traces.factorize import number_values
 from distprof.traces.reduce.nesting import Nest, Spots, find_closed, nest_ranges
 from distprof.traces.reduce.range_contents import (
-    Names,
+    RangeNames,
     Slices,
     choose_main_thread,
     drop_repeats,
@@ -56,7 +56,7 @@ Totals = list[int]
 
 
 @dataclass(slots=True)
-class _Block:
+class _ProjectionBlock:
     """What one range's rows are made of; sums by type and name."""
 
     sums: dict[str, dict[str, Totals]] = field(default_factory=lambda: {RANGE: {}, DEVICE: {}, CALLS: {}})
@@ -73,7 +73,7 @@ class _Block:
         return sum(totals[1] for totals in self.sums[RANGE].values())
 
 
-Blocks = dict[Label, _Block]
+Blocks = dict[Label, _ProjectionBlock]
 
 
 def project(
@@ -120,7 +120,7 @@ def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool,
     _add(blocks, labels, RANGE, own_names, names.code[rows], names.code[rows], open_ns[rows])
     for code, count in enumerate(np.bincount(names.code[~closed], minlength=len(labels)).tolist()):
         if count:
-            blocks.setdefault(labels[code], _Block()).open_count += count
+            blocks.setdefault(labels[code], _ProjectionBlock()).open_count += count
     held = _Held(trace, names, nest, measured, main_thread, exclusive)
     gpu, calls = trace.gpu, trace.calls
     long_ns = gpu.end_ns - gpu.begin_ns
@@ -144,7 +144,7 @@ class _Held:
     """What the measured ranges of a trace hold."""
 
     trace: Trace
-    names: Names
+    names: RangeNames
     nest: Nest
     measured: BoolArray
     main_thread: int | None
@@ -199,14 +199,14 @@ def _add(
     sums = summarize_groups(group, values, len(keys))
     for place, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)
-        block = blocks.setdefault(labels[code], _Block())
+        block = blocks.setdefault(labels[code], _ProjectionBlock())
         block.add(
             kind, texts[text - 1] if text else "",
             sums.count[place], sums.total[place], sums.minimum[place], sums.maximum[place],
         )  # fmt: skip
 
 
-def _show(label: Label, block: _Block) -> Iterator[Cells]:
+def _show(label: Label, block: _ProjectionBlock) -> Iterator[Cells]:
     """A range's rows: domain, range and type stand where they change."""
     head: tuple[str, str] = label
     for kind, sums in block.sums.items():

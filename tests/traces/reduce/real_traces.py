@@ -12,7 +12,7 @@ import pytest
 
 from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, Trace
 from tests.ranks import REPOSITORY
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 SHARED = REPOSITORY.parent / "shared"
 FILES = (
@@ -49,7 +49,7 @@ def read_events(name: str) -> list[dict[str, Any]]:
 
 def build_trace(name: str) -> Trace:
     """Device activities and API calls of a file, joined by their correlation, without any importer."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     calls = {
         event["args"]["correlation"]: made.call(event["name"], event["begin_ns"], event["end_ns"])
         for event in read_events(name)

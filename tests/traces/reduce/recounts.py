@@ -132,9 +132,7 @@ def steps_on_device(done: list[Did], steps: list[Span]) -> list[Span]:
     main = [did for did in done if did.kind != "exchange" and did.stream == work.most_common(1)[0][0]]
 
     def fire(time: int) -> int:
-        return max(
-            [time, *(did.end for did in main if (did.begin if did.launch is None else did.launch) < time)]
-        )
+        return max([time, *(did.end for did in main if (did.begin if did.launch is None else did.launch) < time)])
 
     return [(fire(begin), fire(end)) for begin, end in steps]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from distprof.facts.trace import Trace
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 MS = 1_000_000
 FORWARD_NS, BACKWARD_NS, TRANSFER_NS, OPTIMIZER_NS = 30 * MS, 60 * MS, 4 * MS, 6 * MS
@@ -16,8 +16,14 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 
 
 def make_job(
-    *, num_ranks: int, num_steps: int, delay_ns: Mapping[int, int] | None = None,
-    clock_ns: Mapping[int, int] | None = None, jitter_ns: int = 0, seed: int = 0, world_size: int | None = None,
+    *,
+    num_ranks: int,
+    num_steps: int,
+    delay_ns: Mapping[int, int] | None = None,
+    clock_ns: Mapping[int, int] | None = None,
+    jitter_ns: int = 0,
+    seed: int = 0,
+    world_size: int | None = None,
 ) -> list[Trace]:
     """Every rank's trace. All ranks leave a step's all-reduce at one true time.
 
@@ -31,7 +37,7 @@ def make_job(
         world_size: What the traces say. None: ``num_ranks``.
     """
     random = np.random.default_rng(seed)
-    made = [MadeTrace() for _ in range(num_ranks)]
+    made = [SyntheticTrace() for _ in range(num_ranks)]
     free_ns = np.full(num_ranks, 10_000 * MS)
     for step in range(num_steps):
         forward_ns = FORWARD_NS + random.integers(0, jitter_ns + 1, num_ranks)
@@ -53,7 +59,7 @@ def make_job(
     ]  # fmt: skip
 
 
-def _add_step(trace: MadeTrace, step: int, begin_ns: int, forward_ns: int, left_ns: int) -> None:
+def _add_step(trace: SyntheticTrace, step: int, begin_ns: int, forward_ns: int, left_ns: int) -> None:
     """The host launches everything at once, each call a microsecond, and then waits for the device."""
     over_ns = left_ns + OPTIMIZER_NS
     on_device_ns = begin_ns + LAUNCH_NS
@@ -68,5 +74,3 @@ def _add_step(trace: MadeTrace, step: int, begin_ns: int, forward_ns: int, left_
     trace.range("Optimizer.step#AdamW.step", begin_ns + 5_000, over_ns)
     trace.launch("multi_tensor_apply_kernel", begin_ns + 5_000, left_ns, over_ns, call_ns=1_000)
     trace.call("cudaDeviceSynchronize", begin_ns + 6_000, over_ns)
-
-

@@ -33,7 +33,7 @@ _GPU_COLUMNS = (
 
 
 @dataclass(kw_only=True)
-class MadeTrace:
+class SyntheticTrace:
     """Gathers rows in any order; `build` sorts them as `Trace` wants them. Times are ns."""
 
     head: TraceHead = HEAD

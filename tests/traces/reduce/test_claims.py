@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from distprof.traces.reduce.claims import read_claim
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 UNIX = 1_700_000_000 * 10**9
 
 
 def test_the_extent_is_from_the_first_begin_to_the_last_end_of_anything() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.op("aten::mm", UNIX + 50, UNIX + 60)
     made.range("step", UNIX + 20, None)
     made.launch("gemm", UNIX + 30, UNIX + 40, UNIX + 95)
@@ -19,10 +19,10 @@ def test_the_extent_is_from_the_first_begin_to_the_last_end_of_anything() -> Non
 
 
 def test_a_clock_that_counts_from_a_session_is_not_compared() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("gemm", 30, 40, 95)
     assert read_claim(made.build()).extent_ns is None
-    assert read_claim(MadeTrace().build()).extent_ns is None
+    assert read_claim(SyntheticTrace().build()).extent_ns is None
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,6 @@ def test_a_clock_that_counts_from_a_session_is_not_compared() -> None:
 def test_the_maker_is_told_by_the_devices_name_else_by_the_runtime(
     device: str | None, call: str, vendor: str | None
 ) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.call(call, 1, 2)
     assert read_claim(made.build(device_name=device)).vendor == vendor

@@ -13,7 +13,7 @@ from distprof.traces.reduce.device import (
     measure_device,
     measure_kinds,
 )
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GATHER = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
@@ -23,7 +23,7 @@ def bounds(*pairs: tuple[int, int]) -> IntArray:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def make_timeline() -> MadeTrace:
+def make_timeline() -> SyntheticTrace:
     """
     ===========  =====================================================================
     100 - 200    a kernel, whose launch returned at 40
@@ -36,7 +36,7 @@ def make_timeline() -> MadeTrace:
     560 - 570    a memset
     ===========  =====================================================================
     """
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("gemm", 33, 100, 200, call_ns=7)
     made.launch(REDUCE, 50, 150, 300, stream=20)
     made.activity("Memcpy DtoD", 220, 240, kind=ActivityKind.MEMCPY, stream=9)
@@ -82,7 +82,7 @@ def test_windows_cut_activities_but_not_the_causes_of_gaps() -> None:
 
 
 def test_collectives_by_window() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity(REDUCE, 0, 100, size_bytes=1000)
     made.activity(GATHER, 50, 120, stream=8, size_bytes=7)
     made.activity(REDUCE, 130, 150, size_bytes=1000)
@@ -96,7 +96,7 @@ def test_collectives_by_window() -> None:
 
 
 def test_a_graph_is_compute_and_a_copy_is_never_a_collective() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("cudaGraph", 0, 10, kind=ActivityKind.GRAPH)
     made.activity(REDUCE, 20, 25, kind=ActivityKind.MEMCPY)
     made.activity(REDUCE, 30, 37)
@@ -106,7 +106,7 @@ def test_a_graph_is_compute_and_a_copy_is_never_a_collective() -> None:
 
 
 def test_the_first_launch_of_those_that_begin_together_counts() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("gemm", 5, 55, 58, stream=4)  # launched first, but it does not end the gap
     made.launch("gemm", 6, 50, 50, stream=5)  # takes no time
     made.activity("gemm", 0, 10)
@@ -119,7 +119,7 @@ def test_the_first_launch_of_those_that_begin_together_counts() -> None:
 
 
 def test_a_launch_after_its_kernel_is_clamped() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("gemm", 0, 10)
     made.launch("gemm", 90, 50, 60)
     found = measure_device(made.build(), None)
@@ -140,7 +140,7 @@ def test_the_device_that_works_longest_is_looked_at() -> None:
 
 
 def test_nothing_at_all() -> None:
-    trace = MadeTrace().build()
+    trace = SyntheticTrace().build()
     assert measure_device(trace, None) is None
     assert measure_device(trace, bounds((0, 10))) is None
     assert measure_kinds(trace, bounds((0, 10))).count.tolist() == [[0] * len(KINDS)]
@@ -150,7 +150,7 @@ def test_nothing_at_all() -> None:
 
 def test_idle_time_under_an_open_launch_is_the_hosts() -> None:
     """The device stops at 10. The call opens at 20 and is held up until 1,000; the kernel begins at 900 already."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("gemm", 0, 10)
     made.launch("gemm", 20, 900, 950, call_ns=980)
     made.launch("gemm", 960, 1_100, 1_200, call_ns=50)  # it returns at 1,010
@@ -160,7 +160,7 @@ def test_idle_time_under_an_open_launch_is_the_hosts() -> None:
 
 
 def test_what_else_a_call_launches_has_been_launched_once_the_first_of_it_runs() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("gemm", 0, 10)
     graph = made.call("cudaGraphLaunch", 20, 500)
     made.activity("node", 100, 110, call=graph)

@@ -14,7 +14,7 @@ from distprof.facts.run import KINDS, CollectiveKind
 from distprof.facts.trace import ActivityKind, IntArray, Trace
 from distprof.facts.trace_summary import DeviceTime
 from distprof.traces.reduce.device import KindTimes, measure_device, measure_kinds
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GATHER = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
@@ -61,7 +61,7 @@ def activities(draw: st.DrawFn) -> Did:
 
 
 def build(done: list[Did]) -> Trace:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for item in done:
         call = -1 if item.call is None else made.call("launch", *item.call)
         made.activity(item.name, item.begin_ns, item.end_ns, kind=item.kind, call=call)

@@ -12,11 +12,11 @@ from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.reduce.host_calls import find_outermost, name_call, total_calls, total_syncs
 from tests.traces.reduce.real_traces import find_shared
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 
 def test_by_hand() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.call("cudaDeviceSynchronize_v3020", 0, 100)
     made.call("cuCtxSynchronize", 10, 90)  # the runtime's call is made of it
     made.call("cuStreamSynchronize_ptsz", 40, 50, thread=2)
@@ -40,8 +40,8 @@ def test_by_hand() -> None:
     ]
     assert total_calls(trace, window) == 40
     assert total_calls(trace, np.array([[500, 600]])) == 0
-    assert total_calls(MadeTrace().build(), None) is None
-    assert total_syncs(MadeTrace().build(), None) == ()
+    assert total_calls(SyntheticTrace().build(), None) is None
+    assert total_syncs(SyntheticTrace().build(), None) == ()
 
 
 @pytest.mark.parametrize("name", [
@@ -51,7 +51,7 @@ def test_by_hand() -> None:
     "hipMemcpy", "hipMemcpyWithStream", "hipMemcpyDtoH", "cudaFree", "cuMemFree_v2", "hipFree",
 ])  # fmt: skip
 def test_these_wait(name: str) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.call(name, 0, 7)
     assert total_syncs(made.build(), None) == (SyncTotal(name=name_call(name), count=1, total_ns=7),)
 
@@ -62,7 +62,7 @@ def test_these_wait(name: str) -> None:
     "cudaDeviceSynchronizeNot", "my_cudaMemcpy",
 ])  # fmt: skip
 def test_these_do_not(name: str) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.call(name, 0, 7)
     assert total_syncs(made.build(), None) == ()
 
@@ -70,7 +70,7 @@ def test_these_do_not(name: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(1, 3)), max_size=12))
 def test_outermost_like_a_plain_loop(done: list[tuple[int, int, int]]) -> None:
     """Calls of one thread nest; where they overlap otherwise, the one that begins first counts."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin, length, thread in done:
         made.call("cudaFree", begin, begin + length, thread=thread)
     calls = made.build().calls
@@ -99,7 +99,7 @@ def test_outermost_like_a_plain_loop(done: list[tuple[int, int, int]]) -> None:
 def test_an_asynchronous_copy_that_keeps_the_host_waits(
     direction: CopyKind, pageable: int, copy: tuple[int, int], waits: bool
 ) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     call = made.call("cudaMemcpyAsync_v3020", 0, 1_000)
     made.activity("Memcpy", *copy, kind=ActivityKind.MEMCPY, copy=direction, pageable=pageable, call=call)
     made.call("cudaMemcpyAsync", 2_000, 2_010)
@@ -110,7 +110,7 @@ def test_an_asynchronous_copy_that_keeps_the_host_waits(
 
 
 def test_a_copy_that_waits_by_its_name_counts_once() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     call = made.call("hipMemcpyWithStream", 0, 100)
     made.activity(
         "CopyHostToDevice", 50, 90, kind=ActivityKind.MEMCPY, copy=CopyKind.HOST_TO_DEVICE, pageable=1, call=call

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from distprof.facts.trace import ActivityKind, CopyKind
 from distprof.facts.trace_summary import Category, CopyTotal, KernelTotal
 from distprof.traces.reduce.kernels import MAX_KERNELS, SMALL_NS, total_copies, total_kernels
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 GEMM = "volta_sgemm_128x64_tn"
 
 
 def test_by_hand() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity(GEMM, 100, 100 + SMALL_NS)
     made.activity(GEMM, 20_000, 20_000 + SMALL_NS - 1, device=1)
     made.activity(GEMM, 90_000, 150_000)
@@ -44,11 +44,11 @@ def test_by_hand() -> None:
         ("Memcpy HtoD", 1, 500),
     ]
     assert total_kernels(trace, np.zeros(5, dtype=bool)) == ()
-    assert total_kernels(MadeTrace().build(), None) == ()
+    assert total_kernels(SyntheticTrace().build(), None) == ()
 
 
 def test_rare_names_are_summed_up_by_category_and_nothing_is_lost() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for number in range(MAX_KERNELS + 30):
         name = f"triton_poi_fused_{number}" if number % 3 else f"triton_mm_{number}"
         made.activity(name, number, number + 1000 + number)
@@ -67,7 +67,7 @@ def test_rare_names_are_summed_up_by_category_and_nothing_is_lost() -> None:
 
 
 def test_copies() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     copy = {"kind": ActivityKind.MEMCPY, "copy": CopyKind.HOST_TO_DEVICE}
     made.activity("a", 0, 10, size_bytes=100, pageable=1, **copy)
     made.activity("b", 20, 25, size_bytes=50, pageable=1, **copy)
@@ -84,7 +84,7 @@ def test_copies() -> None:
     )
     assert [total.count for total in total_copies(made.build(), np.arange(7) == 1)] == [1]
     assert total_copies(made.build(), np.arange(7) == 6) == ()
-    assert total_copies(MadeTrace().build(), None) == ()
+    assert total_copies(SyntheticTrace().build(), None) == ()
 
 
 @pytest.mark.parametrize(("kind", "words"), [
@@ -93,7 +93,7 @@ def test_copies() -> None:
     (CopyKind.NONE, "other"),
 ])  # fmt: skip
 def test_directions(kind: CopyKind, words: str) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("copy", 0, 10, kind=ActivityKind.MEMCPY, copy=kind)
     assert [total.direction for total in total_copies(made.build(), None)] == [words]
 
@@ -103,7 +103,7 @@ def test_directions(kind: CopyKind, words: str) -> None:
     window=st.tuples(st.integers(-5, 60), st.integers(0, 60)),
 )
 def test_like_a_plain_loop(done: list[tuple[str, int, int]], window: tuple[int, int]) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     lengths: dict[str, list[int]] = defaultdict(list)
     for name, begin, length in done:
         made.activity(name, begin, begin + length)

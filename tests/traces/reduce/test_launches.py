@@ -24,7 +24,7 @@ from distprof.traces.reduce.launches import (
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from tests.traces.reduce.real_traces import find_shared
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -34,7 +34,7 @@ def bounds(*pairs: tuple[int, int]) -> IntArray:
 
 
 def test_by_hand() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("before", 0, 40)
     made.activity("beside", 5, 300, stream=9)  # of a stream of which nobody knows anything
     made.activity("before", 40, 90)
@@ -48,19 +48,19 @@ def test_by_hand() -> None:
 
 
 def test_launched_is_what_runs_and_a_call_begins_what_it_ends_with() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("early", 10, 15, 20, call_ns=30)
     graph = made.call("cudaGraphLaunch", 50, 90)
     made.activity("node", 60, 70, call=graph)
     made.activity("node", 95, 99, call=graph)
     assert find_launched(made.build()).tolist() == [15, 60, 60]
-    assert launch_times(MadeTrace().build()).tolist() == find_launched(MadeTrace().build()).tolist() == []
+    assert launch_times(SyntheticTrace().build()).tolist() == find_launched(SyntheticTrace().build()).tolist() == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.booleans()), max_size=12))
 def test_like_a_plain_loop(done: list[tuple[int, int, bool]]) -> None:
     """Two streams on each of two devices; calls 1 to 3 ns before what they launch."""
-    made, rows = MadeTrace(), []
+    made, rows = SyntheticTrace(), []
     for number, (place, begin, known) in enumerate(sorted(done, key=lambda item: item[1])):
         call = made.call("launch", begin - 1 - number % 3, begin) if known else -1
         made.activity("gemm", begin, begin + 2, call=call, device=place // 2, stream=place % 2)
@@ -74,7 +74,7 @@ def test_like_a_plain_loop(done: list[tuple[int, int, bool]]) -> None:
     assert launch_times(made.build()).tolist() == truth
 
 
-def make_late_device() -> MadeTrace:
+def make_late_device() -> SyntheticTrace:
     """The device is 500 ns behind when the trace begins; steps of 100 ns, of 200 ns on the device.
 
     ===========  =================================================================
@@ -84,7 +84,7 @@ def make_late_device() -> MadeTrace:
     720 - 920    the second step's
     ===========  =================================================================
     """
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns in (0, 200, 360):
         made.activity("gemm", begin_ns, begin_ns + 150)
     made.activity("gemm", 460, 470, stream=20)
@@ -152,7 +152,7 @@ def test_steps_whose_kernels_are_cut_off_are_left_out() -> None:
 
 
 def test_a_synchronisation_at_the_end_cuts_nothing_off_and_a_lone_step_stays() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#0", 0, 100)
     made.launch("gemm", 10, 20, 60)
     made.call("cudaMemcpyAsync", 70, 75)  # of nothing
@@ -169,7 +169,7 @@ def test_a_synchronisation_at_the_end_cuts_nothing_off_and_a_lone_step_stays() -
 
 
 def test_work_without_a_known_launch_counts_where_it_runs() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("gemm", 20, 60, 100)
     made.activity("alone", 95, 97, stream=4)
     made.activity("alone", 110, 115, stream=4)

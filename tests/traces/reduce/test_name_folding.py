@@ -6,7 +6,7 @@ import pytest
 
 from distprof.traces.reduce.name_folding import LONGEST_FOLDED, fold_name
 from distprof.traces.reduce.ranges import total_ranges
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_tells_parts_apart_stays(name: str) -> None:
 
 
 def test_instances_of_folded_names_are_one_range_with_the_union_of_their_work() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for number in range(3):
         made.range(f"iteration {number}", 100 * number, 100 * number + 90)
         made.range("layer_0", 100 * number, 100 * number + 50)

@@ -17,7 +17,7 @@ from distprof.facts.trace import Trace
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.operations import find_operations
 from tests.kineto_file import make_event, make_kernel, make_launch, make_op, make_step, write_kineto
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 SEND = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
 REDUCE = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
@@ -28,7 +28,7 @@ def name_kinds(trace: Trace) -> list[str | None]:
 
 
 def test_the_annotation_around_the_launch_names_the_operation() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("nccl:all_to_all", 100, 200)
     made.range("## alltoall ##", 110, 190)  # no name of an operation
     made.range("nccl:_all_gather_base", 300, 400)
@@ -44,7 +44,7 @@ def test_the_annotation_around_the_launch_names_the_operation() -> None:
 
 
 def test_an_operator_names_it_too_and_the_annotation_goes_first() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.op("c10d::alltoall_base_", 100, 200)
     made.op("record_param_comms", 110, 190)
     made.op("c10d::allreduce_", 300, 400)
@@ -55,7 +55,7 @@ def test_an_operator_names_it_too_and_the_annotation_goes_first() -> None:
 
 
 def test_what_the_tool_says_goes_before_what_stands_around() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("nccl:all_reduce", 0, None)  # never closed
     made.launch(SEND, 10, 100, 200)
     made.launch(SEND, 20, 300, 400)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.traces.reduce.queue import measure_queue
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 
 def test_by_hand() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("a", 0, 20, 60, call_ns=10)  # in the queue 10 - 60
     made.launch("b", 20, 60, 80, call_ns=10)  # 30 - 80
     made.activity("c", 70, 75)  # nobody launched it: 70 - 75
@@ -27,10 +27,10 @@ def test_by_hand() -> None:
 
 
 def test_without_launches_nobody_knows() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("a", 0, 10)
     assert measure_queue(made.build(), None) is None
-    assert measure_queue(MadeTrace().build(), None) is None
+    assert measure_queue(SyntheticTrace().build(), None) is None
     made.launch("b", 0, 10, 20)
     assert measure_queue(made.build(), np.empty((0, 2), dtype=np.int64)) is None
     idle = measure_queue(made.build(), np.array([[100, 200]]))
@@ -43,7 +43,7 @@ def test_without_launches_nobody_knows() -> None:
     window=st.tuples(st.integers(-5, 40), st.integers(1, 40)),
 )
 def test_every_nanosecond(done: list[tuple[int, int, int, bool]], window: tuple[int, int]) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     queued = []
     for begin, early, length, known in done:
         if known:

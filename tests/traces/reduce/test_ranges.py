@@ -15,7 +15,7 @@ from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.reduce.nesting import find_innermost, find_main_thread, nest_ranges
 from distprof.traces.reduce.ranges import total_ranges
 from distprof.traces.tables.projection import project
-from tests.traces.reduce.synthetic_traces import MAIN, MadeTrace
+from tests.traces.reduce.synthetic_traces import MAIN, SyntheticTrace
 
 OTHER = 2
 
@@ -24,9 +24,9 @@ def by_name(totals: Iterable[RangeTotal]) -> dict[str, RangeTotal]:
     return {f"{total.domain}:{total.name}": total for total in totals}
 
 
-def make_example() -> MadeTrace:
+def make_example() -> SyntheticTrace:
     """Two threads, two domains, a graph, a range that is never closed, a launch that is not in the trace."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 100)
     made.range("layer", 10, 40)
     made.range("layer", 50, 90)
@@ -73,7 +73,7 @@ def test_the_main_threads_ranges_hold_what_other_threads_launch_meanwhile() -> N
 
 
 def test_what_ranges_of_one_name_hold_on_two_threads_counts_once() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("reduce", 0, 100)
     made.range("reduce", 20, 30, thread=OTHER)
     made.launch("kernel", 25, 40, 50, thread=OTHER)
@@ -84,7 +84,7 @@ def test_what_ranges_of_one_name_hold_on_two_threads_counts_once() -> None:
 
 
 def test_what_begins_before_the_window_is_warmup_and_what_begins_after_it_is_outside() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns, long_ns in ((0, 1000), (2000, 10), (3000, 20), (4000, 40), (5500, 7)):
         made.range("layer", begin_ns, begin_ns + long_ns)
         made.launch("matmul", begin_ns + 1, begin_ns + 5, begin_ns + 5 + long_ns)
@@ -98,7 +98,7 @@ def test_what_begins_before_the_window_is_warmup_and_what_begins_after_it_is_out
 
 def test_host_time_is_not_device_time() -> None:
     """The fault: attention is slow on the host, and the device works for the other; each clock must say its own."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("attention", 0, 690)
     made.range("ffn", 690, 1000)
     made.launch("softmax", 10, 20, 120)
@@ -110,7 +110,7 @@ def test_host_time_is_not_device_time() -> None:
 
 
 def test_what_is_not_known_is_none() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 10)
     assert total_ranges(made.build(), window=None)[0].gpu_ns is None
     made.activity("lost", 1, 2)
@@ -120,11 +120,11 @@ def test_what_is_not_known_is_none() -> None:
     made.range("request", 5, 30, style=RangeStyle.START_END, end_thread=OTHER)
     totals = by_name(total_ranges(made.build(), window=None))
     assert (totals[":request"].gpu_ns, totals[":request"].host_ns, totals[":request"].activities) == (None, 25, 0)
-    assert total_ranges(MadeTrace().build(), window=None) == ()
+    assert total_ranges(SyntheticTrace().build(), window=None) == ()
 
 
 def test_start_end_ranges_lie_in_no_stack() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("outer", 0, 100)
     made.range("crossing", 50, 150, style=RangeStyle.START_END)
     made.launch("one", 60, 70, 80)
@@ -136,7 +136,7 @@ def test_start_end_ranges_lie_in_no_stack() -> None:
 
 
 def test_the_longest_names_are_kept() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for place in range(300):
         made.range(f"r{place}", 1000 * place, 1000 * place + place)
     totals = total_ranges(made.build(), window=None)
@@ -146,7 +146,7 @@ def test_the_longest_names_are_kept() -> None:
 def test_depth_and_crossing_ranges_cost_no_more_than_their_number() -> None:
     """A stack that is walked for every range would take hours here."""
     deep = 200_000
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("one", 0, 1)
     made.launch("kernel", deep, deep, deep + 5)
     ranges = replace(
@@ -166,9 +166,9 @@ def test_depth_and_crossing_ranges_cost_no_more_than_their_number() -> None:
 
 
 @st.composite
-def made_traces(draw: st.DrawFn) -> MadeTrace:
+def made_traces(draw: st.DrawFn) -> SyntheticTrace:
     """Properly nested ranges on two threads and start/end ranges anywhere, with launches at random times."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     for thread in (MAIN, OTHER):
         _nest(draw, made, thread, 0, 60, 3)
     for begin_ns, long_ns in draw(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30)), max_size=3)):
@@ -189,7 +189,7 @@ LAUNCHES = st.tuples(
 )
 
 
-def _nest(draw: st.DrawFn, made: MadeTrace, thread: int, begin_ns: int, end_ns: int, depth: int) -> None:
+def _nest(draw: st.DrawFn, made: SyntheticTrace, thread: int, begin_ns: int, end_ns: int, depth: int) -> None:
     cuts = sorted(draw(st.lists(st.integers(begin_ns, end_ns), max_size=4)))
     for low, high in zip(cuts[::2], cuts[1::2], strict=False):
         made.range(draw(NAMES), low, high, thread=thread)
@@ -227,7 +227,7 @@ def count_slowly(trace: Trace) -> dict[str, tuple[int, int, int, int]]:
 
 
 @given(made_traces())
-def test_ranges_match_a_slow_count(made: MadeTrace) -> None:
+def test_ranges_match_a_slow_count(made: SyntheticTrace) -> None:
     trace = made.build()
     if not (trace.calls.thread[trace.gpu.call] != UNKNOWN).any():
         return
@@ -241,7 +241,7 @@ def test_ranges_match_a_slow_count(made: MadeTrace) -> None:
 
 
 @given(made_traces(), st.booleans())
-def test_parts_do_not_exceed_the_whole(made: MadeTrace, other_threads: bool) -> None:
+def test_parts_do_not_exceed_the_whole(made: SyntheticTrace, other_threads: bool) -> None:
     """One stream runs one thing at a time, so that exclusive GPU times add up to at most what it was busy."""
     made.ranges = [row for row in made.ranges if row["style"] == RangeStyle.PUSH_POP]
     trace = made.build()
@@ -264,7 +264,7 @@ def _closed(trace: Trace) -> list[tuple[int, int, int]]:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=12))
 def test_crossing_ranges_are_cut_where_the_next_one_begins(pairs: list[tuple[int, int]]) -> None:
     """No program makes them with push and pop, but a damaged file may: exclusive times still add up to the union."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns, long_ns in pairs:
         made.range("r", begin_ns, begin_ns + long_ns)
     ranges = made.build().ranges
@@ -280,7 +280,7 @@ def test_crossing_ranges_are_cut_where_the_next_one_begins(pairs: list[tuple[int
 
 @pytest.mark.parametrize("kind", [ActivityKind.GRAPH, ActivityKind.MEMCPY])
 def test_graphs_as_a_whole_and_copies_count_as_well(kind: ActivityKind) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 10)
     made.activity("x", 20, 50, call=made.call("cudaGraphLaunch", 1, 2), kind=kind)
     assert total_ranges(made.build(), window=None)[0].gpu_ns == 30

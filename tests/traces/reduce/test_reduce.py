@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.facts.trace import Trace
-from distprof.facts.trace_summary import RankActivity
+from distprof.facts.trace_summary import TraceSummary
 from distprof.traces.reduce.reduce_trace import reduce_trace
 from tests.traces.reduce.real_traces import build_trace
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 
-def make_trace() -> MadeTrace:
+def make_trace() -> SyntheticTrace:
     """Two steps of 100 ns on the host; the device comes 50 ns later."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     for step in (0, 100):
         made.range("forward", step, step + 40)
         made.launch("volta_sgemm_128x64_tn", step + 10, step + 60, step + 130)
@@ -24,7 +24,7 @@ def make_trace() -> MadeTrace:
 
 def reduce(
     trace: Trace, host: list[tuple[int, int]] | None = None, device: list[tuple[int, int]] | None = None
-) -> RankActivity:
+) -> TraceSummary:
     return reduce_trace(
         trace,
         rank=3,
@@ -56,13 +56,13 @@ def test_without_steps_it_is_the_whole_trace() -> None:
 
 
 def test_the_hosts_windows_stand_in_for_the_devices_and_say_so() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("gemm", 20, 60)
     found = reduce(made.build(), host=[(0, 50)])
     assert found.device is not None
     assert (found.device.span_ns, found.device.compute_ns) == (50, 30)
     assert "no launch is known" in found.head.notes[0]
-    assert reduce(MadeTrace().build(), host=[(0, 50)]).head.notes == ()
+    assert reduce(SyntheticTrace().build(), host=[(0, 50)]).head.notes == ()
 
 
 def test_other_devices_are_named() -> None:
@@ -73,7 +73,7 @@ def test_other_devices_are_named() -> None:
 
 def test_nothing_at_all() -> None:
     for host in (None, [(0, 10)]):
-        found = reduce(MadeTrace().build(), host=host, device=host)
+        found = reduce(SyntheticTrace().build(), host=host, device=host)
         assert (found.device, found.queue, found.calls_ns) == (None, None, None)
         assert (found.kernels, found.copies, found.syncs, found.ranges) == ((), (), (), ())
 

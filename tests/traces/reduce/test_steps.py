@@ -9,7 +9,7 @@ from distprof.facts.run import PHASE_CODE, Phase
 from distprof.traces.reduce.device_clock import find_device_clock
 from distprof.traces.reduce.phase_names import NO_STEP, NameMap, is_warmup
 from distprof.traces.reduce.steps import find_steps
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 USUAL = NameMap()
 
@@ -47,7 +47,7 @@ def test_numbers_of_any_length_are_no_danger() -> None:
 
 
 def test_the_profilers_steps_go_before_anybodys_and_distprofs_before_both() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("train_step", 0, 100)
     made.range("ProfilerStep#7", 10, 90)
     assert find_steps(made.build(), USUAL).number.tolist() == [7]
@@ -57,14 +57,14 @@ def test_the_profilers_steps_go_before_anybodys_and_distprofs_before_both() -> N
 
 @pytest.mark.parametrize(("last", "numbers"), [(2**53 - 1, [3, 2**53 - 1]), (2**53, [0, 1]), (2**63 - 1, [0, 1])])
 def test_steps_whose_numbers_are_too_large_are_counted(last: int, numbers: list[int]) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 100, domain="distprof", payload=3)
     made.range("step", 100, 200, domain="distprof", payload=last)
     assert find_steps(made.build(), USUAL).number.tolist() == numbers
 
 
 def test_steps_without_numbers_are_counted_and_warm_up_is_known_by_the_range_around_it() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("warmup", 0, 100)
     made.range("profiled_step", 10, 90)
     made.range("profiled_step", 200, 300)
@@ -79,7 +79,7 @@ def test_steps_without_numbers_are_counted_and_warm_up_is_known_by_the_range_aro
 
 @pytest.mark.parametrize("seed", range(8))
 def test_warm_up_is_what_lies_in_any_of_its_ranges_however_they_overlap(seed: int) -> None:
-    made, draw = MadeTrace(), np.random.default_rng(seed)
+    made, draw = SyntheticTrace(), np.random.default_rng(seed)
     warm = [(int(begin), int(begin + lasts)) for begin, lasts in draw.integers(0, 300, (4, 2))]
     steps = [(begin, begin + 20) for begin in range(0, 600, 25)]
     for begin_ns, end_ns in warm:
@@ -91,7 +91,7 @@ def test_warm_up_is_what_lies_in_any_of_its_ranges_however_they_overlap(seed: in
 
 
 def test_steps_come_from_the_thread_with_most_of_them() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for number in range(3):
         made.range(f"ProfilerStep#{number}", 100 * number, 100 * number + 90, thread=5)
     made.range("ProfilerStep#0", 0, 90, thread=6)
@@ -100,12 +100,12 @@ def test_steps_come_from_the_thread_with_most_of_them() -> None:
 
 
 def test_no_step_is_no_window() -> None:
-    steps = find_steps(MadeTrace().build(), USUAL)
+    steps = find_steps(SyntheticTrace().build(), USUAL)
     assert (len(steps.number), steps.windows()) == (0, None)
 
 
 def test_an_event_on_the_device_waits_for_what_was_launched_before_it() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.launch("gemm", 0, 10, 50)
     made.launch("gemm", 20, 50, 90)
     made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 90, 500)  # no compute: an event does not wait for it
@@ -115,6 +115,6 @@ def test_an_event_on_the_device_waits_for_what_was_launched_before_it() -> None:
 
 
 def test_without_launches_nobody_knows_the_device() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("gemm", 0, 10)
     assert find_device_clock(made.build()) is None

@@ -25,7 +25,7 @@ from tests.traces.reduce.synthetic_jobs import (
     TRANSFER_NS,
     make_job,
 )
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 TIMES = st.integers(0, 900)
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -45,7 +45,7 @@ def read_phases(row: FloatArray, clock: str) -> dict[Phase, float]:
 
 
 def test_host_phases_by_hand_the_innermost_counts_and_other_is_the_rest() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#3", 0, 100)
     made.range("forward", 10, 40)
     made.range("layer_0", 12, 30)  # no phase: part of forward
@@ -61,7 +61,7 @@ def test_host_phases_by_hand_the_innermost_counts_and_other_is_the_rest() -> Non
 
 
 def test_without_a_range_that_stands_for_a_phase_phases_are_not_measured() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#3", 0, 100)
     made.range("layer_0", 12, 30)
     (row,) = read_rows(made.build())
@@ -94,7 +94,7 @@ def test_device_phases_are_where_the_work_was_launched_and_waiting_is_gradient_s
     ],
 )  # fmt: skip
 def test_what_exposed_communication_counts_as(phase: str, kernel: str, column: str) -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#0", 0, 1_000)
     made.range(phase, 100, 900)
     made.launch("gemm", 100, 110, 200)
@@ -114,7 +114,7 @@ def test_what_exposed_communication_counts_as(phase: str, kernel: str, column: s
 def test_phases_partition_every_step_on_both_timelines(
     ranges: list[tuple[int, int, str]], kernels: list[tuple[int, int, int, bool]]
 ) -> None:  # fmt: skip
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#0", 0, 500)
     made.range("ProfilerStep#1", 520, 1_000)
     made.range("forward", 0, 1)  # so that phases are measured
@@ -134,7 +134,7 @@ def test_phases_partition_every_step_on_both_timelines(
 
 
 def test_a_kernel_for_any_collective_is_what_its_operation_is_called() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#0", 0, 1_000)
     made.range("backward", 100, 900)
     made.launch("gemm", 100, 110, 200)

@@ -13,7 +13,7 @@ from distprof.traces.reduce.ranges import total_ranges
 from distprof.traces.tables.projection import DEFAULT_DOMAIN, HEADS, LOST, NO_DOMAIN, OUTSIDE, PROJECTIONS, project
 from distprof.traces.tables.projection_tables import sum_gpu_projection, sum_range_kernels
 from distprof.traces.tables.six_tables import Cells, Table
-from tests.traces.reduce.synthetic_traces import MAIN, MadeTrace
+from tests.traces.reduce.synthetic_traces import MAIN, SyntheticTrace
 from tests.traces.reduce.test_ranges import OTHER, made_traces, make_example
 
 Key = tuple[str, str, str, str]
@@ -66,7 +66,7 @@ def test_exclusive_leaves_nested_ranges_out() -> None:
 
 
 def test_what_two_nested_ranges_of_one_name_hold_counts_once() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("again", 0, 100)
     made.range("again", 10, 90)
     made.launch("kernel", 50, 60, 70)
@@ -76,7 +76,7 @@ def test_what_two_nested_ranges_of_one_name_hold_counts_once() -> None:
 
 
 def test_traces_are_added_up_and_warmup_is_left_out() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns in (0, 1000, 2000):
         made.range("step", begin_ns, begin_ns + 100)
         call = made.call("cudaLaunchKernel_v7000", begin_ns + 10, begin_ns + 15)
@@ -95,7 +95,7 @@ def test_traces_are_added_up_and_warmup_is_left_out() -> None:
 
 
 def test_the_longest_ranges_are_shown_and_the_others_counted() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for place in range(30):
         made.range(f"r{place}", 100 * place, 100 * place + place)
     table = project([made.build()], max_shown=10)
@@ -105,7 +105,7 @@ def test_the_longest_ranges_are_shown_and_the_others_counted() -> None:
 
 def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand ranges around a thousand launches: the number of pairs is known before they are made."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     for place in range(100):
         made.range(f"r{place}", place, 10_000 - place)
         made.launch("kernel", 1000 + place, 20_000 + place, 20_001 + place)
@@ -120,7 +120,7 @@ def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(made_traces())
-def test_the_projection_agrees_with_the_totals(made: MadeTrace) -> None:
+def test_the_projection_agrees_with_the_totals(made: SyntheticTrace) -> None:
     """On one stream the union of a range's activities is their sum."""
     trace = made.build()
     totals = {total.name: total for total in total_ranges(trace, window=None)}
@@ -159,7 +159,7 @@ def test_kernels_stand_under_every_range_around_them() -> None:
 
 def test_start_end_ranges_closed_elsewhere_hold_nothing() -> None:
     """The fault: a request is handed to another thread, which closes it; what was called meanwhile is nobody's."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("request", 0, 100, style=RangeStyle.START_END, end_thread=OTHER)
     made.range("kept", 0, 100, style=RangeStyle.START_END)
     made.launch("kernel", 10, 20, 30)
@@ -173,7 +173,7 @@ def test_start_end_ranges_closed_elsewhere_hold_nothing() -> None:
 
 def test_hostile_names_pass_through() -> None:
     """Names are data here: what shows them cleans them."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("</script>\x1b[31m", 0, 10, domain='x"; drop table StringIds; --')
     made.launch("k" * 100_000, 1, 2, 3)
     rows = read_rows(project([made.build()]))
@@ -182,7 +182,7 @@ def test_hostile_names_pass_through() -> None:
 
 def test_ranges_that_touch_do_not_hide_the_one_around_them() -> None:
     """The fault: layers without a gap between them; each child must find its parent however many came before."""
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 1000)
     for place in range(100):
         made.range("layer", 10 * place, 10 * place + 10)
@@ -192,7 +192,7 @@ def test_ranges_that_touch_do_not_hide_the_one_around_them() -> None:
 
 
 def test_start_end_ranges_that_overlap_in_a_chain_do_not_hide_the_one_around_them() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 10_000)
     for place in range(300):
         made.range("request", 20 * place, 20 * place + 30, style=RangeStyle.START_END)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distprof.facts.trace import ActivityKind, CopyKind, IntArray, RangeStyle, Trace
 from distprof.traces.tables.groups import round_quotient, round_tenth, summarize_groups
 from distprof.traces.tables.six_tables import TABLES, Table, make_table
-from tests.traces.reduce.synthetic_traces import MadeTrace
+from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 TIME_HEADS = ("Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
 COPY = "[CUDA memcpy Host-to-Device]"
@@ -24,7 +24,7 @@ Durations = Sequence[tuple[str, int]]
 
 def make_kernels(durations: Durations, **head: object) -> Trace:
     """Kernels one after the other."""
-    made, now_ns = MadeTrace(), 0
+    made, now_ns = SyntheticTrace(), 0
     for name, duration_ns in durations:
         made.activity(name, now_ns, now_ns + duration_ns)
         now_ns += duration_ns
@@ -52,7 +52,7 @@ def test_kernels_by_their_whole_names() -> None:
 
 
 def test_a_graph_is_no_kernel_and_a_copy_is_none() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("graph", 0, 10, kind=ActivityKind.GRAPH)
     made.activity(COPY, 0, 10, kind=ActivityKind.MEMCPY, size_bytes=1)
     made.activity("gemm", 0, 10)
@@ -65,7 +65,7 @@ def test_of_kernels_with_one_total_the_fewer_come_first_then_the_name() -> None:
 
 
 def test_ranges_by_domain_name_and_style() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("step", 0, 100, domain="distprof")
     made.range("step", 100, 150, domain="distprof")
     made.range("step", 0, 30)
@@ -82,7 +82,7 @@ def test_ranges_by_domain_name_and_style() -> None:
 
 
 def test_a_range_never_closed_ends_with_the_last_event_of_the_file() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("open", 40, None)
     made.range("closed", 0, 10)
     known, unknown = made.build(last_event_ns=100), made.build()
@@ -91,7 +91,7 @@ def test_a_range_never_closed_ends_with_the_last_event_of_the_file() -> None:
 
 
 def test_api_calls_are_grouped_by_the_whole_name_and_shown_without_its_version() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     names = ("cudaMemcpyAsync_v3020", "cudaMemcpyAsync", "cudaStreamIsCapturing_v10000", "_v7000", "v7000", "cuInit")
     for length_ns, name in zip((60, 50, 40, 30, 20, 10), names, strict=True):
         made.call(name, 0, length_ns)
@@ -102,7 +102,7 @@ def test_api_calls_are_grouped_by_the_whole_name_and_shown_without_its_version()
 
 
 def test_system_calls_of_one_total_keep_the_order_of_the_files_names() -> None:
-    made, again = MadeTrace(), MadeTrace()
+    made, again = SyntheticTrace(), SyntheticTrace()
     for name in ("zero", "write", "read"):
         made.code(name)
         again.code(name)
@@ -116,7 +116,7 @@ def test_system_calls_of_one_total_keep_the_order_of_the_files_names() -> None:
 
 
 def test_memory_by_time_and_by_size() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns, end_ns, size in ((0, 10, 1_500), (10, 40, 4_000_000), (40, 60, 2_000_500)):
         made.activity(COPY, begin_ns, end_ns, kind=ActivityKind.MEMCPY, size_bytes=size, copy=CopyKind.HOST_TO_DEVICE)
     made.activity(SET, 60, 100, kind=ActivityKind.MEMSET, size_bytes=10_000_000)
@@ -136,14 +136,14 @@ def test_memory_by_time_and_by_size() -> None:
 
 
 def test_a_size_that_nobody_knows_is_not_in_the_sizes() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity(COPY, 0, 10, kind=ActivityKind.MEMCPY)
     assert make_table("cuda_gpu_mem_size_sum", [made.build()]).rows == ()
     assert len(make_table("cuda_gpu_mem_time_sum", [made.build()]).rows) == 1
 
 
 def test_rows_that_begin_outside_the_windows_are_left_out() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     for begin_ns in (0, 9, 10, 19, 20, 29, 30, 31):
         made.activity("k", begin_ns, begin_ns + 100 + begin_ns)
     trace = made.build()
@@ -156,7 +156,7 @@ def test_rows_that_begin_outside_the_windows_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_nothing_makes_an_empty_table(name: str) -> None:
-    assert make_table(name, []).rows == make_table(name, [MadeTrace().build()]).rows == ()
+    assert make_table(name, []).rows == make_table(name, [SyntheticTrace().build()]).rows == ()
     assert len(make_table(name, []).heads) in (8, 9, 10)
 
 
@@ -165,7 +165,7 @@ def test_no_time_at_all_has_no_shares() -> None:
 
 
 def test_what_has_no_name_has_a_row_of_its_own() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.activity("", 0, 10)
     made.activity("k", 0, 10)
     made.gpu[1]["name"] = -1
