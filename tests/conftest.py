@@ -27,9 +27,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 LIVE = (
-    "bench/test_bench_overhead.py", "faults/test_leaving.py", "faults/test_stopped_rank.py", "record/test_ddp.py",
-    "record/test_host_clock.py", "record/test_kernel_window.py", "test_budget.py", "test_growth.py", "test_job.py",
-    "test_live_collectives.py", "test_signals.py", "test_two_hosts.py",
+    "cli/test_bench_overhead.py", "faults/test_leaving.py", "faults/test_stopped_rank.py", "record/test_ddp.py",
+    "record/test_clock_sync.py", "record/test_kernel_window.py", "profiler/test_budget.py", "test_growth.py",
+    "test_job.py",
+    "test_live_collectives.py", "record/test_signals.py", "test_two_hosts.py",
 )  # fmt: skip
 """Tests that watch a clock while ranks train: they run one after the other, and all others side by side."""
 

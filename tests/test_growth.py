@@ -35,23 +35,25 @@ SLACK_BYTES = 16_384
 
 
 class Job:
-    """One rank's whole recording without a model, and without threads: the test plays the courier."""
+    """One rank's whole recording without a model, and without threads: the test plays the gather_thread."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "ranks").mkdir()
         writer = StreamWriter(folder / "ranks" / "rank-00000.jsonl", run_id="x", world_size=1, info=make_info(0))
         self.recorder, self.exchange = Recorder(), Exchange(None)
-        self.scribe = StepWriter(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
+        self.step_writer = StepWriter(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
         self.seen = 0
         take = keep_budget(1e9, every=EVERY, stop=self.exchange.ask_to_stop, say=print, on_steps=self.count)
         assert take is not None
         self.live = LiveSteps(1, take)
-        self.courier = GatherThread(
-            take=self.scribe.take, end=lambda: self.scribe.end("completed"), deliver=self.live.add,
+        self.gather_thread = GatherThread(
+            take=self.step_writer.take, end=lambda: self.step_writer.end("completed"), deliver=self.live.add,
             exchange=self.exchange, window_s=60.0, lost=print,
         )  # fmt: skip
         self.profiler = Profiler(
-            recorder=self.recorder, plan=ShadowPlan(EVERY), scribe=self.scribe, courier=self.courier, ranges=None,
+            recorder=self.recorder, plan=ShadowPlan(EVERY), step_writer=self.step_writer,
+            gather_thread=self.gather_thread,
+            ranges=None,
             module_depth=0, on_device=False, phases=True, timeout_s=60.0, done=lambda: None, clean=str,
         )  # fmt: skip
 
@@ -78,8 +80,8 @@ class Job:
             self.profiler.keep_scalars(loss=2.5, grad_norm=0.5)
 
     def gather(self) -> None:
-        """What the courier does once per window."""
-        tables, _ = self.exchange.send(self.scribe.take(False), last=False)
+        """What the gather_thread does once per window."""
+        tables, _ = self.exchange.send(self.step_writer.take(False), last=False)
         self.live.add(tables)
 
 

@@ -9,11 +9,11 @@ from distprof.facts.run import ClockReading
 from distprof.report.wait_report import ClockReport
 
 
-def report_clocks(basis: MeasuredSteps) -> list[ClockReport]:
+def report_clocks(measured_steps: MeasuredSteps) -> list[ClockReport]:
     """One entry per clock, by its readings; ranks with the same readings share it."""
-    hosts = {info.rank: info.host for info in basis.run.ranks}
+    hosts = {info.rank: info.host for info in measured_steps.run.ranks}
     readings: dict[int, list[ClockReading]] = {}
-    for reading in basis.run.meta.clock_readings:
+    for reading in measured_steps.run.meta.clock_readings:
         readings.setdefault(reading.rank, []).append(reading)
     clocks: dict[tuple[tuple[int, int, int], ...], list[int]] = {}
     for rank, own in sorted(readings.items()):

@@ -33,15 +33,15 @@ class OrderedCollectives:
     exposed_ns: FloatArray
 
 
-def line_up(basis: MeasuredSteps) -> OrderedCollectives | None:
+def line_up(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
     """Lines the collectives up, to the last that a rank waits for.
 
     Returns:
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
     """
-    tables = choose_tables(basis)
-    positions = np.flatnonzero(basis.present)
-    steps = _find_steps(basis, tables, len(positions))
+    tables = choose_tables(measured_steps)
+    positions = np.flatnonzero(measured_steps.present)
+    steps = _find_steps(measured_steps, tables, len(positions))
     if not len(steps):
         return None
     orders = [_find_order(tables, int(position), steps) for position in positions]
@@ -80,22 +80,22 @@ class _Order:
     """Where each stands: number of the table, member's row, column."""
 
 
-def choose_tables(basis: MeasuredSteps) -> list[Collectives]:
+def choose_tables(measured_steps: MeasuredSteps) -> list[Collectives]:
     """Of every group the table that most counted steps follow; groups without such steps are left out."""
     best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
-    for table in basis.run.collectives:
+    for table in measured_steps.run.collectives:
         key = (table.group, tuple(table.ranks.tolist()))
-        used = int(basis.counted[table.steps].sum())
+        used = int(measured_steps.counted[table.steps].sum())
         if used > best.get(key, (0, None))[0]:
             best[key] = (used, table)
     return [table for _, table in best.values()]
 
 
-def _find_steps(basis: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
-    steps = np.flatnonzero(basis.counted)
+def _find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
+    steps = np.flatnonzero(measured_steps.counted)
     for table in tables:
         steps = np.intersect1d(steps, table.steps, assume_unique=True)
-    widths = np.zeros(len(basis.present), dtype=np.int64)
+    widths = np.zeros(len(measured_steps.present), dtype=np.int64)
     for table in tables:
         widths[table.ranks] += len(table.kinds)
     every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)

@@ -10,20 +10,26 @@ from distprof.facts.run import KINDS
 from distprof.report.report import CommunicationReport
 
 
-def report_communication(basis: MeasuredSteps) -> list[CommunicationReport]:
+def report_communication(measured_steps: MeasuredSteps) -> list[CommunicationReport]:
     """Every kind of collective that some rank issued in the counted steps, in the order of `KINDS`."""
     reports = []
     for kind in KINDS:
-        count = basis.mean(f"{kind}_count")
+        count = measured_steps.mean(f"{kind}_count")
         if not np.any(count[np.isfinite(count)]):
             continue
-        busy_ns, exposed_ns = basis.mean(f"{kind}_busy_host_ns"), basis.mean(f"{kind}_exposed_host_ns")
-        on_device_ns, waited_ns = basis.mean(f"{kind}_busy_device_ns"), basis.mean(f"{kind}_exposed_device_ns")
+        busy_ns, exposed_ns = (
+            measured_steps.mean(f"{kind}_busy_host_ns"),
+            measured_steps.mean(f"{kind}_exposed_host_ns"),
+        )
+        on_device_ns, waited_ns = (
+            measured_steps.mean(f"{kind}_busy_device_ns"),
+            measured_steps.mean(f"{kind}_exposed_device_ns"),
+        )
         reports.append(
             CommunicationReport(
                 kind=kind.value,
                 count_per_step=as_numbers(count),
-                bytes_per_step=as_numbers(basis.mean(f"{kind}_bytes")),
+                bytes_per_step=as_numbers(measured_steps.mean(f"{kind}_bytes")),
                 busy_host_ns=as_numbers(busy_ns),
                 exposed_host_ns=as_numbers(exposed_ns),
                 overlapped_host_ns=as_numbers(np.maximum(busy_ns - exposed_ns, 0)),

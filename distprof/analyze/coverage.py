@@ -19,36 +19,38 @@ MAX_GROUPS = 4
 
 
 def report_coverage(
-    basis: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None, cycles: SyncCycles | None
+    measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None, cycles: SyncCycles | None
 ) -> Coverage:
     """Ranks and steps present, what was lost, and every note there is.
 
     Args:
-        basis: The ranks and steps that count.
+        measured_steps: The ranks and steps that count.
         timings: The clocks measured.
         headline: The one the headline uses.
         cycles: What the verdict stands on.
     """
-    run = basis.run
+    run = measured_steps.run
     traced = {item.rank for item in run.activity}
-    present = [info.rank for info, there in zip(run.ranks, basis.present, strict=True) if there or info.rank in traced]
+    present = [
+        info.rank for info, there in zip(run.ranks, measured_steps.present, strict=True) if there or info.rank in traced
+    ]
     at_work = {info.rank for info in run.ranks if info.last_write is not None and info.last_write.writer_lives}
     whole = ({info.rank for info in run.ranks if info.ended is not None} & set(present)) | at_work
     planned = _read_planned_steps(run.meta.config)
     warmup = (run.column("warmup") == 1).any(axis=0)
     return Coverage(
-        complete=_is_complete(basis, planned),
+        complete=_is_complete(measured_steps, planned),
         world_size=run.meta.world_size,
         ranks_present=tuple(present),
         ranks_missing=tuple(rank for rank in sorted(_expect_ranks(run)) if rank not in whole),
-        steps_measured=int(basis.counted.sum()),
+        steps_measured=int(measured_steps.counted.sum()),
         steps_warmup=int(warmup.sum()),
         steps_planned=planned,
         rows_lost=sum(info.rows_lost for info in run.ranks),
         segments_lost=int(np.nansum(run.column("segments_lost"))),
         clocks=tuple(timing.clock.value for timing in timings),
-        sources=tuple(list_sources(basis, timings, cycles)),
-        notes=tuple(dict.fromkeys([*_note_basis(basis, timings, headline), *_collect_notes(basis)])),
+        sources=tuple(list_sources(measured_steps, timings, cycles)),
+        notes=tuple(dict.fromkeys([*_note_steps(measured_steps, timings, headline), *_collect_notes(measured_steps)])),
     )
 
 
@@ -58,16 +60,16 @@ def _expect_ranks(run: Run) -> Iterable[int]:
     return there if there and max(there) >= run.meta.world_size else range(run.meta.world_size)
 
 
-def _is_complete(basis: MeasuredSteps, planned: int | None) -> bool:
-    run = basis.run
+def _is_complete(measured_steps: MeasuredSteps, planned: int | None) -> bool:
+    run = measured_steps.run
     if run.unread:
         return False
     everyone = {info.rank for info in run.ranks} == set(_expect_ranks(run))
     ended_well = all(info.ended in ("completed", TRACED) and info.rows_lost == 0 for info in run.ranks)
-    if run.activity and not basis.recorded.size:
+    if run.activity and not measured_steps.recorded.size:
         return everyone  # traces without steps
-    wanted = basis.recorded.shape[1] if planned is None else max(planned, basis.recorded.shape[1])
-    return everyone and ended_well and wanted > 0 and bool((basis.recorded.sum(axis=1) == wanted).all())
+    wanted = measured_steps.recorded.shape[1] if planned is None else max(planned, measured_steps.recorded.shape[1])
+    return everyone and ended_well and wanted > 0 and bool((measured_steps.recorded.sum(axis=1) == wanted).all())
 
 
 def _read_planned_steps(config: Mapping[str, object]) -> int | None:
@@ -81,9 +83,9 @@ def _read_planned_steps(config: Mapping[str, object]) -> int | None:
     return None
 
 
-def _collect_notes(basis: MeasuredSteps) -> list[str]:
+def _collect_notes(measured_steps: MeasuredSteps) -> list[str]:
     """What was noted while recording and reading; a note of several ranks stands once, and names them."""
-    run = basis.run
+    run = measured_steps.run
     ranks_by_note: dict[str, list[int]] = {}
     for info in run.ranks:
         for note in info.notes:
@@ -95,10 +97,10 @@ def _collect_notes(basis: MeasuredSteps) -> list[str]:
     return [*run.meta.notes, *run.warnings, *noted]
 
 
-def _note_basis(basis: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
-    run = basis.run
+def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
+    run = measured_steps.run
     notes = [f"not readable and left out: {reason}" for reason in run.unread]
-    if not basis.counted.any():
+    if not measured_steps.counted.any():
         notes.append("no measured step was reported by every rank present: every statistic is n/a")
     if failed := int((run.column("failed") == 1).any(axis=0).sum()):
         notes.append(f"{failed} step(s) failed on some rank and are left out")
@@ -108,25 +110,31 @@ def _note_basis(basis: MeasuredSteps, timings: Sequence[Timing], headline: Timin
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran under the kernel window, which slows them down, and are left out")
-    left_out = basis.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
-    if partial := int((left_out.any(axis=0) & ~shadow.any(axis=0) & ~window.any(axis=0) & ~basis.counted).sum()):
+    left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
+    if partial := int(
+        (left_out.any(axis=0) & ~shadow.any(axis=0) & ~window.any(axis=0) & ~measured_steps.counted).sum()
+    ):
         notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
         for timing in timings
-        if (lacking := int(basis.counted.sum() - timing.used.sum()))
+        if (lacking := int(measured_steps.counted.sum() - timing.used.sum()))
     )
-    notes.extend(_note_missing(basis))
+    notes.extend(_note_missing(measured_steps))
     if headline is not None and headline.clock is Clock.HOST and len(timings) > 1:
         notes.append("not every rank and step has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
         notes.append("phases were not recorded: step time only")
-    elif headline is not None and run.meta.world_size > 1 and not np.isfinite(sum_exposed(basis, headline)).any():
+    elif (
+        headline is not None
+        and run.meta.world_size > 1
+        and not np.isfinite(sum_exposed(measured_steps, headline)).any()
+    ):
         notes.append(
             f"exposed communication is not measured: on the {headline.clock} clock no range stands for it, and what "
             "there is of it lies inside the other phases"
         )
-    elif _lacks_collectives(basis):
+    elif _lacks_collectives(measured_steps):
         notes.append(
             "no collective was seen: if the ranks synchronised at all, their waiting stands in the other phases "
             "(profiler.watch(model) tells it apart)"
@@ -134,12 +142,12 @@ def _note_basis(basis: MeasuredSteps, timings: Sequence[Timing], headline: Timin
     return notes
 
 
-def _note_missing(basis: MeasuredSteps) -> list[str]:
+def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
     """What nobody can know with ranks of the job, or members of a group, missing."""
     notes = []
     short = {
         f"{table.group} ({table.size - len(table.ranks)} of {table.size})": None
-        for table in basis.run.collectives if 1 < len(table.ranks) < table.size
+        for table in measured_steps.run.collectives if 1 < len(table.ranks) < table.size
     }  # fmt: skip
     if short:
         names = ", ".join(list(short)[:MAX_GROUPS]) + (", ..." if len(short) > MAX_GROUPS else "")
@@ -147,13 +155,18 @@ def _note_missing(basis: MeasuredSteps) -> list[str]:
             f"members are missing of {names}: waits for them are at least what is shown, and neither who arrived last "
             "nor the transfer is known"
         )
-    if basis.num_missing and basis.counted.any():
+    if measured_steps.num_missing and measured_steps.counted.any():
         notes.append("ranks are missing, which may hold up those that are there: what a change would buy is not known")
     return notes
 
 
-def _lacks_collectives(basis: MeasuredSteps) -> bool:
+def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
     """Whether several ranks worked side by side, collectives were watched for, and none was seen."""
-    counts = np.array([basis.mean(f"{kind}_count")[basis.present] for kind in KINDS])
+    counts = np.array([measured_steps.mean(f"{kind}_count")[measured_steps.present] for kind in KINDS])
     counts = counts[np.isfinite(counts).any(axis=1)]  # of a kind that the recorder did not know nothing is told
-    return basis.run.meta.world_size > 1 and bool(basis.counted.any()) and counts.size > 0 and bool((counts == 0).all())
+    return (
+        measured_steps.run.meta.world_size > 1
+        and bool(measured_steps.counted.any())
+        and counts.size > 0
+        and bool((counts == 0).all())
+    )

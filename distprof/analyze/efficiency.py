@@ -28,12 +28,12 @@ class Efficiency:
     """Why a ratio is missing, and what to do about it."""
 
 
-def report_flops(basis: MeasuredSteps) -> FlopsReport | None:
+def report_flops(measured_steps: MeasuredSteps) -> FlopsReport | None:
     """Arithmetic per optimizer step of one rank: per micro-step, times the mean number of micro-steps."""
-    work = basis.run.meta.work
+    work = measured_steps.run.meta.work
     if work is None:
         return None
-    micro_steps = _count_micro_steps(basis)[basis.present]
+    micro_steps = _count_micro_steps(measured_steps)[measured_steps.present]
     factor = as_number(float(micro_steps.mean())) if len(micro_steps) else None
     model, analytic = work.model_flops_per_micro_step, work.analytic_flops_per_micro_step
     return FlopsReport(
@@ -45,23 +45,23 @@ def report_flops(basis: MeasuredSteps) -> FlopsReport | None:
     )
 
 
-def measure_efficiency(basis: MeasuredSteps, timing: Timing | None) -> list[Efficiency]:
+def measure_efficiency(measured_steps: MeasuredSteps, timing: Timing | None) -> list[Efficiency]:
     """What each rank reached, by position in ``run.ranks``.
 
     Args:
-        basis: The ranks and steps that count.
+        measured_steps: The ranks and steps that count.
         timing: The headline clock; None: nothing was measured.
     """
-    micro_steps = _count_micro_steps(basis)
+    micro_steps = _count_micro_steps(measured_steps)
     mean_step_ns = np.full(len(micro_steps), np.nan) if timing is None else timing.mean_step_ns
     return [
-        _measure_rank(basis, float(number), float(step_ns), info.peak)
-        for number, step_ns, info in zip(micro_steps, mean_step_ns, basis.run.ranks, strict=True)
+        _measure_rank(measured_steps, float(number), float(step_ns), info.peak)
+        for number, step_ns, info in zip(micro_steps, mean_step_ns, measured_steps.run.ranks, strict=True)
     ]
 
 
-def _measure_rank(basis: MeasuredSteps, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
-    work = basis.run.meta.work
+def _measure_rank(measured_steps: MeasuredSteps, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
+    work = measured_steps.run.meta.work
     if work is None:
         return _unknown("the model's FLOPs were not counted")
     step_s = step_ns / 1e9
@@ -92,7 +92,7 @@ def _unknown(note: str, achieved_flops_per_s: float | None = None) -> Efficiency
     return Efficiency(achieved_flops_per_s=achieved_flops_per_s, mfu_ratio=None, hfu_ratio=None, note=note)
 
 
-def _count_micro_steps(basis: MeasuredSteps) -> FloatArray:
+def _count_micro_steps(measured_steps: MeasuredSteps) -> FloatArray:
     """Mean per step, ``[num_ranks]``; NaN: not counted. A loop that counts none has not done none."""
-    micro_steps = basis.mean("micro_steps")
+    micro_steps = measured_steps.mean("micro_steps")
     return np.where(micro_steps > 0, micro_steps, np.nan)

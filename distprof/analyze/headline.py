@@ -15,11 +15,11 @@ from distprof.facts.run import Clock, FloatArray
 from distprof.report.report import Headline, Spread
 
 
-def report_headline(basis: MeasuredSteps, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
+def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
     """The job in a few numbers.
 
     Args:
-        basis: The ranks and steps that count.
+        measured_steps: The ranks and steps that count.
         timing: The headline clock; None: nothing was measured.
         reached: Each rank's efficiency on the same clock.
     """
@@ -30,32 +30,32 @@ def report_headline(basis: MeasuredSteps, timing: Timing | None, reached: Sequen
             busiest=None,
         )  # fmt: skip
     job_ns: FloatArray = timing.step_ns[timing.measured].max(axis=0)
-    exposed_ns = sum_exposed(basis, timing)
+    exposed_ns = sum_exposed(measured_steps, timing)
     there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
     return Headline(
         clock=timing.clock.value,
         step_mean_ns=float(job_ns.mean()),
         step_median_ns=float(np.median(job_ns)),
         step_p95_ns=float(np.percentile(job_ns, 95)),
-        tokens_per_s=_count_tokens(basis, timing, float(job_ns.sum())),
-        achieved_flops_per_s=_spread_achieved(basis, reached),
+        tokens_per_s=_count_tokens(measured_steps, timing, float(job_ns.sum())),
+        achieved_flops_per_s=_spread_achieved(measured_steps, reached),
         mfu_ratio=_mean_or_none([item.mfu_ratio for item in there]),
         hfu_ratio=_mean_or_none([item.hfu_ratio for item in there]),
         exposed_ratio=find_share(exposed_ns, timing.mean_step_ns),
         exposed_ns=as_number(float(exposed_ns[timing.measured].mean())),
-        busiest=find_busiest(basis, timing),
+        busiest=find_busiest(measured_steps, timing),
     )
 
 
-def _count_tokens(basis: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:
+def _count_tokens(measured_steps: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:
     """None when tokens were not measured, or never counted by the training loop: that is no throughput of 0."""
-    tokens = float(basis.run.column("tokens")[basis.present][:, timing.used].sum())
+    tokens = float(measured_steps.run.column("tokens")[measured_steps.present][:, timing.used].sum())
     return tokens / time_ns * 1e9 if tokens > 0 and time_ns > 0 else None
 
 
-def _spread_achieved(basis: MeasuredSteps, reached: Sequence[Efficiency]) -> Spread | None:
+def _spread_achieved(measured_steps: MeasuredSteps, reached: Sequence[Efficiency]) -> Spread | None:
     values = [np.nan if item.achieved_flops_per_s is None else item.achieved_flops_per_s for item in reached]
-    return spread_over_ranks(np.array(values), basis.numbers) if np.isfinite(values).any() else None
+    return spread_over_ranks(np.array(values), measured_steps.numbers) if np.isfinite(values).any() else None
 
 
 def _mean_or_none(values: Sequence[float | None]) -> float | None:

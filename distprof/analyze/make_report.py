@@ -10,14 +10,14 @@ from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
 from distprof.analyze.efficiency import measure_efficiency, report_flops
 from distprof.analyze.headline import report_headline
-from distprof.analyze.measured_steps import Timing, choose_headline, find_basis, read_timing
+from distprof.analyze.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
 from distprof.analyze.merge_traces import report_activity
 from distprof.analyze.overhead import measure_overhead
 from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
 from distprof.analyze.slow_host import find_slow_host
 from distprof.analyze.slow_link import find_slow_link
-from distprof.analyze.slow_rank import find_culprit
+from distprof.analyze.slow_rank import find_slow_rank
 from distprof.analyze.stalls import list_stalls
 from distprof.analyze.sync_cycles import find_cycles
 from distprof.analyze.verdict import find_shortage, find_verdict
@@ -33,21 +33,25 @@ def analyze(run: Run) -> Report:
     Statistics use the steps that every rank with a row reported, warm-up and failed ones left out. The device clock
     stands before the host clock, and no number mixes the two.
     """
-    basis = find_basis(run)
-    host, device = read_timing(basis, Clock.HOST), read_timing(basis, Clock.DEVICE)
+    measured_steps = find_measured_steps(run)
+    host, device = read_timing(measured_steps, Clock.HOST), read_timing(measured_steps, Clock.DEVICE)
     timings = [timing for timing in (device, host) if timing is not None]
-    headline = choose_headline(basis, host, device)
-    reached = measure_efficiency(basis, headline)
-    cycles = find_cycles(basis, headline)
-    culprit = find_culprit(cycles)
+    headline = choose_headline(measured_steps, host, device)
+    reached = measure_efficiency(measured_steps, headline)
+    cycles = find_cycles(measured_steps, headline)
+    slow_rank = find_slow_rank(cycles)
     verdict = find_verdict(
-        basis, cycles, culprit, find_slow_host(basis, cycles), find_slow_link(basis, cycles)
+        measured_steps,
+        cycles,
+        slow_rank,
+        find_slow_host(measured_steps, cycles),
+        find_slow_link(measured_steps, cycles),
     )  # fmt: skip
     if verdict.rank is None:
-        culprit = None
-    summary = report_headline(basis, headline, reached)
-    told = None if find_shortage(basis, cycles) else cycles
-    replayed = None if basis.num_missing else told
+        slow_rank = None
+    summary = report_headline(measured_steps, headline, reached)
+    told = None if find_shortage(measured_steps, cycles) else cycles
+    replayed = None if measured_steps.num_missing else told
     meta = run.meta
     return Report(
         schema=SCHEMA,
@@ -62,19 +66,19 @@ def analyze(run: Run) -> Report:
         precision=meta.precision,
         verdict=verdict,
         headline=summary,
-        steps=tuple(report_step(basis, timing) for timing in timings),
-        phases=tuple(phase for timing in timings for phase in report_phases(basis, timing)),
-        communication=tuple(report_communication(basis)),
+        steps=tuple(report_step(measured_steps, timing) for timing in timings),
+        phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
+        communication=tuple(report_communication(measured_steps)),
         activity=report_activity(run),
-        waits=tuple(report_waits(basis)),
-        what_if=tuple(list_what_ifs(replayed, culprit, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
-        stalls=tuple(list_stalls(basis, cycles)),
-        clocks=tuple(report_clocks(basis)),
-        flops=report_flops(basis),
-        ranks=tuple(report_ranks(basis, reached, headline)),
+        waits=tuple(report_waits(measured_steps)),
+        what_if=tuple(list_what_ifs(replayed, slow_rank, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
+        stalls=tuple(list_stalls(measured_steps, cycles)),
+        clocks=tuple(report_clocks(measured_steps)),
+        flops=report_flops(measured_steps),
+        ranks=tuple(report_ranks(measured_steps, reached, headline)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
-        coverage=report_coverage(basis, timings, headline, told),
+        coverage=report_coverage(measured_steps, timings, headline, told),
         config=meta.config,
     )
 

@@ -58,7 +58,7 @@ class Timing:
     """``[num_ranks, len(PHASES)]``"""
 
 
-def find_basis(run: Run) -> MeasuredSteps:
+def find_measured_steps(run: Run) -> MeasuredSteps:
     """Finds the ranks and steps that count."""
     recorded: BoolArray = np.isfinite(run.column("step"))
     present: BoolArray = np.logical_or.reduce(recorded, axis=1)
@@ -66,16 +66,16 @@ def find_basis(run: Run) -> MeasuredSteps:
     return MeasuredSteps(run=run, recorded=recorded, present=present, counted=counted)
 
 
-def read_timing(basis: MeasuredSteps, clock: Clock) -> Timing | None:
+def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
     """The times of a clock; None: no rank has it on a counted step."""
-    has = np.isfinite(basis.run.step_ns(clock))
-    measured: BoolArray = np.logical_or.reduce(has[:, basis.counted], axis=1)
+    has = np.isfinite(measured_steps.run.step_ns(clock))
+    measured: BoolArray = np.logical_or.reduce(has[:, measured_steps.counted], axis=1)
     if not measured.any():
         return None
-    used: BoolArray = basis.counted & np.logical_and.reduce(has[measured], axis=0)
+    used: BoolArray = measured_steps.counted & np.logical_and.reduce(has[measured], axis=0)
     if not used.any():
         return None
-    step_ns, phase_ns = basis.run.step_ns(clock)[:, used], basis.run.phase_ns(clock)[:, used]
+    step_ns, phase_ns = measured_steps.run.step_ns(clock)[:, used], measured_steps.run.phase_ns(clock)[:, used]
     step_ns[~measured] = np.nan
     phase_ns[~measured] = np.nan
     return Timing(
@@ -84,10 +84,10 @@ def read_timing(basis: MeasuredSteps, clock: Clock) -> Timing | None:
     )  # fmt: skip
 
 
-def choose_headline(basis: MeasuredSteps, host: Timing | None, device: Timing | None) -> Timing | None:
+def choose_headline(measured_steps: MeasuredSteps, host: Timing | None, device: Timing | None) -> Timing | None:
     """The device clock where every rank present has it on every counted step, else the host clock."""
-    whole = device is not None and np.array_equal(device.used, basis.counted)
-    return device if device is not None and whole and bool(device.measured[basis.present].all()) else host
+    whole = device is not None and np.array_equal(device.used, measured_steps.counted)
+    return device if device is not None and whole and bool(device.measured[measured_steps.present].all()) else host
 
 
 def mean_over_steps(values: FloatArray) -> FloatArray:

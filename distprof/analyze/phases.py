@@ -10,17 +10,17 @@ from distprof.facts.run import PHASES, Clock, FloatArray, Phase
 from distprof.report.report import PhaseReport, StepReport
 
 
-def report_step(basis: MeasuredSteps, timing: Timing) -> StepReport:
+def report_step(measured_steps: MeasuredSteps, timing: Timing) -> StepReport:
     """The step on one clock."""
     return StepReport(
         clock=timing.clock.value,
         mean_ns=as_numbers(timing.mean_step_ns),
-        spread_ns=spread_over_ranks(timing.mean_step_ns, basis.numbers),
-        identity_error_ratio=_find_identity_error(basis, timing.clock),
+        spread_ns=spread_over_ranks(timing.mean_step_ns, measured_steps.numbers),
+        identity_error_ratio=_find_identity_error(measured_steps, timing.clock),
     )
 
 
-def report_phases(basis: MeasuredSteps, timing: Timing) -> list[PhaseReport]:
+def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseReport]:
     """The phases on one clock, in the order of `PHASES`, without those that no rank spent time in.
 
     ``other`` stays wherever phases were measured: a remainder of zero is said, not hidden.
@@ -37,7 +37,7 @@ def report_phases(basis: MeasuredSteps, timing: Timing) -> list[PhaseReport]:
                 clock=timing.clock.value,
                 mean_ns=as_numbers(mean_ns),
                 median_ns=as_numbers(np.median(timing.phase_ns[:, :, code], axis=1)),
-                spread_ns=spread_over_ranks(mean_ns, basis.numbers),
+                spread_ns=spread_over_ranks(mean_ns, measured_steps.numbers),
                 share_ratio=find_share(mean_ns, timing.mean_step_ns),
             )
         )
@@ -51,10 +51,10 @@ def find_share(part_ns: FloatArray, whole_ns: FloatArray) -> float | None:
     return as_number(float(part_ns[there].sum()) / whole) if whole > 0 else None
 
 
-def _find_identity_error(basis: MeasuredSteps, clock: Clock) -> float | None:
+def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:
     """Of every recorded step, warm-up and failed ones too: the partition holds there as well."""
-    step_ns = basis.run.step_ns(clock)
+    step_ns = measured_steps.run.step_ns(clock)
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.abs(basis.run.phase_ns(clock).sum(axis=2) - step_ns) / step_ns
+        error = np.abs(measured_steps.run.phase_ns(clock).sum(axis=2) - step_ns) / step_ns
     known = error[np.isfinite(error)]
     return float(known.max()) if known.size else None

@@ -14,15 +14,17 @@ from distprof.facts.run import FloatArray
 from distprof.report.report import RankReport
 
 
-def report_ranks(basis: MeasuredSteps, reached: Sequence[Efficiency], timing: Timing | None) -> list[RankReport]:
+def report_ranks(
+    measured_steps: MeasuredSteps, reached: Sequence[Efficiency], timing: Timing | None
+) -> list[RankReport]:
     """Every rank there are facts of, by position in ``run.ranks``; ``timing``: of the headline clock."""
-    own_ns = np.full(len(reached), np.nan) if timing is None else find_own_ns(basis, timing)
-    return [_report_rank(basis, position, item, own_ns[position]) for position, item in enumerate(reached)]
+    own_ns = np.full(len(reached), np.nan) if timing is None else find_own_ns(measured_steps, timing)
+    return [_report_rank(measured_steps, position, item, own_ns[position]) for position, item in enumerate(reached)]
 
 
-def _report_rank(basis: MeasuredSteps, position: int, reached: Efficiency, own_ns: float) -> RankReport:
-    run, info = basis.run, basis.run.ranks[position]
-    look, recorded = info.snapshot, basis.recorded[position]
+def _report_rank(measured_steps: MeasuredSteps, position: int, reached: Efficiency, own_ns: float) -> RankReport:
+    run, info = measured_steps.run, measured_steps.run.ranks[position]
+    look, recorded = info.snapshot, measured_steps.recorded[position]
     usual = recorded & (run.column("window")[position] != 1)  # a kernel window takes memory of its own
     peaks = run.column("memory_peak_bytes")[position, usual]
     known = peaks[np.isfinite(peaks)]

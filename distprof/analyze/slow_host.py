@@ -31,11 +31,11 @@ class SlowHost:
     """By how much each cycle would be shorter without the excess of all its ranks, ``[num_cycles]``."""
 
 
-def find_slow_host(basis: MeasuredSteps, cycles: SyncCycles | None) -> SlowHost | None:
+def find_slow_host(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> SlowHost | None:
     """The host whose ranks' excess costs most; None: one host, or none is slow as a whole."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return None
-    names = np.array([basis.run.ranks[position].host for position in cycles.positions.tolist()])
+    names = np.array([measured_steps.run.ranks[position].host for position in cycles.positions.tolist()])
     hosts = [host for host in dict.fromkeys(names.tolist()) if 2 <= np.sum(names == host) < len(names)]
     whole_ns = float(np.median(cycles.cycle_ns))
     found = [_examine(cycles, host, np.flatnonzero(names == host), whole_ns) for host in hosts]

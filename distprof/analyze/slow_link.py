@@ -35,21 +35,21 @@ class SlowLink:
     reason: str
 
 
-def find_slow_link(basis: MeasuredSteps, cycles: SyncCycles | None) -> SlowLink | None:
+def find_slow_link(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> SlowLink | None:
     """The link that limits the job; None: none was probed, or the steps do not wait for one.
 
     The probe goes the way of gloo. Another backend may use another network, about which it says nothing.
     """
-    readings = basis.run.meta.link_readings
-    if cycles is None or not readings or basis.run.meta.backend != "gloo":
+    readings = measured_steps.run.meta.link_readings
+    if cycles is None or not readings or measured_steps.run.meta.backend != "gloo":
         return None
     slowest = min(readings, key=lambda reading: reading.bytes_per_s)
     lost_ns = measure_saved(cycles, transfer_ns=np.zeros_like(cycles.transfer_ns))
     cost_ns = float(np.median(lost_ns))
-    needed_ns = count_link_bytes(basis) / slowest.bytes_per_s * 1e9
+    needed_ns = count_link_bytes(measured_steps) / slowest.bytes_per_s * 1e9
     if cost_ns < MIN_SHARE * float(np.median(cycles.cycle_ns)) or needed_ns < SATURATED_RATIO * cost_ns:
         return None
-    hosts = {info.rank: info.host for info in basis.run.ranks}
+    hosts = {info.rank: info.host for info in measured_steps.run.ranks}
     far = hosts.get(slowest.rank, f"the host of rank {slowest.rank}")
     others = [reading.bytes_per_s for reading in readings if reading is not slowest]
     alone = bool(others) and slowest.bytes_per_s < UNEQUAL_RATIO * float(np.median(others))
@@ -58,13 +58,16 @@ def find_slow_link(basis: MeasuredSteps, cycles: SyncCycles | None) -> SlowLink 
     return SlowLink(hosts=ends, lost_ns=lost_ns, reason=reason)
 
 
-def count_link_bytes(basis: MeasuredSteps) -> float:
+def count_link_bytes(measured_steps: MeasuredSteps) -> float:
     """Bytes of one step through one rank's end of a ring: twice the share of the others of what is reduced, once of
     what is gathered or scattered. Source: Patarasuk and Yuan (2009), the bandwidth-optimal ring."""
-    world = basis.run.meta.world_size
+    world = measured_steps.run.meta.world_size
     ring = (world - 1) / world
     passes = {
         CollectiveKind.ALL_REDUCE: 2 * ring, CollectiveKind.ALL_GATHER: ring, CollectiveKind.REDUCE_SCATTER: ring,
     }  # fmt: skip
-    sizes = {kind: float(np.nan_to_num(basis.mean(f"{kind}_bytes")[basis.present]).max()) for kind in passes}
+    sizes = {
+        kind: float(np.nan_to_num(measured_steps.mean(f"{kind}_bytes")[measured_steps.present]).max())
+        for kind in passes
+    }
     return sum(share * sizes[kind] for kind, share in passes.items())

@@ -51,7 +51,7 @@ class SlowRank:
     """What ``lost_ns`` takes away from a steady rank, before the middle is found: ``[num_cycles]``."""
 
 
-def find_culprit(cycles: SyncCycles | None) -> SlowRank | None:
+def find_slow_rank(cycles: SyncCycles | None) -> SlowRank | None:
     """The rank whose excess costs most; None: no rank's is beyond chance and worth naming."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
         return None

@@ -20,35 +20,35 @@ TRACES = {
 }
 
 
-def list_sources(basis: MeasuredSteps, timings: Sequence[Timing], cycles: SyncCycles | None) -> Iterator[str]:
+def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycles: SyncCycles | None) -> Iterator[str]:
     """One line per kind of number that the report has.
 
     Args:
-        basis: The ranks and steps that count.
+        measured_steps: The ranks and steps that count.
         timings: The clocks measured.
         cycles: What the verdict stands on.
     """
-    foreign = all(info.ended == TRACED for info in basis.run.ranks)
+    foreign = all(info.ended == TRACED for info in measured_steps.run.ranks)
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
             yield f"phases on the {timing.clock} clock: {(TRACES if foreign else STAMPS)[timing.clock]}"
-    tables = [table for table in basis.run.collectives if len(table.ranks) > 1]
+    tables = [table for table in measured_steps.run.collectives if len(table.ranks) > 1]
     groups = sorted({table.group for table in tables})
     if groups:
         steps = np.unique(np.concatenate([table.steps for table in tables]))
-        kept = int(basis.counted[steps].sum())
+        kept = int(measured_steps.counted[steps].sum())
         seen = "begin and end of every rank's kernel" if foreign else "every rank's host stamps"
         yield (
             f"waits and transfers: {seen} of each collective, {len(groups)} group(s), "
-            f"{kept:,} of {int(basis.counted.sum()):,} measured steps"
+            f"{kept:,} of {int(measured_steps.counted.sum()):,} measured steps"
         )
     if cycles is not None:
         of_what = "each collective" if cycles.source == "collectives" else "the step as a whole"
         count = f"{len(cycles.steps):,} steps"
         yield f"verdict and what-if: own times and waits of {of_what}, {cycles.clock} clock, {count}"
-    if basis.run.meta.clock_readings:
-        rounds = len({reading.at_ns for reading in basis.run.meta.clock_readings})
-        apart = any(reading.offset_ns or reading.bound_ns for reading in basis.run.meta.clock_readings)
+    if measured_steps.run.meta.clock_readings:
+        rounds = len({reading.at_ns for reading in measured_steps.run.meta.clock_readings})
+        apart = any(reading.offset_ns or reading.bound_ns for reading in measured_steps.run.meta.clock_readings)
         if foreign:
             yield f"clocks: {'compared by when ranks left common collectives' if apart else 'the ranks share one'}"
         else:

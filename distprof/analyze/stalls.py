@@ -64,7 +64,7 @@ def find_far(cycles: SyncCycles) -> IntArray:
     return far if parts <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
 
 
-def list_stalls(basis: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
+def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
     """The longest first, ten at most. Each is the rank's that was late, or nobody's."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
@@ -73,12 +73,12 @@ def list_stalls(basis: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
     stalls = []
     while far and times is not None:
         cycle = far.pop(0)
-        late = _find_late(basis, cycles, times, [cycle])
+        late = _find_late(measured_steps, cycles, times, [cycle])
         window = [cycle]
         if late is None and far and far[0] == cycle + 1:  # left late, a rank makes this cycle longer and the next
             window.append(far.pop(0))
-            late = _find_late(basis, cycles, times, window)
-        stalls.append(_tell(basis, cycles, window, late))
+            late = _find_late(measured_steps, cycles, times, window)
+        stalls.append(_tell(measured_steps, cycles, window, late))
     return sorted(stalls, key=lambda stall: -stall.lost_ns)[:MAX_LISTED]
 
 
@@ -96,14 +96,16 @@ def _measure_lost(cycles: SyncCycles, window: list[int]) -> float:
     return float((long_ns[window] - np.median(long_ns)).sum())
 
 
-def _find_late(basis: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
+def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
     """The first rank that came so much after all others of its group, if it lost the time by itself."""
     needed_ns = LATE_RATIO * _measure_lost(cycles, window)
     found: list[tuple[int, float, int, int]] = []
     for cycle in window:
         for index, parties in enumerate(cycles.parties):
             for _, members in parties:
-                last = _find_last(basis, cycles, times.arrival_ns[members, cycle, index], members, cycle, needed_ns)
+                last = _find_last(
+                    measured_steps, cycles, times.arrival_ns[members, cycle, index], members, cycle, needed_ns
+                )
                 if last is not None:
                     found.append((cycle, float(times.arrival_ns[last, cycle, index]), index, last))
     if not found:
@@ -117,12 +119,17 @@ def _find_late(basis: MeasuredSteps, cycles: SyncCycles, times: _Times, window: 
     where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
     left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
     members = next(members for _, members in cycles.parties[where] if place in members)
-    alone = _find_last(basis, cycles, left_ns[members], members, cycle, needed_ns) == place
+    alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == place
     return _Late(place=place, waited=True) if alone else None
 
 
 def _find_last(
-    basis: MeasuredSteps, cycles: SyncCycles, at_ns: FloatArray, members: IntArray, cycle: int, needed_ns: float
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles,
+    at_ns: FloatArray,
+    members: IntArray,
+    cycle: int,
+    needed_ns: float,
 ) -> int | None:
     """Whose time is the last by as much as is needed, however wrong the members' clocks are; None: nobody's."""
     if len(members) < 2:
@@ -132,22 +139,22 @@ def _find_last(
     if lead_ns < needed_ns:
         return None
     first, second = (int(cycles.positions[members[place]]) for place in (before, last))
-    begin_ns = basis.run.column("begin_host_ns")[second, cycles.steps[cycle]]
-    bound_ns = float(map_clocks(basis.run).pair_bound_ns(first, second, begin_ns))
+    begin_ns = measured_steps.run.column("begin_host_ns")[second, cycles.steps[cycle]]
+    bound_ns = float(map_clocks(measured_steps.run).pair_bound_ns(first, second, begin_ns))
     apart = np.isfinite(bound_ns)  # else their clocks were not compared, and what they did was counted from one start
     return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
 
 
-def _tell(basis: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Stall:
+def _tell(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Stall:
     first = int(cycles.steps[window[0]])
     return Stall(
-        step=int(basis.run.rows[cycles.positions[0], first, COLUMN["step"]]),
-        rank=None if late is None else basis.numbers[int(cycles.positions[late.place])],
-        phase=_find_phase(basis, cycles, window, late).value, lost_ns=_measure_lost(cycles, window),
+        step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
+        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.place])],
+        phase=_find_phase(measured_steps, cycles, window, late).value, lost_ns=_measure_lost(cycles, window),
     )  # fmt: skip
 
 
-def _find_phase(basis: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Phase:
+def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Phase:
     """Where the rank lost the time; of nobody's stall, where the ranks spent it, waits included."""
     if late is not None and not late.waited:
         own_ns = cycles.phase_ns[late.place]
@@ -157,6 +164,6 @@ def _find_phase(basis: MeasuredSteps, cycles: SyncCycles, window: list[int], lat
     steps = cycles.steps[window]
     if late is not None:  # the wait that it left late may be the last of the step before
         steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
-    phase_ns = basis.run.phase_ns(cycles.clock)[cycles.positions[places]]
+    phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[places]]
     growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
     return PHASES[int(np.argmax(growth_ns.mean(axis=0).max(axis=0)))]

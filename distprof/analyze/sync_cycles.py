@@ -72,26 +72,26 @@ def _find_middle(times_ns: FloatArray) -> FloatArray:
     return middle
 
 
-def find_cycles(basis: MeasuredSteps, timing: Timing | None) -> SyncCycles | None:
+def find_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCycles | None:
     """The cycles of a run: from its collectives where the ranks recorded them, else from its rows.
 
     Args:
-        basis: The ranks and steps that count.
+        measured_steps: The ranks and steps that count.
         timing: The headline clock, whose rows are used.
 
     Returns:
         None with fewer than two ranks, or where no wait was measured.
     """
-    if timing is None or basis.present.sum() < 2 or not bool(timing.measured[basis.present].all()):
+    if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
-    lined = line_up(basis) if timing.clock is Clock.HOST else None
-    cycles = _from_rows(basis, timing) if lined is None else _from_collectives(basis, lined)
-    return None if cycles is None else _drop_beginnings(basis, cycles)
+    lined = line_up(measured_steps) if timing.clock is Clock.HOST else None
+    cycles = _from_rows(measured_steps, timing) if lined is None else _from_collectives(measured_steps, lined)
+    return None if cycles is None else _drop_beginnings(measured_steps, cycles)
 
 
-def _drop_beginnings(basis: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
+def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
     """Without the cycles before which no step is recorded, if enough are left: how late their ranks came is unknown."""
-    follows = _find_predecessors(basis, cycles.steps) >= 0
+    follows = _find_predecessors(measured_steps, cycles.steps) >= 0
     if follows.all() or follows.sum() < MIN_CYCLES:
         return cycles
     return dataclasses.replace(
@@ -101,24 +101,24 @@ def _drop_beginnings(basis: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
     )  # fmt: skip
 
 
-def _from_collectives(basis: MeasuredSteps, lined: OrderedCollectives) -> SyncCycles:
+def _from_collectives(measured_steps: MeasuredSteps, lined: OrderedCollectives) -> SyncCycles:
     arrival_ns = lined.arrival_ns
     exposed_ns = np.where(lined.blocking, np.nan_to_num(lined.exposed_ns), 0.0)
     resume_ns = arrival_ns + exposed_ns
     gap_ns = np.empty_like(arrival_ns)
     gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
-    begin_ns = basis.run.column("begin_host_ns")[lined.positions]
-    over_ns = begin_ns + basis.run.column("step_host_ns")[lined.positions]
+    begin_ns = measured_steps.run.column("begin_host_ns")[lined.positions]
+    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[lined.positions]
     tail_ns = over_ns[:, lined.steps] - resume_ns[:, :, -1]
-    before = _find_predecessors(basis, lined.steps)
+    before = _find_predecessors(measured_steps, lined.steps)
     at = np.searchsorted(lined.steps, np.maximum(before, 0))
     known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
     usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # its own is what makes it late into the next cycle
     tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], usual_ns)
-    idle_ns = _find_idle(basis, lined.positions, lined.steps, before)
+    idle_ns = _find_idle(measured_steps, lined.positions, lined.steps, before)
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + idle_ns
     last = lined.phases[-1]
-    there, over = _align(basis, lined, resume_ns)
+    there, over = _align(measured_steps, lined, resume_ns)
     gap_ns = np.maximum(gap_ns, 0)
     start_ns = there[:, :, 0] - gap_ns[:, :, 0]
     start_ns -= _find_middle(start_ns)
@@ -126,13 +126,15 @@ def _from_collectives(basis: MeasuredSteps, lined: OrderedCollectives) -> SyncCy
         source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
         blocking=lined.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
         transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
-        phase_ns=_take_phases(basis, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
+        phase_ns=_take_phases(measured_steps, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
     )  # fmt: skip
 
 
-def _align(basis: MeasuredSteps, lined: OrderedCollectives, resume_ns: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _align(
+    measured_steps: MeasuredSteps, lined: OrderedCollectives, resume_ns: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clocks that nobody compared, ends not seen."""
-    clocks = map_clocks(basis.run)
+    clocks = map_clocks(measured_steps.run)
     left_ns = np.where(lined.blocking, resume_ns, lined.end_ns)
     there, over = np.empty_like(left_ns), np.empty_like(left_ns)
     for row, position in enumerate(lined.positions.tolist()):
@@ -159,15 +161,17 @@ def _find_transfers(
     return transfer_ns
 
 
-def _from_rows(basis: MeasuredSteps, timing: Timing) -> SyncCycles | None:
-    positions = np.flatnonzero(basis.present)
+def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | None:
+    positions = np.flatnonzero(measured_steps.present)
     steps = np.flatnonzero(timing.used)
-    before = _find_predecessors(basis, steps)
-    waits_ns = np.nan_to_num(basis.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
-    exposed_ns = basis.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
+    before = _find_predecessors(measured_steps, steps)
+    waits_ns = np.nan_to_num(measured_steps.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
+    exposed_ns = (
+        measured_steps.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
+    )
     on_host = timing.clock is Clock.HOST  # what lies between two steps is known on the host clock only
-    idle_ns = _find_idle(basis, positions, steps, before) if on_host else np.zeros(1)
-    phase_ns = _take_phases(basis, timing.clock, positions, steps, before, Phase.BACKWARD, idle_ns)
+    idle_ns = _find_idle(measured_steps, positions, steps, before) if on_host else np.zeros(1)
+    phase_ns = _take_phases(measured_steps, timing.clock, positions, steps, before, Phase.BACKWARD, idle_ns)
     own_ns = phase_ns.sum(axis=2)
     whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
     if not whole.any() or not exposed_ns[:, whole].any():
@@ -182,28 +186,30 @@ def _from_rows(basis: MeasuredSteps, timing: Timing) -> SyncCycles | None:
     )  # fmt: skip
 
 
-def _find_predecessors(basis: MeasuredSteps, steps: IntArray) -> IntArray:
+def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:
     """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one, or it
     ran under a kernel window, after which every rank writes its trace."""
-    numbers = np.nanmax(basis.run.column("step")[basis.present], axis=0, initial=-1)
-    whole = basis.recorded[basis.present].all(axis=0) & (basis.run.column("failed")[basis.present] == 0).all(axis=0)
-    whole &= ~(basis.run.column("window")[basis.present] == 1).any(axis=0)
+    numbers = np.nanmax(measured_steps.run.column("step")[measured_steps.present], axis=0, initial=-1)
+    whole = measured_steps.recorded[measured_steps.present].all(axis=0) & (
+        measured_steps.run.column("failed")[measured_steps.present] == 0
+    ).all(axis=0)
+    whole &= ~(measured_steps.run.column("window")[measured_steps.present] == 1).any(axis=0)
     previous = steps - 1
     follows = (previous >= 0) & whole[previous] & (numbers[previous] == numbers[steps] - 1)
     return np.where(follows, previous, -1)
 
 
-def _find_idle(basis: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
+def _find_idle(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
     """From the end of the step before to the begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
-    begin_ns = basis.run.column("begin_host_ns")[positions]
-    over_ns = begin_ns + basis.run.column("step_host_ns")[positions]
+    begin_ns = measured_steps.run.column("begin_host_ns")[positions]
+    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[positions]
     idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
     idle: FloatArray = np.maximum(np.nan_to_num(idle_ns), 0)
     return idle
 
 
 def _take_phases(
-    basis: MeasuredSteps,
+    measured_steps: MeasuredSteps,
     clock: Clock,
     positions: IntArray,
     steps: IntArray,
@@ -216,8 +222,8 @@ def _take_phases(
     earlier = np.where(before >= 0, before, steps)
     taken = np.empty((len(positions), len(steps), len(OWN_PHASES)))
     for code, phase in enumerate(OWN_PHASES):
-        waits_ns = np.nan_to_num(basis.run.wait_ns(clock)[:, :, code])
-        own_ns = np.maximum(basis.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns, 0)
+        waits_ns = np.nan_to_num(measured_steps.run.wait_ns(clock)[:, :, code])
+        own_ns = np.maximum(measured_steps.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns, 0)
         taken[:, :, code] = own_ns[np.ix_(positions, steps)]
         if phase in after:
             there = own_ns[np.ix_(positions, earlier)]

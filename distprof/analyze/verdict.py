@@ -34,42 +34,46 @@ CAUSES = {
 
 
 def find_verdict(
-    basis: MeasuredSteps,
+    measured_steps: MeasuredSteps,
     cycles: SyncCycles | None,
-    culprit: SlowRank | None,
+    slow_rank: SlowRank | None,
     host: SlowHost | None,
     link: SlowLink | None,
 ) -> Verdict:
     """Weighs what was found.
 
     Args:
-        basis: The ranks and steps that count.
+        measured_steps: The ranks and steps that count.
         cycles: None: no waits to look at.
-        culprit: The rank whose excess costs most, if any.
+        slow_rank: The rank whose excess costs most, if any.
         host: The host whose ranks' excess costs most, if any.
         link: A link that moves data no faster than the steps need, if any.
     """
-    short = find_shortage(basis, cycles)
+    short = find_shortage(measured_steps, cycles)
     if cycles is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
-    found = _weigh(basis, cycles, culprit, host, link)
-    return _doubt(basis, cycles, found) if basis.num_missing else found
+    found = _weigh(measured_steps, cycles, slow_rank, host, link)
+    return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
 
 
 def _weigh(
-    basis: MeasuredSteps, cycles: SyncCycles, culprit: SlowRank | None, host: SlowHost | None, link: SlowLink | None
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles,
+    slow_rank: SlowRank | None,
+    host: SlowHost | None,
+    link: SlowLink | None,
 ) -> Verdict:
-    costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (culprit, host, link)]
+    costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (slow_rank, host, link)]
     if link is not None and costs[2] == max(costs):
         return _blame_link(cycles, link)
     if host is not None and costs[1] > HOST_FACTOR * costs[0]:
-        return _blame_host(basis, cycles, host)
-    if culprit is not None:
-        return _blame_rank(basis, cycles, culprit)
-    return _blame_nobody(basis, cycles)
+        return _blame_host(measured_steps, cycles, host)
+    if slow_rank is not None:
+        return _blame_rank(measured_steps, cycles, slow_rank)
+    return _blame_nobody(measured_steps, cycles)
 
 
-def _doubt(basis: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
+def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
     """What is left of a verdict with ranks missing: that a rank is behind those that are there, which it measured
     itself. What the others wait for, and what a step would be without it, a missing rank may decide."""
     if found.kind in ("slow_rank", "slow_host"):
@@ -77,14 +81,14 @@ def _doubt(basis: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
         return dataclasses.replace(
             found, critical=False, lost_ns=None, lost_ratio=None, waited_ns=None, reason=reason
         )  # fmt: skip
-    missing = basis.num_missing
-    who = f"{missing} of {basis.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
+    missing = measured_steps.num_missing
+    who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
     return _say_none(cycles, f"{who}: whoever the others wait for may be one of them")
 
 
-def find_shortage(basis: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
+def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
     """Why nothing can be said of who holds whom up, nor of what a change would buy; None: there is enough."""
-    present, world = int(basis.present.sum()), basis.run.meta.world_size
+    present, world = int(measured_steps.present.sum()), measured_steps.run.meta.world_size
     if world == 1:
         return "one rank: nobody to wait for"
     if present < max(2, MIN_PRESENT_RATIO * world):
@@ -95,7 +99,7 @@ def find_shortage(basis: MeasuredSteps, cycles: SyncCycles | None) -> str | None
         return f"{len(cycles.steps)} measured steps: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
     long_ns = (cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)).mean(axis=1)
     if long_ns.max() > APART_FACTOR * long_ns.min():
-        longest = basis.numbers[int(cycles.positions[int(long_ns.argmax())])]
+        longest = measured_steps.numbers[int(cycles.positions[int(long_ns.argmax())])]
         return f"the ranks do not go through their steps together: rank {longest} takes far longer than others"
     return None
 
@@ -106,7 +110,7 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
     Args:
         lost_ns: By cycle.
         whole_ns: Mean cycle.
-        excess_ns: Of a steady culprit: the change takes its usual excess away, whose own error is then part of it.
+        excess_ns: Of a steady slow_rank: the change takes its usual excess away, whose own error is then part of it.
     """
     value = float(lost_ns.mean())
     if excess_ns is None:
@@ -122,19 +126,19 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
     return Estimate(value=value, low=low, high=high), share
 
 
-def _blame_rank(basis: MeasuredSteps, cycles: SyncCycles, culprit: SlowRank) -> Verdict:
+def _blame_rank(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> Verdict:
     whole_ns = float(cycles.cycle_ns.mean())
-    lost_ns, lost_ratio = estimate(culprit.lost_ns, whole_ns, culprit.usual_ns if culprit.steady else None)
-    evidence = _gather_evidence(cycles, culprit)
+    lost_ns, lost_ratio = estimate(slow_rank.lost_ns, whole_ns, slow_rank.usual_ns if slow_rank.steady else None)
+    evidence = _gather_evidence(cycles, slow_rank)
     waits = evidence[1]
-    seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * culprit.late_ns and waits.agree_ratio >= 0.5
+    seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * slow_rank.late_ns and waits.agree_ratio >= 0.5
     return Verdict(
         kind="slow_rank", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others,
-        pattern="persistent" if culprit.persistent else "intermittent",
-        rank=basis.numbers[int(cycles.positions[culprit.place])], phase=culprit.phase.value,
-        cause=_name_cause(basis, cycles, culprit), hosts=(), late_ns=culprit.late_ns, lost_ns=lost_ns,
+        pattern="persistent" if slow_rank.persistent else "intermittent",
+        rank=measured_steps.numbers[int(cycles.positions[slow_rank.place])], phase=slow_rank.phase.value,
+        cause=_name_cause(measured_steps, cycles, slow_rank), hosts=(), late_ns=slow_rank.late_ns, lost_ns=lost_ns,
         lost_ratio=lost_ratio, waited_ns=lost_ns.value * (len(cycles.positions) - 1),
-        held_ratio=float(culprit.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
+        held_ratio=float(slow_rank.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
         reason=_explain(seen_by_others), evidence=evidence,
     )  # fmt: skip
 
@@ -145,20 +149,20 @@ def _explain(seen_by_others: bool) -> str:
     return "its own time is larger, and the others wait for it while it waits least"
 
 
-def _gather_evidence(cycles: SyncCycles, culprit: SlowRank) -> tuple[Evidence, ...]:
+def _gather_evidence(cycles: SyncCycles, slow_rank: SlowRank) -> tuple[Evidence, ...]:
     own_ns, waits_ns = cycles.gap_ns.sum(axis=2), cycles.exposed_ns.sum(axis=2)
-    phase_ns = cycles.phase_ns[:, :, OWN_PHASES.index(culprit.phase)]
+    phase_ns = cycles.phase_ns[:, :, OWN_PHASES.index(slow_rank.phase)]
     return (
-        _compare("own time between waits", own_ns, culprit, sign=1),
-        _compare("time spent waiting", waits_ns, culprit, sign=-1),
-        _compare(f"own time in {culprit.phase}", phase_ns, culprit, sign=1),
+        _compare("own time between waits", own_ns, slow_rank, sign=1),
+        _compare("time spent waiting", waits_ns, slow_rank, sign=-1),
+        _compare(f"own time in {slow_rank.phase}", phase_ns, slow_rank, sign=1),
     )
 
 
-def _compare(what: str, values_ns: FloatArray, culprit: SlowRank, *, sign: int) -> Evidence:
-    held = culprit.held
-    mine = values_ns[culprit.place][held]
-    others = mine - compare_one(values_ns, culprit.place)[held]
+def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int) -> Evidence:
+    held = slow_rank.held
+    mine = values_ns[slow_rank.place][held]
+    others = mine - compare_one(values_ns, slow_rank.place)[held]
     extreme = (sign * values_ns[:, held]).max(axis=0)
     return Evidence(
         sign=what, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)),
@@ -166,18 +170,18 @@ def _compare(what: str, values_ns: FloatArray, culprit: SlowRank, *, sign: int) 
     )  # fmt: skip
 
 
-def _name_cause(basis: MeasuredSteps, cycles: SyncCycles, culprit: SlowRank) -> str:
+def _name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> str:
     """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
-    if cycles.clock is Clock.DEVICE and culprit.phase in (Phase.FORWARD, Phase.BACKWARD):
-        code = OWN_PHASES.index(culprit.phase)
-        position = int(cycles.positions[culprit.place])
-        host_ns = basis.run.column(f"{culprit.phase}_host_ns")[position, cycles.steps]
-        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[culprit.place, :, code]):
+    if cycles.clock is Clock.DEVICE and slow_rank.phase in (Phase.FORWARD, Phase.BACKWARD):
+        code = OWN_PHASES.index(slow_rank.phase)
+        position = int(cycles.positions[slow_rank.place])
+        host_ns = measured_steps.run.column(f"{slow_rank.phase}_host_ns")[position, cycles.steps]
+        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[slow_rank.place, :, code]):
             return "host"
-    return CAUSES[culprit.phase]
+    return CAUSES[slow_rank.phase]
 
 
-def _blame_host(basis: MeasuredSteps, cycles: SyncCycles, host: SlowHost) -> Verdict:
+def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHost) -> Verdict:
     lost_ns, lost_ratio = estimate(host.lost_ns, float(cycles.cycle_ns.mean()))
     others = len(cycles.positions) - len(host.places)
     evidence = tuple(
@@ -218,7 +222,7 @@ def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
     )  # fmt: skip
 
 
-def _find_reason(basis: MeasuredSteps, cycles: SyncCycles) -> str:
+def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
     waits_ns = cycles.exposed_ns.sum(axis=2)
     waited_less = compare_to_others(waits_ns) - waits_ns
@@ -227,12 +231,13 @@ def _find_reason(basis: MeasuredSteps, cycles: SyncCycles) -> str:
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[place] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
     return (
-        f"rank {basis.numbers[int(cycles.positions[place])]} is waited for, and loses the time where distprof does not "
+        f"rank {measured_steps.numbers[int(cycles.positions[place])]} is waited for, and loses the time where distprof "
+        "does not "
         "see it: its own time in the steps is not larger"
     )
 
 
-def _blame_nobody(basis: MeasuredSteps, cycles: SyncCycles) -> Verdict:
+def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Verdict:
     """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank comes to
     each collective when the median rank does.
 
@@ -246,7 +251,8 @@ def _blame_nobody(basis: MeasuredSteps, cycles: SyncCycles) -> Verdict:
     return Verdict(
         kind="jitter" if worth else "none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(),
         late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=None, held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_find_reason(basis, cycles), evidence=(),
+        clock=cycles.clock.value, steps_used=len(cycles.steps), evidence=(),
+        reason=_find_reason(measured_steps, cycles),
     )  # fmt: skip
 
 

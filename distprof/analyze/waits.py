@@ -50,22 +50,22 @@ def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Wait
     )  # fmt: skip
 
 
-def report_waits(basis: MeasuredSteps) -> list[WaitReport]:
+def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
     """By group, kind and phase, of the groups with two members or more whose clocks can be compared.
 
     Collectives whose end and wait no host has seen are left out: on a device, the host knows when it issued them, which
     is not when the device was ready for them.
     """
-    clocks = map_clocks(basis.run)
+    clocks = map_clocks(measured_steps.run)
     reports: list[WaitReport] = []
-    for table in choose_tables(basis):
-        steps = np.flatnonzero(basis.counted[table.steps])
+    for table in choose_tables(measured_steps):
+        steps = np.flatnonzero(measured_steps.counted[table.steps])
         cells = len(steps) * len(table.ranks) * len(table.kinds)
         steps = steps[:: max(1, -(-cells // MAX_CELLS))]
         if len(table.ranks) > 1 and len(steps):
             waits = measure_waits(table, steps, clocks)
             if np.isfinite(waits.bound_ns):
-                reports += _summarize(basis, table, steps, waits)
+                reports += _summarize(measured_steps, table, steps, waits)
     return reports
 
 
@@ -93,7 +93,7 @@ def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) ->
     return sum(sorted(bounds)[-2:])
 
 
-def _summarize(basis: MeasuredSteps, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
+def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
     kinds = list(zip(table.kinds, table.phases, strict=True))
     reports = []
     missing = max(table.size - len(table.ranks), 0)
@@ -109,11 +109,11 @@ def _summarize(basis: MeasuredSteps, table: Collectives, steps: IntArray, waits:
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
                 bytes_per_step=_add_sizes(table, own),
-                wait_ns=_place(basis, table, _find_wait(waits.wait_ns[:, :, own], waits.bound_ns)),
+                wait_ns=_place(measured_steps, table, _find_wait(waits.wait_ns[:, :, own], waits.bound_ns)),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() and not missing else None,
-                busy_ns=_place(basis, table, busy_ns), exposed_ns=_place(basis, table, exposed_ns),
-                overlapped_ns=_place(basis, table, np.maximum(busy_ns - exposed_ns, 0)),
-                last_ratio=_place(basis, table, _find_last(waits.last[:, :, own], missing)),
+                busy_ns=_place(measured_steps, table, busy_ns), exposed_ns=_place(measured_steps, table, exposed_ns),
+                overlapped_ns=_place(measured_steps, table, np.maximum(busy_ns - exposed_ns, 0)),
+                last_ratio=_place(measured_steps, table, _find_last(waits.last[:, :, own], missing)),
                 bound_ns=waits.bound_ns, steps_used=len(steps), members_missing=missing,
             )
         )  # fmt: skip
@@ -136,9 +136,9 @@ def _add_sizes(table: Collectives, own: Sequence[int]) -> int | None:
     return sum(known) if len(known) == len(own) else None
 
 
-def _place(basis: MeasuredSteps, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
+def _place(measured_steps: MeasuredSteps, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:
     """By position in the report; None: no member."""
-    placed: list[float | None] = [None] * len(basis.run.ranks)
+    placed: list[float | None] = [None] * len(measured_steps.run.ranks)
     for position, value in zip(table.ranks.tolist(), as_numbers(values), strict=True):
         placed[position] = value
     return tuple(placed)

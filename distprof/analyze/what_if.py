@@ -18,13 +18,13 @@ MAX_RANKS = 4096
 
 
 def list_what_ifs(
-    cycles: SyncCycles | None, culprit: SlowRank | None, *, rank: int | None, tokens_per_s: float | None
+    cycles: SyncCycles | None, slow_rank: SlowRank | None, *, rank: int | None, tokens_per_s: float | None
 ) -> list[WhatIf]:
     """Every change that the facts allow, the most worthwhile first.
 
     Args:
         cycles: None: nothing to run again.
-        culprit: Of the verdict, if a rank is named.
+        slow_rank: Of the verdict, if a rank is named.
         rank: Its global rank.
         tokens_per_s: Of the job as it ran.
     """
@@ -38,9 +38,9 @@ def list_what_ifs(
         _report(cycles, as_is_ns, replay(cycles, gap_ns=_without_data(cycles)), "no data wait", tokens_per_s,
                 "every batch is there when it is asked for"),
     ]  # fmt: skip
-    if culprit is not None:
-        without_ns = as_is_ns - culprit.lost_ns
-        excess_ns = culprit.usual_ns if culprit.steady else None
+    if slow_rank is not None:
+        without_ns = as_is_ns - slow_rank.lost_ns
+        excess_ns = slow_rank.usual_ns if slow_rank.steady else None
         found.append(
             _report(cycles, as_is_ns, without_ns, f"rank {rank} as fast as the others", tokens_per_s,
                     "its usual chance stays, its excess goes", excess_ns)

@@ -48,8 +48,8 @@ class Profiler:
         *,
         recorder: Recorder,
         plan: ShadowPlan,
-        scribe: StepWriter,
-        courier: GatherThread,
+        step_writer: StepWriter,
+        gather_thread: GatherThread,
         ranges: NvtxRanges | None,
         capture: CaptureRange | None = None,
         module_depth: int,
@@ -63,7 +63,7 @@ class Profiler:
         """Takes its parts; see `distprof.profiler.start.start_profiler`."""
         self._clean, self._done, self._left = clean, done, left
         self._pid = os.getpid()
-        self._plan, self._recorder, self._scribe, self._courier = plan, recorder, scribe, courier
+        self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
         self._flight = CollectiveWatch(recorder)
         self._undo = watch_collectives(self._flight) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
@@ -83,11 +83,11 @@ class Profiler:
             return
         notes: tuple[str, ...] = ()
         if isinstance(model, DistributedDataParallel):
-            watch_ddp(model, self._flight, self._scribe.note)
+            watch_ddp(model, self._flight, self._step_writer.note)
         elif any(isinstance(module, FSDPModule) for module in model.modules()):
             notes = watch_fsdp(model, self._flight, stream_waits=self._on_device)
         for note in notes:
-            self._scribe.note(note)
+            self._step_writer.note(note)
         if self._ranges is not None:
             inner = model.module if isinstance(model, DistributedDataParallel) else model
             for name, module in inner.named_modules():
@@ -130,7 +130,7 @@ class Profiler:
     @property
     def completed_rows(self) -> Mapping[int, int] | None:
         """On rank 0, when closed: how many steps each rank has recorded, if all have completed. None: not known."""
-        return self._courier.received if self._courier.complete else None
+        return self._gather_thread.received if self._gather_thread.complete else None
 
     def close(self, error: BaseException | None = None) -> None:
         """Writes and gathers what is left. Collective without an error; with one, this rank's affair alone.
@@ -147,7 +147,7 @@ class Profiler:
         if error is None:
             if self._capture is not None:
                 self._capture.end()
-            self._courier.finish(alone=False, timeout_s=self._timeout_s)
+            self._gather_thread.finish(alone=False, timeout_s=self._timeout_s)
             self._done()
         else:
             self._flush(error)
@@ -155,19 +155,19 @@ class Profiler:
 
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows, without waiting for anyone: its peers may be gone."""
-        self._scribe.take(False)
+        self._step_writer.take(False)
         trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
         match error:
             case KeyboardInterrupt():
-                self._scribe.end("terminated", error="KeyboardInterrupt")
+                self._step_writer.end("terminated", error="KeyboardInterrupt")
             case SystemExit(code=None | 0):
-                self._scribe.end("terminated", error="exit code 0")
+                self._step_writer.end("terminated", error="exit code 0")
             case SystemExit(code=code):
                 number, said = (code, "") if isinstance(code, int) else (1, f": {code}")
-                self._scribe.end("failed", error=self._clean(f"exit code {number}{said}")[:500], traceback=trace)
+                self._step_writer.end("failed", error=self._clean(f"exit code {number}{said}")[:500], traceback=trace)
             case _:
-                self._scribe.end("failed", error=self._clean(_last_line(error)), traceback=trace)
-        self._courier.finish(alone=True, timeout_s=0.0)
+                self._step_writer.end("failed", error=self._clean(_last_line(error)), traceback=trace)
+        self._gather_thread.finish(alone=True, timeout_s=0.0)
 
 
 class KernelProfiler(Profiler):

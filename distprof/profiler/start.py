@@ -123,12 +123,12 @@ def start_profiler(
     on_device = world.device.type == "cuda"
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
-    scribe = StepWriter(recorder=recorder, writer=writer, device=world.device, warn=warn)
-    remote = RemoteStreams(apart, scribe.refuse)
+    step_writer = StepWriter(recorder=recorder, writer=writer, device=world.device, warn=warn)
+    remote = RemoteStreams(apart, step_writer.refuse)
     stopped = f"distprof: stopped early; what was recorded: distprof report {folder}"
-    unwatch = end_on_signal(signals, scribe, tell=partial(say, stopped) if world.rank == 0 else None)
+    unwatch = end_on_signal(signals, step_writer, tell=partial(say, stopped) if world.rank == 0 else None)
     if compared:
-        meta = _read_clocks(world, group, folder, meta, scribe, links=True)
+        meta = _read_clocks(world, group, folder, meta, step_writer, links=True)
     listener: Listener | None = None
     if on_start is not None and world.rank == 0:
         listener = Listener(partial(on_start, meta, ranks, folder), what="the display of steps", failed=warn)
@@ -139,20 +139,21 @@ def start_profiler(
     plan = ShadowPlan(profile.shadow_every if phases and capture is None else 0)  # a tool wants to see every step
     on_steps = keep_budget(limit, every=profile.shadow_every, stop=exchange.ask_to_stop, say=say, on_steps=tell)
     deliver = _make_delivery(world, remote, on_steps) if world.rank == 0 else None
-    courier = GatherThread(
-        take=scribe.take, end=lambda: scribe.end("completed"), deliver=deliver, exchange=exchange,
-        window_s=profile.window_s, lost=lambda text: _keep(scribe, warn, text),
-        together=(lambda: _read_clocks(world, group, folder, meta, scribe)) if compared else None,
-        stop_recording=lambda: _stop_recording(plan, scribe, limit),
+    gather_thread = GatherThread(
+        take=step_writer.take, end=lambda: step_writer.end("completed"), deliver=deliver, exchange=exchange,
+        window_s=profile.window_s, lost=lambda text: _keep(step_writer, warn, text),
+        together=(lambda: _read_clocks(world, group, folder, meta, step_writer)) if compared else None,
+        stop_recording=lambda: _stop_recording(plan, step_writer, limit),
     )  # fmt: skip
     window = plan_window(
-        profile, world=world, folder=folder, run_id=run_id, apart=list(apart), recorder=recorder, scribe=scribe,
+        profile, world=world, folder=folder, run_id=run_id, apart=list(apart), recorder=recorder,
+        step_writer=step_writer,
         timeout_s=timeout_s,
     )  # fmt: skip
-    courier.start()
+    gather_thread.start()
     make = Profiler if window is None else partial(KernelProfiler, window)
     profiler = make(
-        recorder=recorder, plan=plan, scribe=scribe, courier=courier, ranges=ranges,
+        recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=on_device, phases=phases,
         timeout_s=timeout_s, clean=lambda text: mask(text, secrets),
         done=lambda: _finish_others(remote, listener, folder, warn), left=unwatch,
@@ -160,14 +161,14 @@ def start_profiler(
     return Job(folder=folder, meta=meta, ranks=ranks, profiler=profiler)
 
 
-def _keep(scribe: StepWriter, warn: Callable[[str], None], text: str) -> None:
-    scribe.note(text)
+def _keep(step_writer: StepWriter, warn: Callable[[str], None], text: str) -> None:
+    step_writer.note(text)
     warn(text)
 
 
-def _stop_recording(plan: ShadowPlan, scribe: StepWriter, limit_ratio: float | None) -> None:
+def _stop_recording(plan: ShadowPlan, step_writer: StepWriter, limit_ratio: float | None) -> None:
     plan.always = True
-    scribe.note(f"recording cost {describe_stop(limit_ratio)}")
+    step_writer.note(f"recording cost {describe_stop(limit_ratio)}")
 
 
 def _agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | None) -> tuple[Path, str]:
@@ -196,7 +197,7 @@ def _read_hosts(group: dist.ProcessGroup, meta: RunMeta, *, links: bool) -> RunM
 
 
 def _read_clocks(
-    world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, scribe: StepWriter, *, links: bool = False
+    world: World, group: dist.ProcessGroup, folder: Path, meta: RunMeta, step_writer: StepWriter, *, links: bool = False
 ) -> RunMeta:
     """Reads the hosts, also once more at the end so that drift is known, and keeps it in ``run.json``. Collective."""
     meta = _read_hosts(group, meta, links=links)
@@ -204,7 +205,7 @@ def _read_clocks(
         try:
             write_meta(folder, meta)
         except OSError as error:
-            scribe.refuse("run.json was not brought up to date", error)
+            step_writer.refuse("run.json was not brought up to date", error)
     return meta
 
 

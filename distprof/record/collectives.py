@@ -59,18 +59,18 @@ _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor"
 """Since torch 2.13 the old names warn and call the new ones: watching those is enough, and moves no warning."""
 
 
-def watch_collectives(flight: CollectiveWatch) -> Callable[[], None]:
+def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
     """Sees every collective that this thread, or autograd for it, issues from now on. Call it on the training thread.
 
     Returns:
         A function that puts everything back.
     """
-    watch = _Watch(flight)
-    undo = [watch_hooks(flight), watch_functional(flight, watch.is_ours), watch.wrap_wait()]
+    watch = _Watch(collective_watch)
+    undo = [watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait()]
     for name, form in _FORMS.items():
         if hasattr(dist, name) and not hasattr(dist, _NEWER.get(name, "")):
             undo.append(_replace(name, watch.wrap(getattr(dist, name), form)))
-    flight.recorder.at_next_step(watch.stay_on_this_thread)
+    collective_watch.recorder.at_next_step(watch.stay_on_this_thread)
 
     def restore() -> None:
         for step in reversed(undo):
@@ -94,8 +94,8 @@ def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
 
 
 class _Watch:
-    def __init__(self, flight: CollectiveWatch) -> None:
-        self._flight, self._recorder = flight, flight.recorder
+    def __init__(self, collective_watch: CollectiveWatch) -> None:
+        self._flight, self._recorder = collective_watch, collective_watch.recorder
         self._thread = threading.get_ident()
 
     def stay_on_this_thread(self) -> None:
@@ -122,47 +122,47 @@ class _Watch:
         return watched
 
     def _call(self, original: Callable[..., Any], form: _Form, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        flight, recorder = self._flight, self._recorder
+        collective_watch, recorder = self._flight, self._recorder
         asynchronous = bool(_pick(args, options, form.group + 1, "async_op"))
         try:
             group = _pick(args, options, form.group, "group")
             size_bytes, on_device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
-            code = flight.find_code(group)
+            code = collective_watch.find_code(group)
         except (AttributeError, TypeError):  # no tensor, no group of ours: torch has its own word for it
             return original(*args, **options)
         if form.shard:
-            size_bytes *= flight.find_size(code)
+            size_bytes *= collective_watch.find_size(code)
         collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, with others
         held = not (asynchronous or collected)
-        ticket = flight.bucket
+        ticket = collective_watch.bucket
         if ticket < 0:
             ticket = recorder.begin_collective(form.kind, size_bytes, code, asynchronous=not held, on_device=on_device)
-        if flight.synchronising:
-            flight.newest = ticket
+        if collective_watch.synchronising:
+            collective_watch.newest = ticket
         if held:
-            recorder.mark(_ALL_REDUCE, ticket) if flight.synchronising else recorder.wait(ticket)
-        flight.inside += 1
+            recorder.mark(_ALL_REDUCE, ticket) if collective_watch.synchronising else recorder.wait(ticket)
+        collective_watch.inside += 1
         try:
             result = original(*args, **options)
         finally:
-            flight.inside -= 1
+            collective_watch.inside -= 1
             if held:
                 recorder.resume()
         if held and not on_device:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
-            flight.works[result] = (ticket, _ALL_REDUCE if flight.synchronising else -1, on_device)
+            collective_watch.works[result] = (ticket, _ALL_REDUCE if collective_watch.synchronising else -1, on_device)
         return result
 
     def wrap_wait(self) -> Callable[[], None]:
         """Sees the caller wait for an asynchronous collective; returns a function that puts everything back."""
-        flight, recorder, original = self._flight, self._recorder, dist.Work.wait
+        collective_watch, recorder, original = self._flight, self._recorder, dist.Work.wait
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or not flight.works or not self.is_ours():
+            if torch.compiler.is_compiling() or not collective_watch.works or not self.is_ours():
                 return original(work, *args, **options)
-            ticket, code, on_device = flight.works.pop(work, (-1, -1, True))
+            ticket, code, on_device = collective_watch.works.pop(work, (-1, -1, True))
             if ticket < 0:
                 return original(work, *args, **options)
             over = on_device or work.is_completed()  # then nobody has seen when

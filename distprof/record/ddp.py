@@ -31,8 +31,8 @@ _HIDDEN = "was registered before distprof started: all_reduce is not told from b
 class _Hook:
     """What distprof registered on one model, and the user's own inside it."""
 
-    def __init__(self, flight: CollectiveWatch) -> None:
-        self.flight = flight
+    def __init__(self, collective_watch: CollectiveWatch) -> None:
+        self.collective_watch = collective_watch
         """Of whoever watches the model now."""
         self.users: tuple[Callable[..., Any], object] | None = None
         """The user's hook and its state. None: DDP's own way."""
@@ -42,29 +42,29 @@ _register_comm_hook = DistributedDataParallel.register_comm_hook
 _hooks: weakref.WeakKeyDictionary[DistributedDataParallel, _Hook] = weakref.WeakKeyDictionary()
 
 
-def watch_ddp(model: DistributedDataParallel, flight: CollectiveWatch, note: Callable[[str], None]) -> None:
+def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch, note: Callable[[str], None]) -> None:
     """Registers the hook on a DDP model at its next step, so that until then a user's own takes the place as usual.
 
     Args:
         model: Before its first backward.
-        flight: Of the recorder that is told.
+        collective_watch: Of the recorder that is told.
         note: Told what cannot be measured.
     """
 
     def register() -> None:
         if model in _hooks:
-            _hooks[model].flight = flight
+            _hooks[model].collective_watch = collective_watch
         elif getattr(model, "_comm_hooks", None):
             note(f"a communication hook {_HIDDEN}")
         elif _has_builtin_hook(model):
             note("a built-in communication hook of DDP is registered: all_reduce is not told from backward")
         else:
-            _register(model, flight)
+            _register(model, collective_watch)
 
-    flight.recorder.at_next_step(register)
+    collective_watch.recorder.at_next_step(register)
 
 
-def watch_hooks(flight: CollectiveWatch) -> Callable[[], None]:
+def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
     """From now on, hooks that users register on DDP models are called from inside ours.
 
     Returns:
@@ -80,7 +80,7 @@ def watch_hooks(flight: CollectiveWatch) -> Callable[[], None]:
             return
         self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
         if hold is None:
-            hold = _register(self, flight)
+            hold = _register(self, collective_watch)
         hold.users = (hook, state)
         if self.logger is not None:
             self.logger._set_comm_hook_name(hook.__qualname__)
@@ -99,8 +99,8 @@ def _has_builtin_hook(model: DistributedDataParallel) -> bool:
     return bool(read is not None and read().get("comm_hook"))
 
 
-def _register(model: DistributedDataParallel, flight: CollectiveWatch) -> _Hook:
-    hold = _Hook(flight)
+def _register(model: DistributedDataParallel, collective_watch: CollectiveWatch) -> _Hook:
+    hold = _Hook(collective_watch)
     _register_comm_hook(model, None, _make_hook(model, hold))
     model._comm_hooks.pop()  # ours is nobody's business: a model that is saved holds what its user put there
     _hooks[model] = hold
@@ -118,7 +118,7 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         work = all_reduce(buffer, group=group, async_op=True)
         assert work is not None
 
-        end = None if on_device else hold.flight.recorder.end_collective
+        end = None if on_device else hold.collective_watch.recorder.end_collective
 
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
             if end is not None:
@@ -132,13 +132,13 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
     def reduce_as_user_does(bucket: Any, ticket: int) -> torch.futures.Future[torch.Tensor]:
         assert hold.users is not None
         hook, state = hold.users
-        flight = hold.flight
-        flight.bucket, flight.synchronising = ticket, True
+        collective_watch = hold.collective_watch
+        collective_watch.bucket, collective_watch.synchronising = ticket, True
         try:
             reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
         finally:
-            flight.bucket, flight.synchronising = -1, False
-        end = flight.recorder.end_collective
+            collective_watch.bucket, collective_watch.synchronising = -1, False
+        end = collective_watch.recorder.end_collective
 
         def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             end(ticket)
@@ -150,11 +150,11 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        recorder = hold.flight.recorder
+        recorder = hold.collective_watch.recorder
         recorder.retract()  # another model was done before: its wait has not begun while this one computes
         in_phase = recorder.timeline.phase != OTHER  # else nobody will say when backward has ended
         ticket = recorder.begin_collective(
-            CollectiveKind.ALL_REDUCE, bucket.buffer().nbytes, hold.flight.find_code(group),
+            CollectiveKind.ALL_REDUCE, bucket.buffer().nbytes, hold.collective_watch.find_code(group),
             asynchronous=not in_phase, on_device=on_device,
         )  # fmt: skip
         reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, ticket)

@@ -25,12 +25,12 @@ _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _KEPT_SCATTERS = 64
 
 
-def watch_fsdp(model: nn.Module, flight: CollectiveWatch, *, stream_waits: bool) -> tuple[str, ...]:
+def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_waits: bool) -> tuple[str, ...]:
     """Watches every FSDP2 unit of a model, before its first forward.
 
     Args:
         model: Holds modules that ``fully_shard`` was applied to.
-        flight: Of the recorder that gets the segments and collectives.
+        collective_watch: Of the recorder that gets the segments and collectives.
         stream_waits: Whether a compute stream runs apart from the host (CUDA), so that its waits are to be seen too.
 
     Returns:
@@ -41,12 +41,14 @@ def watch_fsdp(model: nn.Module, flight: CollectiveWatch, *, stream_waits: bool)
     scatters: deque[int] = deque(maxlen=_KEPT_SCATTERS)
     for unit in units:
         for group in _param_groups(unit):
-            gather = _watch_object(group, "_all_gather_comm", missing, _Watched(flight, CollectiveKind.ALL_GATHER))
-            scatter = _Watched(flight, CollectiveKind.REDUCE_SCATTER, scatters)
+            gather = _watch_object(
+                group, "_all_gather_comm", missing, _Watched(collective_watch, CollectiveKind.ALL_GATHER)
+            )
+            scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
             _watch_object(group, "_reduce_scatter_comm", missing, scatter)
-            reduced = _wrap_synchronisation(group, flight, missing)
+            reduced = _wrap_synchronisation(group, collective_watch, missing)
             if stream_waits:
-                _wrap_waits(group, _Tickets(flight, gather, scatters, reduced), missing)
+                _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
     return tuple(
         f"this torch has no FSDPParamGroup.{name}: that wait is counted as compute" for name in sorted(missing)
     )
@@ -73,11 +75,13 @@ def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -
 class _Watched:
     """A communication object of FSDP2 that does what the one inside it does, and is seen doing it."""
 
-    def __init__(self, flight: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None) -> None:
+    def __init__(
+        self, collective_watch: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None
+    ) -> None:
         self.inner: Any = None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Of its newest collectives."""
-        self._flight, self._gathers = flight, kind is CollectiveKind.ALL_GATHER
+        self._flight, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
     def allocate(self, *args: Any, **options: Any) -> torch.Tensor:
@@ -88,29 +92,29 @@ class _Watched:
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
     ) -> Any:
-        flight, recorder, on_device = self._flight, self._flight.recorder, output_tensor.is_cuda
+        collective_watch, recorder, on_device = self._flight, self._flight.recorder, output_tensor.is_cuda
         whole = output_tensor if self._gathers else input_tensor
         ticket = recorder.begin_collective(
-            self._kind, whole.nbytes, flight.find_code(group), on_device=on_device,
+            self._kind, whole.nbytes, collective_watch.find_code(group), on_device=on_device,
             asynchronous=bool(options.get("async_op")),
         )  # fmt: skip
         self.tickets.append(ticket)
-        flight.newest = ticket
+        collective_watch.newest = ticket
         recorder.mark(self._code, ticket)
-        flight.inside += 1
+        collective_watch.inside += 1
         try:
             work = self.inner(output_tensor, input_tensor, group, *args, **options)
         finally:
-            flight.inside -= 1
+            collective_watch.inside -= 1
             recorder.resume()
         if work is not None:
-            flight.works[work] = (ticket, self._code, on_device)
+            collective_watch.works[work] = (ticket, self._code, on_device)
         elif not on_device:
             recorder.end_collective(ticket)
         return work
 
 
-def _wrap_synchronisation(group: Any, flight: CollectiveWatch, missing: set[str]) -> list[int]:
+def _wrap_synchronisation(group: Any, collective_watch: CollectiveWatch, missing: set[str]) -> list[int]:
     """Makes what FSDP2 issues after a unit's backward count as gradient synchronisation: HSDP's all-reduce too.
 
     Returns:
@@ -124,12 +128,12 @@ def _wrap_synchronisation(group: Any, flight: CollectiveWatch, missing: set[str]
 
     @functools.wraps(inner)
     def post_backward(*args: Any, **options: Any) -> Any:
-        flight.synchronising, flight.newest = True, -1
+        collective_watch.synchronising, collective_watch.newest = True, -1
         try:
             return inner(*args, **options)
         finally:
-            flight.synchronising = False
-            reduced[0] = flight.newest
+            collective_watch.synchronising = False
+            reduced[0] = collective_watch.newest
 
     group.post_backward = post_backward
     return reduced
@@ -138,7 +142,7 @@ def _wrap_synchronisation(group: Any, flight: CollectiveWatch, missing: set[str]
 class _Tickets(NamedTuple):
     """Which collectives the waits of a unit are for."""
 
-    flight: CollectiveWatch
+    collective_watch: CollectiveWatch
     gather: _Watched
     scatters: deque[int]
     """Tickets of the model's newest reduce-scatters."""
@@ -150,7 +154,7 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
 
     Each wait is issued early, between two stamps; FSDP2's own, which follows at once, then finds it done.
     """
-    recorder = tickets.flight.recorder
+    recorder = tickets.collective_watch.recorder
 
     def wait_for(code: int, events: list[Any], ticket: int) -> None:
         pending = [event for event in events if event is not None]
@@ -176,7 +180,7 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
     def before_finalize() -> None:
         last = getattr(group.comm_ctx, "_last_post_reduce_events", None)
         events = [group._post_reduce_event] if last is None else list(last.values())
-        wait_for(_ALL_REDUCE, events, tickets.reduced[0] if last is None else tickets.flight.newest)
+        wait_for(_ALL_REDUCE, events, tickets.reduced[0] if last is None else tickets.collective_watch.newest)
 
     for name, before, after in (
         ("wait_for_unshard", before_unshard, None),

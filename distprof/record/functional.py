@@ -32,11 +32,11 @@ _HELD_NS = 50_000
 """A wait shorter than this found the collective over already, and nobody has seen when that was."""
 
 
-def watch_functional(flight: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
+def watch_functional(collective_watch: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
     """Sees functional collectives and the waits for them from now on.
 
     Args:
-        flight: Of the recorder that is told.
+        collective_watch: Of the recorder that is told.
         is_ours: Whether a call made now is to be looked at.
 
     Returns:
@@ -47,9 +47,9 @@ def watch_functional(flight: CollectiveWatch, is_ours: Callable[[], bool]) -> Ca
     names = [name for name in _FORMS if hasattr(functional, name) and not hasattr(functional, _NEWER.get(name, ""))]
     for name in names:
         original = getattr(functional, name)
-        originals[name] = (original, _wrap_issue(original, name, flight, is_ours, pending))
+        originals[name] = (original, _wrap_issue(original, name, collective_watch, is_ours, pending))
     original = functional.wait_tensor
-    originals["wait_tensor"] = (original, _wrap_wait(original, flight, is_ours, pending))
+    originals["wait_tensor"] = (original, _wrap_wait(original, collective_watch, is_ours, pending))
     for name, (_, watched) in originals.items():
         setattr(functional, name, watched)
 
@@ -64,7 +64,7 @@ def watch_functional(flight: CollectiveWatch, is_ours: Callable[[], bool]) -> Ca
 def _wrap_issue(
     original: Callable[..., Any],
     name: str,
-    flight: CollectiveWatch,
+    collective_watch: CollectiveWatch,
     is_ours: Callable[[], bool],
     pending: dict[int, tuple[int, bool]],
 ) -> Callable[..., Any]:
@@ -76,12 +76,12 @@ def _wrap_issue(
             return original(self, *args, **options)
         try:
             given = args[position - 1] if len(args) >= position else options["group"]
-            code = flight.find_code(functional._resolve_group_name(given, options.get("tag", "")))
+            code = collective_watch.find_code(functional._resolve_group_name(given, options.get("tag", "")))
             size_bytes, on_device = self.nbytes, self.device.type != "cpu"
         except (AttributeError, KeyError, TypeError, ValueError):  # torch has its own word for it
             return original(self, *args, **options)
-        size_bytes *= flight.find_size(code) if is_part else 1
-        recorder = flight.recorder
+        size_bytes *= collective_watch.find_size(code) if is_part else 1
+        recorder = collective_watch.recorder
         ticket = recorder.begin_collective(kind, size_bytes, code, asynchronous=True, on_device=on_device)
         if len(pending) >= _MAX_PENDING:
             pending.clear()
@@ -96,11 +96,11 @@ def _wrap_issue(
 
 def _wrap_wait(
     original: Callable[..., Any],
-    flight: CollectiveWatch,
+    collective_watch: CollectiveWatch,
     is_ours: Callable[[], bool],
     pending: dict[int, tuple[int, bool]],
 ) -> Callable[..., Any]:
-    recorder = flight.recorder
+    recorder = collective_watch.recorder
 
     @functools.wraps(original)
     def wait_tensor(tensor: Any) -> Any:

@@ -102,7 +102,7 @@ class GatherThread(threading.Thread):
             stop_recording: Called once when rank 0 has asked every rank to stop recording phases.
             together: Collective among the background threads: called once, when every rank has sent its last.
         """
-        super().__init__(name="distprof-courier", daemon=True)
+        super().__init__(name="distprof-gather_thread", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
         self._window_s, self._lost, self._together = window_s, lost, together
         self._stop_recording = stop_recording

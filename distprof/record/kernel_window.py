@@ -179,7 +179,7 @@ def plan_window(
     run_id: str,
     apart: Sequence[int],
     recorder: Recorder,
-    scribe: StepWriter,
+    step_writer: StepWriter,
     timeout_s: float,
 ) -> KernelWindow | None:
     """This rank's window; None: the level has none. Collective: makes a group of its own to wait in.
@@ -191,7 +191,7 @@ def plan_window(
         run_id: Of the run.
         apart: On rank 0, the ranks that do not share its folder.
         recorder: Whose steps and phases are annotated.
-        scribe: Marks the rows, and keeps notes.
+        step_writer: Marks the rows, and keeps notes.
         timeout_s: How long a rank waits for the others.
     """
     if profile_config.window_steps == 0:
@@ -201,15 +201,17 @@ def plan_window(
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s), group_desc=OWN_GROUP)
     if apart:
         listed = ", ".join(map(str, apart))
-        scribe.note(f"kernel traces of ranks {listed} lie on their hosts, in kernels/ of the same folder: copy them")
+        step_writer.note(
+            f"kernel traces of ranks {listed} lie on their hosts, in kernels/ of the same folder: copy them"
+        )
     facts = {
         "rank": world.rank, "world_size": world.size, "host": world.host, "pid": os.getpid(), "run_id": run_id,
         "device": str(world.device),
     }  # fmt: skip
     return KernelWindow(
         recorder=recorder, path=kernel_path(folder, world.rank), facts=facts, kept_steps=profile_config.kernel_steps,
-        first_step=profile_config.kernel_from, on_device=world.device.type == "cuda", opened=scribe.mark_window,
-        note=scribe.note, together=lambda: None if group is None else _wait_for_everyone(group),
+        first_step=profile_config.kernel_from, on_device=world.device.type == "cuda", opened=step_writer.mark_window,
+        note=step_writer.note, together=lambda: None if group is None else _wait_for_everyone(group),
     )  # fmt: skip
 
 

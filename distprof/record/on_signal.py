@@ -10,14 +10,14 @@ from distprof.record.step_writer import StepWriter
 
 
 def end_on_signal(
-    signals: SignalWatch | None, scribe: StepWriter, *, tell: Callable[[], None] | None
+    signals: SignalWatch | None, step_writer: StepWriter, *, tell: Callable[[], None] | None
 ) -> Callable[[], None]:
     """Has a rank's file ended when a signal comes.
 
     Args:
         signals: Who watches in this process already. None: SIGTERM and SIGHUP are watched for, where nobody does;
             SIGINT is the program's own, as Python's KeyboardInterrupt.
-        scribe: Whose file.
+        step_writer: Whose file.
         tell: Tells the user that the job was stopped.
 
     Returns:
@@ -28,7 +28,7 @@ def end_on_signal(
         return lambda: None
 
     def end(name: str) -> None:
-        scribe.terminate(name)
+        step_writer.terminate(name)
         if tell is not None:
             tell()
 

@@ -130,9 +130,9 @@ def run_job(
         DataError: Rank 0 cannot read the run folder any more.
     """
     require_sharding(config, world.device)
-    audience = JobReporter(config, console)
+    reporter = JobReporter(config, console)
     if signals is not None:
-        signals.add(lambda name: audience.stop())
+        signals.add(lambda name: reporter.stop())
     batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
     work = count_work(config.train) if world.rank == 0 else None
     if work is not None and world.device.type == "cpu":
@@ -141,7 +141,7 @@ def run_job(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
         profile=_place_window(config), hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
         work=work, notes=notes, timeout_s=config.group_timeout_s,
-        arguments=arguments, say=audience.say, on_start=audience.start, signals=signals,
+        arguments=arguments, say=reporter.say, on_start=reporter.start, signals=signals,
     )  # fmt: skip
     try:
         _train(config, world, job, batches)
@@ -151,11 +151,11 @@ def run_job(
         if signals is not None:
             signals.give_way()
         if world.rank == 0:
-            audience.stop()
-            audience.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
+            reporter.stop()
+            reporter.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
         raise
-    audience.stop()
-    return audience.report(job.folder, job.profiler.completed_rows) if world.rank == 0 else EXIT_OK
+    reporter.stop()
+    return reporter.report(job.folder, job.profiler.completed_rows) if world.rank == 0 else EXIT_OK
 
 
 def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from distprof.analyze.measured_steps import find_basis, read_timing
-from distprof.analyze.slow_rank import SlowRank, compare_to_others, find_culprit
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.slow_rank import SlowRank, compare_to_others, find_slow_rank
 from distprof.analyze.spread import median_of_others
 from distprof.analyze.sync_cycles import MIN_CYCLES, find_cycles
 from distprof.facts.run import Clock, Phase, Run
@@ -19,8 +19,8 @@ from tests.factories import MS, USUAL_NS, make_run
 
 
 def blame(run: Run, clock: Clock = Clock.HOST) -> SlowRank | None:
-    basis = find_basis(run)
-    return find_culprit(find_cycles(basis, read_timing(basis, clock)))
+    measured_steps = find_measured_steps(run)
+    return find_slow_rank(find_cycles(measured_steps, read_timing(measured_steps, clock)))
 
 
 @given(arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 3)), elements=st.integers(0, 9).map(float)))
@@ -47,21 +47,21 @@ def make_late_run(late_ns: npt.ArrayLike, *, num_ranks: int = 4, num_steps: int 
 @pytest.mark.parametrize("clock", [Clock.HOST, Clock.DEVICE])
 def test_rows_alone_name_the_rank_and_the_phase(clock: Clock) -> None:
     """100 ms without the delay: 85 of its own and 15 of transfer, of which nothing is lost but the 20."""
-    culprit = blame(make_late_run(20 * MS, on=clock), clock)
-    assert culprit is not None
-    assert (culprit.place, culprit.phase, culprit.persistent) == (1, Phase.OPTIMIZER, True)
-    assert culprit.late_ns == 20 * MS
-    assert culprit.lost_ns.tolist() == [20 * MS] * 11
+    slow_rank = blame(make_late_run(20 * MS, on=clock), clock)
+    assert slow_rank is not None
+    assert (slow_rank.place, slow_rank.phase, slow_rank.persistent) == (1, Phase.OPTIMIZER, True)
+    assert slow_rank.late_ns == 20 * MS
+    assert slow_rank.lost_ns.tolist() == [20 * MS] * 11
 
 
 def test_what_a_rank_does_after_the_wait_makes_it_late_for_the_next() -> None:
     """Late in the optimizer of every third step: lost in the step after, each time."""
     late = np.where(np.arange(31) % 3 == 0, 30 * MS, 0)
-    culprit = blame(make_late_run(late, num_steps=31))
-    assert culprit is not None and not culprit.persistent
-    assert culprit.phase is Phase.OPTIMIZER
-    assert culprit.lost_ns.tolist() == [30 * MS if step % 3 == 1 else 0 for step in range(1, 31)]
-    assert culprit.held.tolist() == [step % 3 == 1 for step in range(1, 31)]
+    slow_rank = blame(make_late_run(late, num_steps=31))
+    assert slow_rank is not None and not slow_rank.persistent
+    assert slow_rank.phase is Phase.OPTIMIZER
+    assert slow_rank.lost_ns.tolist() == [30 * MS if step % 3 == 1 else 0 for step in range(1, 31)]
+    assert slow_rank.held.tolist() == [step % 3 == 1 for step in range(1, 31)]
 
 
 def test_what_a_rank_does_between_its_steps_counts_too() -> None:
@@ -70,10 +70,10 @@ def test_what_a_rank_does_between_its_steps_counts_too() -> None:
     idle_ns = np.array([[0], [30], [0], [0]]) * MS
     begin_ns = 10**12 + np.arange(12) * (step_ns + idle_ns)
     times = {**USUAL_NS, "all_reduce": 15 * MS + step_ns - 100 * MS}
-    culprit = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
-    assert culprit is not None
-    assert (culprit.place, culprit.phase) == (1, Phase.OTHER)
-    assert culprit.lost_ns.tolist() == [30 * MS] * 11
+    slow_rank = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
+    assert slow_rank is not None
+    assert (slow_rank.place, slow_rank.phase) == (1, Phase.OTHER)
+    assert slow_rank.lost_ns.tolist() == [30 * MS] * 11
 
 
 @pytest.mark.parametrize(("num_steps", "named"), [(MIN_CYCLES, False), (MIN_CYCLES + 1, True)])
@@ -87,8 +87,8 @@ def test_less_than_half_a_percent_is_nobodys_fault() -> None:
 
 
 def test_of_two_ranks_the_slower_one_is_named() -> None:
-    culprit = blame(make_late_run(20 * MS, num_ranks=2))
-    assert culprit is not None and culprit.place == 1
+    slow_rank = blame(make_late_run(20 * MS, num_ranks=2))
+    assert slow_rank is not None and slow_rank.place == 1
 
 
 def test_alone_nobody_is_named() -> None:
@@ -99,12 +99,12 @@ def test_alone_nobody_is_named() -> None:
 def test_a_rank_that_is_late_now_and_then_is_intermittent(strategy: str) -> None:
     delay = Delay(rank=2, phase=Phase.FORWARD, delay_ns=40 * MS, share_ratio=0.3)
     made = simulate(SimulatedJob(strategy=strategy, delays=(delay,)), seed=3)
-    culprit = blame(made.run)
-    assert culprit is not None and not culprit.persistent
-    assert (culprit.place, culprit.phase) == (2, Phase.FORWARD)
+    slow_rank = blame(made.run)
+    assert slow_rank is not None and not slow_rank.persistent
+    assert (slow_rank.place, slow_rank.phase) == (2, Phase.FORWARD)
     true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:]
-    assert culprit.lost_ns.mean() == pytest.approx(true_ns.mean(), rel=0.1)
-    assert culprit.held.tolist() == (true_ns > 20 * MS).tolist()
+    assert slow_rank.lost_ns.mean() == pytest.approx(true_ns.mean(), rel=0.1)
+    assert slow_rank.held.tolist() == (true_ns > 20 * MS).tolist()
 
 
 def test_a_delay_that_goes_from_rank_to_rank_is_nobodys() -> None:
@@ -115,6 +115,6 @@ def test_a_delay_that_goes_from_rank_to_rank_is_nobodys() -> None:
 def test_of_two_slow_ranks_the_one_that_costs_more_is_named() -> None:
     delays = (Delay(rank=1, phase=Phase.DATA, delay_ns=20 * MS), Delay(rank=6, phase=Phase.BACKWARD, delay_ns=35 * MS))
     made = simulate(SimulatedJob(delays=delays), seed=1)
-    culprit = blame(made.run)
-    assert culprit is not None and (culprit.place, culprit.phase) == (6, Phase.BACKWARD)
-    assert culprit.lost_ns.mean() == pytest.approx(15 * MS, rel=0.1)  # then rank 1 is the last
+    slow_rank = blame(made.run)
+    assert slow_rank is not None and (slow_rank.place, slow_rank.phase) == (6, Phase.BACKWARD)
+    assert slow_rank.lost_ns.mean() == pytest.approx(15 * MS, rel=0.1)  # then rank 1 is the last

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from distprof.analyze.measured_steps import find_basis, read_timing
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
 from distprof.analyze.sync_cycles import SyncCycles, find_cycles
 from distprof.facts.run import OWN_PHASES, Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.simulate import SimulatedJob, simulate
@@ -39,8 +39,8 @@ def make_two_steps(*tables: Collectives) -> Run:
 
 
 def find(run: Run) -> SyncCycles:
-    basis = find_basis(run)
-    cycles = find_cycles(basis, read_timing(basis, Clock.HOST))
+    measured_steps = find_measured_steps(run)
+    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     return cycles
 

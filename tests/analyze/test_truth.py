@@ -9,9 +9,9 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.measured_steps import find_basis, read_timing
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
 from distprof.analyze.replay import replay
-from distprof.analyze.slow_rank import find_culprit
+from distprof.analyze.slow_rank import find_slow_rank
 from distprof.analyze.sync_cycles import SyncCycles, find_cycles
 from distprof.analyze.waits import measure_waits
 from distprof.analyze.what_if import list_what_ifs
@@ -42,8 +42,8 @@ def draw_job(draws: np.random.Generator) -> SimulatedJob:
 
 
 def prepare(run: Run) -> SyncCycles:
-    basis = find_basis(run)
-    cycles = find_cycles(basis, read_timing(basis, Clock.HOST))
+    measured_steps = find_measured_steps(run)
+    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     return cycles
 
@@ -82,12 +82,12 @@ def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
         require_close("exposed", cycles.exposed_ns.sum(axis=2), made.truth.exposed_ns[:, at])
         require_close("cycle", cycles.cycle_ns, step_ns)
         require_close("replay", replay(cycles), step_ns)
-        culprit = find_culprit(cycles)
+        slow_rank = find_slow_rank(cycles)
         lost_ns = step_ns - made.truth.without_delays_ns[at]
-        assert culprit is not None or lost_ns.mean() < 0.05 * step_ns.mean()
-        if culprit is not None:
-            assert (culprit.place, culprit.phase) == (job.delays[0].rank, job.delays[0].phase), seed
-            require_close("lost", culprit.lost_ns.mean(), float(lost_ns.mean()))
+        assert slow_rank is not None or lost_ns.mean() < 0.05 * step_ns.mean()
+        if slow_rank is not None:
+            assert (slow_rank.place, slow_rank.phase) == (job.delays[0].rank, job.delays[0].phase), seed
+            require_close("lost", slow_rank.lost_ns.mean(), float(lost_ns.mean()))
         changes = {item.change: item.step_ns for item in list_what_ifs(cycles, None, rank=None, tokens_per_s=None)}
         for change, truth in (
             ("perfect overlap", made.truth.without_transfer_ns), ("no data wait", made.truth.without_data_ns),

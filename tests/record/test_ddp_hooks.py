@@ -68,13 +68,13 @@ def profile(
 ) -> tuple[list[float], list[StepRecord], list[str]]:
     """Trains one model that gets a hook before the profiler starts, before it watches the model, or after that."""
     recorder, notes, model = Recorder(), list[str](), make_model()
-    flight = CollectiveWatch(recorder)
+    collective_watch = CollectiveWatch(recorder)
     if early is not None:
         early(model)
-    undo = watch_collectives(flight)
+    undo = watch_collectives(collective_watch)
     if middle is not None:
         middle(model)
-    watch_ddp(model, flight, notes.append)
+    watch_ddp(model, collective_watch, notes.append)
     if late is not None:
         late(model)
     losses = train([model], recorder)
@@ -156,9 +156,9 @@ def keep_the_builtin_hook(world: World) -> None:
         assert losses == plain and "built-in" in note
         assert all(record.collectives == [] for record in records)
     recorder, model = Recorder(), make_model()
-    flight = CollectiveWatch(recorder)
-    undo = watch_collectives(flight)
-    watch_ddp(model, flight, lambda note: None)
+    collective_watch = CollectiveWatch(recorder)
+    undo = watch_collectives(collective_watch)
+    watch_ddp(model, collective_watch, lambda note: None)
     recorder.begin_step(0, warmup=False)
     model.register_comm_hook(None, allreduce_hook)  # later than DDP allows without us, and it works
     model(torch.ones(2, WIDTH)).sum().backward()
@@ -175,10 +175,10 @@ def train_two_models(world: World) -> None:
     group = dist.new_group([0, 1], group_desc="second")
     plain = train([make_model(), make_model(group)], None, accumulation=2)
     recorder, models = Recorder(), [make_model(), make_model(group)]
-    flight = CollectiveWatch(recorder)
-    undo = watch_collectives(flight)
+    collective_watch = CollectiveWatch(recorder)
+    undo = watch_collectives(collective_watch)
     for model in models:
-        watch_ddp(model, flight, lambda note: None)
+        watch_ddp(model, collective_watch, lambda note: None)
     assert train(models, recorder, accumulation=2) == plain
     undo()
     for record in recorder.drain()[2:]:
@@ -215,9 +215,9 @@ def watch_again(world: World) -> None:
     model, seen = make_model(), []
     for _ in range(2):  # a second job of the same process
         recorder = Recorder()
-        flight = CollectiveWatch(recorder)
-        undo = watch_collectives(flight)
-        watch_ddp(model, flight, lambda note: None)
+        collective_watch = CollectiveWatch(recorder)
+        undo = watch_collectives(collective_watch)
+        watch_ddp(model, collective_watch, lambda note: None)
         recorder.begin_step(0, warmup=False)
         model(torch.ones(2, WIDTH)).sum().backward()  # in no phase: nobody says when backward ends
         recorder.end_step()

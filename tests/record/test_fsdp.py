@@ -70,9 +70,9 @@ def count(record: Any, kind: CollectiveKind) -> tuple[int, int]:
 def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
     plain = run_steps(world, make_model(world, reshard=reshard), None, steps=4)
     model, recorder = make_model(world, reshard=reshard), Recorder()
-    flight = CollectiveWatch(recorder)
-    assert watch_fsdp(model, flight, stream_waits=stream_waits) == ()
-    undo = watch_collectives(flight)
+    collective_watch = CollectiveWatch(recorder)
+    assert watch_fsdp(model, collective_watch, stream_waits=stream_waits) == ()
+    undo = watch_collectives(collective_watch)
     assert run_steps(world, model, recorder, steps=4) == plain
     undo()
     layer_bytes = 4 * (WIDTH * WIDTH + WIDTH)

@@ -56,7 +56,9 @@ def test_a_long_backlog_travels_in_parts() -> None:
     assert [row[COLUMN["step"]] for row in rest] == list(range(MAX_ROWS, MAX_ROWS + 5)) and everyone
 
 
-def make_courier(exchange: Exchange, rows: list[list[FloatArray]], log: list[str], **options: object) -> GatherThread:
+def make_gather_thread(
+    exchange: Exchange, rows: list[list[FloatArray]], log: list[str], **options: object
+) -> GatherThread:
     def take(wait: bool) -> list[FloatArray]:
         log.append(f"take wait={wait}")
         return rows.pop(0) if rows else []
@@ -69,20 +71,20 @@ def make_courier(exchange: Exchange, rows: list[list[FloatArray]], log: list[str
 
 def test_finishing_takes_the_last_rows_writes_the_end_and_delivers() -> None:
     log: list[str] = []
-    courier = make_courier(Exchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together"))
-    courier.start()
-    assert courier.finish(alone=False, timeout_s=30)
+    gather_thread = make_gather_thread(Exchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together"))
+    gather_thread.start()
+    assert gather_thread.finish(alone=False, timeout_s=30)
     assert log == ["take wait=True", "end", "deliver [1]", "together"]
-    assert courier.complete and courier.received == {0: 1}
+    assert gather_thread.complete and gather_thread.received == {0: 1}
 
 
 def test_recording_stops_once_when_rank_0_has_asked() -> None:
     log: list[str] = []
     exchange = Exchange(None)
-    courier = make_courier(exchange, [[make_row(0, 0)]], log, stop_recording=lambda: log.append("stop"))
+    gather_thread = make_gather_thread(exchange, [[make_row(0, 0)]], log, stop_recording=lambda: log.append("stop"))
     exchange.ask_to_stop()
-    courier.start()
-    assert courier.finish(alone=False, timeout_s=30)
+    gather_thread.start()
+    assert gather_thread.finish(alone=False, timeout_s=30)
     assert log == ["take wait=True", "end", "stop", "deliver [1]"]
 
 
@@ -92,9 +94,11 @@ def test_after_a_failure_a_rank_finishes_alone_and_never_waits_for_the_device() 
             raise AssertionError("the others may be gone")
 
     log: list[str] = []
-    courier = make_courier(NoExchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together"))
-    courier.start()
-    assert courier.finish(alone=True, timeout_s=30)
+    gather_thread = make_gather_thread(
+        NoExchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together")
+    )
+    gather_thread.start()
+    assert gather_thread.finish(alone=True, timeout_s=30)
     assert log == ["take wait=False", "end"]
 
 
@@ -104,9 +108,9 @@ def test_a_broken_exchange_is_told_once_and_the_file_is_still_ended() -> None:
             raise RuntimeError("Connection closed by peer\nmore")
 
     log: list[str] = []
-    courier = make_courier(Broken(None), [], log, together=lambda: log.append("together"))
-    courier.start()
-    assert courier.finish(alone=False, timeout_s=30)
+    gather_thread = make_gather_thread(Broken(None), [], log, together=lambda: log.append("together"))
+    gather_thread.start()
+    assert gather_thread.finish(alone=False, timeout_s=30)
     assert log[:3] == ["take wait=True", "end", "rank rows no longer reach rank 0: Connection closed by peer"]
     assert "together" not in log
 
@@ -117,10 +121,10 @@ def test_whatever_goes_wrong_in_delivery_training_goes_on() -> None:
     def fail(tables: list[FloatArray]) -> None:
         raise ZeroDivisionError("wandb is down")
 
-    courier = make_courier(Exchange(None), [[make_row(0, 0)]], log)
-    courier._deliver = fail
-    courier.start()
-    assert courier.finish(alone=False, timeout_s=30)
+    gather_thread = make_gather_thread(Exchange(None), [[make_row(0, 0)]], log)
+    gather_thread._deliver = fail
+    gather_thread.start()
+    assert gather_thread.finish(alone=False, timeout_s=30)
     assert "delivery stopped: ZeroDivisionError: wandb is down" in log
 
 

@@ -59,9 +59,9 @@ def see_both_groups(world: World) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     plain = run_steps(world, make_model(mesh), None)
     recorder, model = Recorder(), make_model(mesh)
-    flight = CollectiveWatch(recorder)
-    assert watch_fsdp(model, flight, stream_waits=False) == ()
-    undo = watch_collectives(flight)
+    collective_watch = CollectiveWatch(recorder)
+    assert watch_fsdp(model, collective_watch, stream_waits=False) == ()
+    undo = watch_collectives(collective_watch)
     assert run_steps(world, model, recorder) == plain  # to the last bit
     undo()
     shard, replicate = world.rank // 2 * 2, world.rank % 2

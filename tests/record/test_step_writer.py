@@ -20,7 +20,7 @@ INFO = RankInfo(
 )
 
 
-def make_scribe(path: Path, warnings: list[str]) -> tuple[Recorder, StepWriter, StreamWriter]:
+def make_step_writer(path: Path, warnings: list[str]) -> tuple[Recorder, StepWriter, StreamWriter]:
     recorder = Recorder()
     writer = StreamWriter(path, run_id="r", world_size=1, info=INFO)
     return (
@@ -36,22 +36,22 @@ def record(recorder: Recorder, step: int) -> None:
 
 
 def test_steps_are_written_as_they_are_taken(tmp_path: Path) -> None:
-    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    recorder, step_writer, _ = make_step_writer(tmp_path / "a", [])
     record(recorder, 0)
-    assert [row[COLUMN["step"]] for row in scribe.take(False)] == [0]
+    assert [row[COLUMN["step"]] for row in step_writer.take(False)] == [0]
     assert len(read_stream(tmp_path / "a").rows) == 1  # there already, without an end
     record(recorder, 1)
-    scribe.take(False)
-    scribe.note("something was not measured")
-    scribe.end("completed")
-    scribe.end("failed")  # a second end changes nothing
+    step_writer.take(False)
+    step_writer.note("something was not measured")
+    step_writer.end("completed")
+    step_writer.end("failed")  # a second end changes nothing
     stream = read_stream(tmp_path / "a")
     assert [row[COLUMN["step"]] for row in stream.rows] == [0, 1]
     assert stream.info.ended == "completed" and stream.info.notes == ("something was not measured",)
 
 
 def test_fault_29_what_left_a_phase_the_wrong_way_is_in_the_notes(tmp_path: Path) -> None:
-    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    recorder, step_writer, _ = make_step_writer(tmp_path / "a", [])
     forward = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.FORWARD])
     data = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.DATA])
     for step in range(4):
@@ -62,8 +62,8 @@ def test_fault_29_what_left_a_phase_the_wrong_way_is_in_the_notes(tmp_path: Path
         if step == 3:
             forward.__enter__()
         recorder.end_step()
-        scribe.take(False)
-    scribe.end("completed")
+        step_writer.take(False)
+    step_writer.end("completed")
     stream = read_stream(tmp_path / "a")
     assert stream.info.notes == (
         "error: phase data was left by an exception, in 2 step(s), first in step 1",
@@ -74,22 +74,22 @@ def test_fault_29_what_left_a_phase_the_wrong_way_is_in_the_notes(tmp_path: Path
 
 
 def test_a_signal_ends_the_file_while_another_thread_waits_for_the_device(tmp_path: Path) -> None:
-    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    recorder, step_writer, _ = make_step_writer(tmp_path / "a", [])
     record(recorder, 0)
     recorder.begin_step(1, warmup=False)
     recorder.enter(PHASE_CODE[Phase.BACKWARD])
-    with scribe._taking:  # as the thread that takes steps, and never comes back
-        scribe.terminate("SIGTERM")
+    with step_writer._taking:  # as the thread that takes steps, and never comes back
+        step_writer.terminate("SIGTERM")
     info = read_stream(tmp_path / "a").info
     assert (info.ended, info.error) == ("terminated", "SIGTERM in step 1, backward")
 
 
 def test_a_rank_that_is_failing_says_why_before_a_signal_does(tmp_path: Path) -> None:
-    recorder, scribe, _ = make_scribe(tmp_path / "a", [])
+    recorder, step_writer, _ = make_step_writer(tmp_path / "a", [])
     record(recorder, 0)
-    scribe.take(False)
-    scribe.end("failed", error="Connection closed by peer")
-    scribe.terminate("SIGTERM")
+    step_writer.take(False)
+    step_writer.end("failed", error="Connection closed by peer")
+    step_writer.terminate("SIGTERM")
     assert read_stream(tmp_path / "a").info.error == "Connection closed by peer"
 
 
@@ -97,9 +97,9 @@ def test_fault_08_a_full_disk_stops_writing_once_and_training_never(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
-    recorder, scribe, writer = make_scribe(tmp_path / "a", warnings)
+    recorder, step_writer, writer = make_step_writer(tmp_path / "a", warnings)
     record(recorder, 0)
-    scribe.take(False)
+    step_writer.take(False)
 
     def refuse(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -107,10 +107,10 @@ def test_fault_08_a_full_disk_stops_writing_once_and_training_never(
     with monkeypatch.context() as full:
         full.setattr(writer, "write_steps", refuse)
         record(recorder, 1)
-        assert len(scribe.take(False)) == 1  # the rows still travel to rank 0
+        assert len(step_writer.take(False)) == 1  # the rows still travel to rank 0
     record(recorder, 2)
-    scribe.take(False)
-    scribe.end("completed")
+    step_writer.take(False)
+    step_writer.end("completed")
     stream = read_stream(tmp_path / "a")
     assert [row[COLUMN["step"]] for row in stream.rows] == [0]
     assert warnings == ["steps are no longer written (No space left on device); training goes on"]
@@ -121,7 +121,7 @@ def test_fault_08_whatever_fails_after_the_first_time_is_not_said_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
-    recorder, scribe, writer = make_scribe(tmp_path / "a", warnings)
+    recorder, step_writer, writer = make_step_writer(tmp_path / "a", warnings)
 
     def refuse(*args: object, **options: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -130,7 +130,7 @@ def test_fault_08_whatever_fails_after_the_first_time_is_not_said_again(
         monkeypatch.setattr(writer, name, refuse)
     for step in range(3):
         record(recorder, step)
-        scribe.take(False)
-    scribe.refuse("run.json was not brought up to date", OSError(errno.EIO, "Input/output error"))
-    scribe.end("completed")
+        step_writer.take(False)
+    step_writer.refuse("run.json was not brought up to date", OSError(errno.EIO, "Input/output error"))
+    step_writer.end("completed")
     assert warnings == ["steps are no longer written (Input/output error); training goes on"]

@@ -19,8 +19,8 @@ from tests.storage.test_run_folder import META, write_rank
 def report(folder: Path, completed_rows: dict[int, int] | None = None) -> tuple[int, str]:
     """The exit code, and what is shown."""
     shown = io.StringIO()
-    audience = JobReporter(cast(Any, None), Console(file=shown, width=200))
-    return audience.report(folder, completed_rows), shown.getvalue()
+    reporter = JobReporter(cast(Any, None), Console(file=shown, width=200))
+    return reporter.report(folder, completed_rows), shown.getvalue()
 
 
 @pytest.fixture
