@@ -29,9 +29,11 @@ def make_environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "120", **more}
 
 
-def run_alone(arguments: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``python -m distprof ARGUMENTS``."""
-    return _run([sys.executable, "-m", "distprof", *arguments], cwd, environment)
+def run_alone(
+    arguments: Sequence[str], cwd: Path, *, module: str = "distprof", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """``python -m MODULE ARGUMENTS``."""
+    return _run([sys.executable, "-m", module, *arguments], cwd, environment)
 
 
 def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

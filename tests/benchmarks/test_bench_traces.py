@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import benchmarks.trace_rival
+from benchmarks.__main__ import main
 from benchmarks.nsys_tables import compare_tables, read_tables
 from benchmarks.process_tree import ProcessOutcome, find_session, read_memory, run_fresh
 from benchmarks.synthetic_traces import Generation
@@ -201,7 +202,7 @@ def test_overlaps_are_compared_rank_by_rank(
 
 def test_the_whole_command_finds_the_late_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--ranks", "3", "--events", "2000", "--repeats", "1", "--against", "none", "--names", "present"]
-    assert run_verb(["bench", "traces", *options, "--json", str(tmp_path / "found.json")]) == 0
+    assert main(["traces", *options, "--json", str(tmp_path / "found.json")]) == 0
     assert "3 files" in capsys.readouterr().out
     (found,) = json.loads((tmp_path / "found.json").read_bytes())["programs"]
     assert found["program"] == OURS and found["stragglers"] == [1] and found["peak_bytes"] > 10e6
@@ -271,20 +272,20 @@ def test_the_exit_code_says_whether_a_cell_differs(
     make_capture(file, rows=2_000)
     assert run_verb(["tables", str(file), "--csv", str(tables)]) == 0
     monkeypatch.setenv("NSYS", str(make_nsys(tmp_path, tables)))
-    assert run_verb(["bench", "tables", str(file), "--repeats", "1"]) == 0
+    assert main(["tables", str(file), "--repeats", "1"]) == 0
     shown = capsys.readouterr().out
     assert "\n0 of " in shown and "as fast as nsys 2099.1.1" in shown
     kernels = tables / "cuda_gpu_kern_sum.csv"
     kernels.write_text(kernels.read_text("utf-8").replace("kernel_3<", "kernel_x<"), encoding="utf-8")
     found = tmp_path / "found.json"
-    assert run_verb(["bench", "tables", str(file), "--repeats", "1", "--json", str(found)]) == 1
+    assert main(["tables", str(file), "--repeats", "1", "--json", str(found)]) == 1
     assert "\n1 of " in capsys.readouterr().out
     assert json.loads(found.read_bytes())["cells_that_differ"] == 1
 
 
 @pytest.mark.nsys
 def test_the_tables_of_a_made_up_capture_are_those_of_nsys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_verb(["bench", "tables", "--rows", "5000", "--repeats", "1"]) == 0
+    assert main(["tables", "--rows", "5000", "--repeats", "1"]) == 0
     assert "\n0 of " in capsys.readouterr().out
 
 
@@ -306,7 +307,7 @@ def test_a_slip_is_refused_in_one_line(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("NSYS", raising=False)
     try:
-        exit_code = run_verb(["bench", *options])
+        exit_code = main(options)
     except SystemExit as leaving:
         assert isinstance(leaving.code, int)
         exit_code = leaving.code
@@ -317,6 +318,6 @@ def test_a_slip_is_refused_in_one_line(
 @pytest.mark.parametrize("subject", ["traces", "tables"])
 def test_help_teaches(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
-        run_verb(["bench", subject, "--help"])
+        main([subject, "--help"])
     shown = capsys.readouterr().out
-    assert leaving.value.code == 0 and "proportional set size" in shown and f"distprof bench {subject}" in shown
+    assert leaving.value.code == 0 and "proportional set size" in shown and f"python -m benchmarks {subject}" in shown

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.fuzz import trial
 from benchmarks.fuzz.cases import KINDS, make_case, write_sound
 from benchmarks.fuzz.trial import Plan, run_trial
@@ -16,7 +17,7 @@ from benchmarks.fuzz.values import Raw, Twin, dump, mutate
 from benchmarks.fuzz.verdict import judge
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_USAGE
-from tests.ranks import run_alone
+from tests.ranks import REPOSITORY, run_alone
 
 CASES = 100
 PROGRAM = """
@@ -39,7 +40,12 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_slice_of_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
-    done = run_alone(["bench", "fuzz", "--cases", str(CASES), "--seed", "5", "--limit", "60"], tmp_path)
+    done = run_alone(
+        ["fuzz", "--cases", str(CASES), "--seed", "5", "--limit", "60"],
+        tmp_path,
+        module="benchmarks",
+        PYTHONPATH=str(REPOSITORY),
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     last = done.stdout.splitlines()[-1]
     assert last.startswith(f"{CASES} cases with seed 5 in ") and ", 0 failed" in last
@@ -127,5 +133,5 @@ def test_json_is_written_as_careless_programs_do() -> None:
 
 
 def test_numbers_below_one_are_slips(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_verb(["bench", "fuzz", "--cases", "0"]) == EXIT_USAGE
+    assert main(["fuzz", "--cases", "0"]) == EXIT_USAGE
     assert "must be 1 or more" in capsys.readouterr().err

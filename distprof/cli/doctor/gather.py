@@ -73,7 +73,7 @@ def _start_asking_torch() -> subprocess.Popen[str] | str:
 
 def _with_own_path() -> dict[str, str]:
     """The child must find this very distprof, from wherever it is started."""
-    own = str(Path(__file__).resolve().parents[2])
+    own = str(Path(__file__).resolve().parents[3])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))}
 
 

@@ -13,7 +13,7 @@ def find_conf() -> Path:
     Raises:
         UsageError: Neither is there.
     """
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parents[2]
     for folder in (package / "conf", package.parent / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
