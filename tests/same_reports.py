@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def compare(folder: Path, before: str, after: str) -> int:
     """Prints every place at which reports differ, with an example and how often. Returns 1 if any does."""
     sources = sorted(folder.iterdir())
     with ThreadPoolExecutor(2) as pool:
-        first, second = (list(pool.map(lambda source: read_report(each, source), sources)) for each in (before, after))
+        first = list(pool.map(partial(read_report, before), sources))
+        second = list(pool.map(partial(read_report, after), sources))
     places: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for source, one, other in zip(sources, first, second, strict=True):
