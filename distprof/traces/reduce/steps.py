@@ -44,12 +44,13 @@ class Steps:
 def find_steps(trace: Trace, names: NameMap) -> Steps:
     """Finds the ranges that are steps: distprof's own if there are any, else the profiler's, else by usual names.
 
-    Steps come from the one thread with most of them. A step inside another is left out. Without numbers, with one
-    number twice, or with one that float64 does not hold, they are counted from 0.
+    Steps come from the one thread with most of them. A step inside another, or without length, is left out. Without
+    numbers, with one number twice, or with one that float64 does not hold, they are counted from 0.
     """
     ranges, labels = trace.ranges, name_ranges(trace)
     picked = labels.judge(names.find_step)
-    rows = np.flatnonzero((picked != NO_STEP) & (ranges.end_ns != UNKNOWN))[:MAX_STEPS]
+    closed = (ranges.end_ns != UNKNOWN) & (ranges.end_ns > ranges.begin_ns)
+    rows = np.flatnonzero((picked != NO_STEP) & closed)[:MAX_STEPS]
     rows = _prefer(labels, rows)
     if not len(rows):
         return Steps(number=rows, begin_ns=rows, end_ns=rows, warmup=np.zeros(0, dtype=bool), thread=-1)

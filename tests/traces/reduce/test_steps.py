@@ -99,6 +99,14 @@ def test_steps_come_from_the_thread_with_most_of_them() -> None:
     assert (steps.thread, steps.number.tolist()) == (5, [0, 1, 2])
 
 
+def test_a_step_without_length_is_none() -> None:
+    made = MadeTrace()
+    made.range("ProfilerStep#7", 10, 10)
+    assert len(find_steps(made.build(), USUAL).number) == 0
+    made.range("ProfilerStep#8", 20, 21)
+    assert find_steps(made.build(), USUAL).number.tolist() == [8]
+
+
 def test_no_step_is_no_window() -> None:
     steps = find_steps(SyntheticTrace().build(), USUAL)
     assert (len(steps.number), steps.windows()) == (0, None)
