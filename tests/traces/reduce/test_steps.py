@@ -100,7 +100,7 @@ def test_steps_come_from_the_thread_with_most_of_them() -> None:
 
 
 def test_a_step_without_length_is_none() -> None:
-    made = MadeTrace()
+    made = SyntheticTrace()
     made.range("ProfilerStep#7", 10, 10)
     assert len(find_steps(made.build(), USUAL).number) == 0
     made.range("ProfilerStep#8", 20, 21)
