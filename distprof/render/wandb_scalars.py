@@ -116,7 +116,7 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "exposed_ratio": head.exposed_ratio,
         "busiest_rank": busiest.rank if busiest else None,
         "busiest_phase": busiest.phase if busiest else None,
-        "verdict": report.verdict.kind,
+        "verdict": report.verdict.kind.value,
         "verdict_critical": report.verdict.critical,
         "verdict_rank": report.verdict.rank,
         "verdict_phase": report.verdict.phase,
