@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import as_number
+from distprof.analyze.statistics import as_number
 from distprof.facts.run import FloatArray, Peak
 from distprof.report.report import FlopsReport
 

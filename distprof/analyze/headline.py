@@ -10,8 +10,7 @@ from distprof.analyze.busiest import find_busiest
 from distprof.analyze.efficiency import Efficiency
 from distprof.analyze.exposed import find_exposed
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.phases import find_share
-from distprof.analyze.spread import as_number, spread_over_ranks
+from distprof.analyze.statistics import as_number, find_share, spread_over_ranks
 from distprof.facts.run import Clock
 from distprof.report.report import Headline, Spread
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from distprof.analyze.statistics import count_outside
 from distprof.facts.run import COLUMN, FloatArray, Run
 from distprof.report.report import OverheadReport
 
 MIN_SHADOW_STEPS = 6
 """With fewer there is no 95 % interval: five steps are all on one side of the truth once in sixteen times."""
-LEVEL = 0.95
 FAR_FACTOR = 10.0
 """A step so many times as long or as short as those around it did something else, and tells nothing of a cost."""
 NEIGHBOURS = 8
@@ -73,20 +72,6 @@ def compare_steps(costs: StepCosts) -> OverheadReport | None:
         ratio=float(1 / middle - 1), low_ratio=float(1 / longest - 1), high_ratio=float(1 / shortest - 1),
         shadow_steps=len(relative),
     )  # fmt: skip
-
-
-def count_outside(number: int) -> int:
-    """How many of ``number`` ordered values lie below the 95 % interval of their median, and how many above.
-
-    The interval from value ``k`` to value ``number - 1 - k`` misses the true median when at most ``k`` values lie on
-    one side of it, with probability 2 P(Binomial(number, 1/2) <= k). Source: David and Nagaraja, Order Statistics, 7.1.
-    """
-    missed, outside = 0.0, 0
-    for outside in range(number):
-        missed += 2 * math.comb(number, outside) / 2**number
-        if missed > 1 - LEVEL:
-            break
-    return max(0, outside - 1)
 
 
 def _relate(costs: StepCosts) -> FloatArray:

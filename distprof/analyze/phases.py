@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import as_number, as_numbers, spread_over_ranks
-from distprof.facts.run import PHASES, Clock, FloatArray, Phase
+from distprof.analyze.statistics import as_numbers, find_share, spread_over_ranks
+from distprof.facts.run import PHASES, Clock, Phase
 from distprof.report.report import PhaseReport, StepReport
 
 
@@ -42,13 +42,6 @@ def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseRe
             )
         )
     return reports
-
-
-def find_share(part_ns: FloatArray, whole_ns: FloatArray) -> float | None:
-    """Sum over ranks of a part over the sum of the whole, of the ranks that measured both, ``[num_ranks]`` each."""
-    there = np.isfinite(part_ns) & np.isfinite(whole_ns)
-    whole = float(whole_ns[there].sum())
-    return as_number(float(part_ns[there].sum()) / whole) if whole > 0 else None
 
 
 def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:

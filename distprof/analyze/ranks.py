@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.efficiency import Efficiency
 from distprof.analyze.exposed import find_exposed, find_own
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import as_number
+from distprof.analyze.statistics import as_number
 from distprof.facts.run import FloatArray
 from distprof.report.report import RankReport
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.bootstrap import midmean
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_rank import MIN_SHARE, find_usual, is_late, take_excess
+from distprof.analyze.statistics import find_excess, midmean
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, IntArray, Phase
 
@@ -44,12 +44,11 @@ def find_slow_host(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
 
 
 def _examine(cycles: SyncCycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
-    own_ns = cycles.gap_ns.sum(axis=2)
-    excess_ns = own_ns[places] - np.median(np.delete(own_ns, places, axis=0), axis=0)
+    excess_ns = find_excess(cycles.gap_ns.sum(axis=2), places)
     if np.mean(is_late(excess_ns, whole_ns)) < MIN_LATE_RATIO:
         return None
-    late_gap_ns = cycles.gap_ns[places] - np.median(np.delete(cycles.gap_ns, places, axis=0), axis=0)
-    late_phase_ns = cycles.phase_ns[places] - np.median(np.delete(cycles.phase_ns, places, axis=0), axis=0)
+    late_gap_ns = find_excess(cycles.gap_ns, places)
+    late_phase_ns = find_excess(cycles.phase_ns, places)
     gap_ns = cycles.gap_ns.copy()
     for row, place in enumerate(places.tolist()):
         usual_ns = float(midmean(find_usual(late_phase_ns[row], excess_ns[row], whole_ns)))

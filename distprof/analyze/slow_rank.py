@@ -6,14 +6,21 @@ measured by them. What its excess costs is found by running the recorded cycles 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.bootstrap import find_error, find_spread, midmean
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.replay import measure_saved
+from distprof.analyze.statistics import (
+    find_chance,
+    find_error,
+    find_excess,
+    find_spread,
+    median_of_others,
+    medians_of_others,
+    midmean,
+)  # fmt: skip
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, Phase
 
@@ -56,7 +63,7 @@ def find_slow_rank(cycles: SyncCycles | None) -> SlowRank | None:
     if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
         return None
     own_ns = cycles.gap_ns.sum(axis=2)
-    excess_ns = own_ns - compare_to_others(own_ns)
+    excess_ns = own_ns - medians_of_others(own_ns)
     whole_ns = float(np.median(cycles.cycle_ns))
     spread_ns = find_spread(excess_ns)
     suspects = [
@@ -66,26 +73,6 @@ def find_slow_rank(cycles: SyncCycles | None) -> SlowRank | None:
     found = [_examine(cycles, place, excess_ns[place], spread_ns, whole_ns) for place in dict.fromkeys(suspects)]
     worst = max(found, key=lambda item: float(item.lost_ns.mean()), default=None)
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
-
-
-def compare_to_others(values: FloatArray) -> FloatArray:
-    """Median of the other ranks' values at every place, same shape; axis 0 is ranks."""
-    count = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    at = np.empty_like(order)
-    np.put_along_axis(at, order, np.arange(count).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
-    low, high = (count - 2) // 2, (count - 1) // 2
-    lower = np.where(at <= low, ranked[low + 1][None], ranked[low][None])
-    upper = np.where(at <= high, ranked[min(high + 1, count - 1)][None], ranked[high][None])
-    middle: FloatArray = (lower + upper) / 2
-    return middle
-
-
-def compare_one(values: FloatArray, place: int) -> FloatArray:
-    """One rank's values less the median of the others', without axis 0."""
-    less: FloatArray = values[place] - np.median(np.delete(values, place, axis=0), axis=0)
-    return less
 
 
 def _find_steady(excess_ns: FloatArray, whole_ns: float) -> list[int]:
@@ -109,17 +96,7 @@ def _find_unsteady(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatAr
     place = int(np.argmax(counts))
     most, total = int(counts[place]), int(counts.sum())
     enough = most >= max(5, 0.1 * held.shape[1]) and most >= 0.6 * total
-    return [place] if enough and len(held) * _find_chance(most, total, 1 / len(held)) < MAX_CHANCE else []
-
-
-def _find_chance(count: int, total: int, share: float) -> float:
-    """The chance of ``count`` or more of ``total`` when each is hit with this share: the binomial tail."""
-
-    def weigh(hits: int) -> float:  # by logarithms: the numbers themselves have hundreds of digits
-        ways = math.lgamma(total + 1) - math.lgamma(hits + 1) - math.lgamma(total - hits + 1)
-        return math.exp(ways + hits * math.log(share) + (total - hits) * math.log1p(-share))
-
-    return sum(weigh(hits) for hits in range(count, total + 1))
+    return [place] if enough and len(held) * find_chance(most, total, 1 / len(held)) < MAX_CHANCE else []
 
 
 def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> BoolArray:
@@ -132,13 +109,13 @@ def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray,
 
 def _examine(cycles: SyncCycles, place: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> SlowRank:
     centre = float(np.median(excess_ns))
-    usual_ns = float(np.median(np.delete(spread_ns, place)))
+    usual_ns = float(median_of_others(spread_ns, place))
     alike = float(np.mean(np.abs(excess_ns - centre) <= 4 * usual_ns))
     steady = centre >= MIN_SHARE * whole_ns and alike >= STEADY_RATIO
     own_ns = cycles.gap_ns.sum(axis=2)
     last: BoolArray = own_ns[place] == own_ns.max(axis=0)
     held: BoolArray = last if steady and last.any() else last & (excess_ns > max(HELD_SHARE * whole_ns, 4 * usual_ns))
-    late_ns = compare_one(cycles.phase_ns, place)
+    late_ns = find_excess(cycles.phase_ns, place)
     usual = find_usual(late_ns, excess_ns, whole_ns)
     gap_ns = cycles.gap_ns.copy()
     gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
@@ -175,7 +152,7 @@ def _without_excess(cycles: SyncCycles, place: int, held: BoolArray, usual_ns: f
         held: SyncCycles that it held.
         usual_ns: What a steady rank loses in every cycle. None: it is put on a par with the others where it held them.
     """
-    gap_ns, late_ns = cycles.gap_ns[place], compare_one(cycles.gap_ns, place)
+    gap_ns, late_ns = cycles.gap_ns[place], find_excess(cycles.gap_ns, place)
     if usual_ns is not None:
         return take_excess(gap_ns, late_ns, usual_ns)
     level: FloatArray = np.where(held[:, None], gap_ns - np.maximum(late_ns, 0), gap_ns)

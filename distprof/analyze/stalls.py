@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.bootstrap import find_spread
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.statistics import find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
 from distprof.report.wait_report import Stall

@@ -6,16 +6,16 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.bootstrap import find_interval, midmean
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_host import SlowHost
 from distprof.analyze.slow_link import SlowLink
-from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank, compare_one, compare_to_others
+from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank
 from distprof.analyze.stalls import find_far
+from distprof.analyze.statistics import estimate, median_of_others, medians_of_others
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
-from distprof.report.wait_report import Cause, Estimate, Evidence, Pattern, Verdict, VerdictKind
+from distprof.report.wait_report import Cause, Evidence, Pattern, Verdict, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Of the step."""
@@ -104,28 +104,6 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
     return None
 
 
-def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None) -> tuple[Estimate, Estimate]:
-    """What a change is worth per step: the mean over steps and its share of the step, with their intervals.
-
-    Args:
-        lost_ns: By cycle.
-        whole_ns: Mean cycle.
-        excess_ns: Of a steady slow_rank: the change takes its usual excess away, whose own error is then part of it.
-    """
-    value = float(lost_ns.mean())
-    if excess_ns is None:
-        low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
-    else:
-        centre = float(midmean(excess_ns))
-        low, high = find_interval(
-            np.stack([lost_ns, excess_ns]),
-            lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
-        )
-    low, high = min(low, value), max(high, value)
-    share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
-    return Estimate(value=value, low=low, high=high), share
-
-
 def _blame_rank(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> Verdict:
     whole_ns = float(cycles.cycle_ns.mean())
     lost_ns, lost_ratio = estimate(slow_rank.lost_ns, whole_ns, slow_rank.usual_ns if slow_rank.steady else None)
@@ -162,7 +140,7 @@ def _gather_evidence(cycles: SyncCycles, slow_rank: SlowRank) -> tuple[Evidence,
 def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int) -> Evidence:
     held = slow_rank.held
     mine = values_ns[slow_rank.place][held]
-    others = mine - compare_one(values_ns, slow_rank.place)[held]
+    others = median_of_others(values_ns, slow_rank.place)[held]
     extreme = (sign * values_ns[:, held]).max(axis=0)
     return Evidence(
         sign=what, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)),
@@ -205,7 +183,7 @@ def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHos
 def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
     """A sign of the host's median rank; negative values are waits, of which the host has less."""
     mine = np.median(values_ns[host.places], axis=0)
-    others = np.median(np.delete(values_ns, host.places, axis=0), axis=0)
+    others = median_of_others(values_ns, host.places)
     return Evidence(
         sign=what, rank_ns=abs(float(np.median(mine))), others_ns=abs(float(np.median(others))),
         agree_ratio=float(np.mean(mine > others)),
@@ -225,7 +203,7 @@ def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
 def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
     waits_ns = cycles.exposed_ns.sum(axis=2)
-    waited_less = compare_to_others(waits_ns) - waits_ns
+    waited_less = medians_of_others(waits_ns) - waits_ns
     place = int(np.argmax(np.median(waited_less, axis=1)))
     less_ns = float(np.median(waited_less[place]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[place] > 0) < STEADY_RATIO:

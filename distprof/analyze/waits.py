@@ -10,7 +10,8 @@ import numpy as np
 from distprof.analyze.clocks import ClockMap, map_clocks
 from distprof.analyze.collective_order import MAX_CELLS, choose_tables
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.spread import as_numbers
+from distprof.analyze.statistics import as_numbers
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import Collectives, FloatArray, IntArray
 from distprof.report.wait_report import WaitReport
 
@@ -67,16 +68,6 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
             if np.isfinite(waits.bound_ns):
                 reports += _summarize(measured_steps, table, steps, waits)
     return reports
-
-
-def measure_union(begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:
-    """Length of the union of intervals along the last axis, ns; NaN where an end is."""
-    order = np.argsort(begin_ns, axis=-1)
-    begin_ns, end_ns = (np.take_along_axis(values, order, axis=-1) for values in (begin_ns, end_ns))
-    reached = np.maximum.accumulate(end_ns, axis=-1)
-    free = np.concatenate([begin_ns[..., :1], reached[..., :-1]], axis=-1)
-    union: FloatArray = np.maximum(end_ns - np.maximum(begin_ns, free), 0).sum(axis=-1)
-    return union
 
 
 def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:

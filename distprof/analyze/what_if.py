@@ -6,8 +6,8 @@ import numpy as np
 
 from distprof.analyze.replay import replay
 from distprof.analyze.slow_rank import SlowRank
+from distprof.analyze.statistics import estimate
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.analyze.verdict import estimate
 from distprof.facts.run import OWN_PHASES, FloatArray, Phase
 from distprof.report.wait_report import WhatIf
 

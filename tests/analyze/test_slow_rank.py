@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from distprof.analyze.measured_steps import find_measured_steps, read_timing
-from distprof.analyze.slow_rank import SlowRank, compare_to_others, find_slow_rank
-from distprof.analyze.spread import median_of_others
+from distprof.analyze.slow_rank import SlowRank, find_slow_rank
+from distprof.analyze.statistics import median_of_others, medians_of_others
 from distprof.analyze.sync_cycles import MIN_CYCLES, find_cycles
 from distprof.facts.run import Clock, Phase, Run
 from distprof.simulate import Delay, SimulatedJob, simulate
@@ -25,10 +25,10 @@ def blame(run: Run, clock: Clock = Clock.HOST) -> SlowRank | None:
 
 @given(arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 3)), elements=st.integers(0, 9).map(float)))
 def test_every_rank_is_compared_to_the_median_of_the_others(values: npt.NDArray[np.float64]) -> None:
-    found = compare_to_others(values)
+    found = medians_of_others(values)
     for place in range(len(values)):
         for column in range(values.shape[1]):
-            assert found[place, column] == median_of_others(values[:, column], place)
+            assert found[place, column] == median_of_others(values, place)[column]
 
 
 def make_late_run(late_ns: npt.ArrayLike, *, num_ranks: int = 4, num_steps: int = 12, on: Clock = Clock.HOST) -> Run:

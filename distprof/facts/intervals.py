@@ -6,7 +6,10 @@ also joins those that touch. Windows are ``Intervals`` too, and may touch: the s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from distprof.facts.trace import IntArray
 
@@ -41,6 +44,20 @@ def join(*parts: Intervals) -> Intervals:
 def measure(intervals: Intervals) -> int:
     """Summed length, ns."""
     return int((intervals[1] - intervals[0]).sum())
+
+
+def measure_union(begin_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Length of the union of intervals along the last axis, ns; NaN where an end is.
+
+    It is the time from the first begin to the last end, less the gaps: with begins and ends each sorted, there is a gap
+    wherever the next begin comes after as many ends.
+    """
+    begin, end = np.asarray(begin_ns), np.asarray(end_ns)
+    if not begin.shape[-1]:
+        return np.zeros(begin.shape[:-1])
+    begin, end = np.sort(begin, axis=-1), np.sort(np.maximum(begin, end), axis=-1)
+    gaps = np.maximum(begin[..., 1:] - end[..., :-1], 0).sum(axis=-1)
+    return np.asarray(end[..., -1] - begin[..., 0] - gaps)
 
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
