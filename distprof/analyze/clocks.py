@@ -61,8 +61,8 @@ class ClockMap:
             bound: FloatArray = track.bound_ns[0] + MAX_DRIFT_RATIO * away
         else:
             left = _find_left(track.at_ns, at)
-            place = (at - track.at_ns[left]) / np.diff(track.at_ns)[left]  # beyond the readings both errors tell more
-            bound = np.abs(1 - place) * track.bound_ns[left] + np.abs(place) * track.bound_ns[left + 1]
+            part = (at - track.at_ns[left]) / np.diff(track.at_ns)[left]  # beyond the readings both errors tell more
+            bound = np.abs(1 - part) * track.bound_ns[left] + np.abs(part) * track.bound_ns[left + 1]
             bound = bound + MAX_WANDER_RATIO * away
         return bound / (1 - MAX_DRIFT_RATIO)  # `to_reference` goes the other way, at the rate of the rank's clock
 

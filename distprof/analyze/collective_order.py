@@ -52,17 +52,17 @@ def line_up(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
     arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
     for row, item in enumerate(orders):
         assert item is not None
-        for place, (number, member, column) in enumerate(item.order):
+        for index, (number, member, column) in enumerate(item.order):
             table = tables[number]
             at = np.searchsorted(table.steps, steps)
-            arrival_ns[row, :, place] = table.arrival_ns[member, at, column]
-            end_ns[row, :, place] = table.end_ns[member, at, column]
-            exposed_ns[row, :, place] = table.exposed_ns[member, at, column]
+            arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
+            end_ns[row, :, index] = table.end_ns[member, at, column]
+            exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
     blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
     if not blocking.any():
         return None
     count = int(np.flatnonzero(blocking)[-1]) + 1
-    parties = tuple(_find_parties(tables, orders, place) for place in range(count))
+    parties = tuple(_find_parties(tables, orders, index) for index in range(count))
     return OrderedCollectives(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
         blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
@@ -103,20 +103,20 @@ def _find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ra
 
 
 def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
-    places = []
+    seen = []
     for number, table in enumerate(tables):
         for member in np.flatnonzero(table.ranks == position).tolist():
             at = np.searchsorted(table.steps, steps)
             begin_ns = table.arrival_ns[member, at].min(axis=1)
-            places += [
+            seen += [
                 (table.arrival_ns[member, at, column], begin_ns, (number, member, column))
                 for column in range(len(table.kinds))
             ]
-    if not places:
+    if not seen:
         return None
-    earliest_ns = np.min([begin_ns for _, begin_ns, _ in places], axis=0)
-    places.sort(key=lambda place: float((place[0] - earliest_ns).mean()))
-    order = tuple(where for _, _, where in places)
+    earliest_ns = np.min([begin_ns for _, begin_ns, _ in seen], axis=0)
+    seen.sort(key=lambda item: float((item[0] - earliest_ns).mean()))
+    order = tuple(where for _, _, where in seen)
     return _Order(
         shape=tuple((tables[number].kinds[column].value, tables[number].phases[column]) for number, _, column in order),
         order=order,
@@ -124,10 +124,10 @@ def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _O
 
 
 def _find_parties(
-    tables: list[Collectives], orders: list[_Order | None], place: int
+    tables: list[Collectives], orders: list[_Order | None], index: int
 ) -> tuple[tuple[str, IntArray], ...]:
     members: dict[int, list[int]] = {}
     for row, item in enumerate(orders):
         assert item is not None
-        members.setdefault(item.order[place][0], []).append(row)
+        members.setdefault(item.order[index][0], []).append(row)
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())

@@ -22,7 +22,7 @@ class SlowHost:
     """A host whose ranks the others wait for."""
 
     host: str
-    places: IntArray
+    rows: IntArray
     """Its ranks, on axis 0 of the cycles."""
     phase: Phase
     late_ns: float
@@ -43,18 +43,18 @@ def find_slow_host(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
 
 
-def _examine(cycles: SyncCycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
-    excess_ns = find_excess(cycles.gap_ns.sum(axis=2), places)
+def _examine(cycles: SyncCycles, host: str, rows: IntArray, whole_ns: float) -> SlowHost | None:
+    excess_ns = find_excess(cycles.gap_ns.sum(axis=2), rows)
     if np.mean(is_late(excess_ns, whole_ns)) < MIN_LATE_RATIO:
         return None
-    late_gap_ns = find_excess(cycles.gap_ns, places)
-    late_phase_ns = find_excess(cycles.phase_ns, places)
+    late_gap_ns = find_excess(cycles.gap_ns, rows)
+    late_phase_ns = find_excess(cycles.phase_ns, rows)
     gap_ns = cycles.gap_ns.copy()
-    for row, place in enumerate(places.tolist()):
-        usual_ns = float(midmean(find_usual(late_phase_ns[row], excess_ns[row], whole_ns)))
-        gap_ns[place] = take_excess(cycles.gap_ns[place], late_gap_ns[row], usual_ns)
+    for index, row in enumerate(rows.tolist()):
+        usual_ns = float(midmean(find_usual(late_phase_ns[index], excess_ns[index], whole_ns)))
+        gap_ns[row] = take_excess(cycles.gap_ns[row], late_gap_ns[index], usual_ns)
     by_phase = np.nan_to_num(np.median(late_phase_ns, axis=(0, 1)), nan=-np.inf)
     return SlowHost(
-        host=host, places=places, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns)),
+        host=host, rows=rows, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns)),
         lost_ns=measure_saved(cycles, gap_ns=gap_ns),
     )  # fmt: skip

@@ -41,7 +41,7 @@ must hold to be called persistent."""
 class SlowRank:
     """One rank that the others wait for."""
 
-    place: int
+    row: int
     """On axis 0 of the cycles."""
     phase: Phase
     late_ns: float
@@ -70,7 +70,7 @@ def find_slow_rank(cycles: SyncCycles | None) -> SlowRank | None:
         *_find_steady(excess_ns, whole_ns),
         *_find_unsteady(own_ns, excess_ns, spread_ns, whole_ns),
     ]
-    found = [_examine(cycles, place, excess_ns[place], spread_ns, whole_ns) for place in dict.fromkeys(suspects)]
+    found = [_examine(cycles, row, excess_ns[row], spread_ns, whole_ns) for row in dict.fromkeys(suspects)]
     worst = max(found, key=lambda item: float(item.lost_ns.mean()), default=None)
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
 
@@ -79,7 +79,7 @@ def _find_steady(excess_ns: FloatArray, whole_ns: float) -> list[int]:
     """Ranks behind in the middle cycle, by more than chance; the worst three."""
     behind = is_late(excess_ns, whole_ns)
     order = np.argsort(-np.median(excess_ns, axis=1))
-    return [int(place) for place in order if behind[place]][:3]
+    return [int(row) for row in order if behind[row]][:3]
 
 
 def is_late(excess_ns: FloatArray, whole_ns: float) -> BoolArray:
@@ -93,10 +93,10 @@ def _find_unsteady(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatAr
     """Ranks that hold a tenth of the cycles or more, and far more of them than their share."""
     held = _find_held(own_ns, excess_ns, spread_ns, whole_ns)
     counts = held.sum(axis=1)
-    place = int(np.argmax(counts))
-    most, total = int(counts[place]), int(counts.sum())
+    row = int(np.argmax(counts))
+    most, total = int(counts[row]), int(counts.sum())
     enough = most >= max(5, 0.1 * held.shape[1]) and most >= 0.6 * total
-    return [place] if enough and len(held) * find_chance(most, total, 1 / len(held)) < MAX_CHANCE else []
+    return [row] if enough and len(held) * find_chance(most, total, 1 / len(held)) < MAX_CHANCE else []
 
 
 def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> BoolArray:
@@ -107,22 +107,22 @@ def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray,
     return held
 
 
-def _examine(cycles: SyncCycles, place: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> SlowRank:
+def _examine(cycles: SyncCycles, row: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> SlowRank:
     centre = float(np.median(excess_ns))
-    usual_ns = float(median_of_others(spread_ns, place))
+    usual_ns = float(median_of_others(spread_ns, row))
     alike = float(np.mean(np.abs(excess_ns - centre) <= 4 * usual_ns))
     steady = centre >= MIN_SHARE * whole_ns and alike >= STEADY_RATIO
     own_ns = cycles.gap_ns.sum(axis=2)
-    last: BoolArray = own_ns[place] == own_ns.max(axis=0)
+    last: BoolArray = own_ns[row] == own_ns.max(axis=0)
     held: BoolArray = last if steady and last.any() else last & (excess_ns > max(HELD_SHARE * whole_ns, 4 * usual_ns))
-    late_ns = find_excess(cycles.phase_ns, place)
+    late_ns = find_excess(cycles.phase_ns, row)
     usual = find_usual(late_ns, excess_ns, whole_ns)
     gap_ns = cycles.gap_ns.copy()
-    gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
+    gap_ns[row] = _without_excess(cycles, row, held, float(midmean(usual)) if steady else None)
     told = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
     by_phase = np.nan_to_num(np.median(late_ns[told], axis=0), nan=-np.inf)
     return SlowRank(
-        place=place, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
+        row=row, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
         steady=steady, held=held,
         persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=measure_saved(cycles, gap_ns=gap_ns),
         usual_ns=usual,
@@ -143,16 +143,16 @@ def find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> F
     return usual
 
 
-def _without_excess(cycles: SyncCycles, place: int, held: BoolArray, usual_ns: float | None) -> FloatArray:
+def _without_excess(cycles: SyncCycles, row: int, held: BoolArray, usual_ns: float | None) -> FloatArray:
     """The rank's own times without what it is late by, ``[num_cycles, num_collectives]``.
 
     Args:
         cycles: As they were.
-        place: The rank's.
+        row: The rank's.
         held: SyncCycles that it held.
         usual_ns: What a steady rank loses in every cycle. None: it is put on a par with the others where it held them.
     """
-    gap_ns, late_ns = cycles.gap_ns[place], find_excess(cycles.gap_ns, place)
+    gap_ns, late_ns = cycles.gap_ns[row], find_excess(cycles.gap_ns, row)
     if usual_ns is not None:
         return take_excess(gap_ns, late_ns, usual_ns)
     level: FloatArray = np.where(held[:, None], gap_ns - np.maximum(late_ns, 0), gap_ns)

@@ -34,7 +34,7 @@ LATE_RATIO = 0.5
 class _Late:
     """A rank that came late to a collective."""
 
-    place: int
+    row: int
     """On axis 0 of the cycles."""
     waited: bool
     """It came late out of a wait. False: it had more to do than usual."""
@@ -110,17 +110,17 @@ def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times,
                     found.append((cycle, float(times.arrival_ns[last, cycle, index]), index, last))
     if not found:
         return None
-    cycle, _, index, place = min(found)
-    own_ns = times.gap_growth_ns[place, cycle, : index + 1].max()
-    waits_ns = times.wait_growth_ns[place, cycle, :index]
-    start_ns = float(cycles.start_ns[place, cycle])
+    cycle, _, index, row = min(found)
+    own_ns = times.gap_growth_ns[row, cycle, : index + 1].max()
+    waits_ns = times.wait_growth_ns[row, cycle, :index]
+    start_ns = float(cycles.start_ns[row, cycle])
     if own_ns >= max(waits_ns.max(initial=0.0), start_ns):
-        return _Late(place=place, waited=False)
+        return _Late(row=row, waited=False)
     where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
     left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
-    members = next(members for _, members in cycles.parties[where] if place in members)
-    alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == place
-    return _Late(place=place, waited=True) if alone else None
+    members = next(members for _, members in cycles.parties[where] if row in members)
+    alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == row
+    return _Late(row=row, waited=True) if alone else None
 
 
 def _find_last(
@@ -138,7 +138,7 @@ def _find_last(
     lead_ns = float(at_ns[last] - at_ns[before])
     if lead_ns < needed_ns:
         return None
-    first, second = (int(cycles.positions[members[place]]) for place in (before, last))
+    first, second = (int(cycles.positions[members[index]]) for index in (before, last))
     begin_ns = measured_steps.run.column("begin_host_ns")[second, cycles.steps[cycle]]
     bound_ns = float(map_clocks(measured_steps.run).pair_bound_ns(first, second, begin_ns))
     apart = np.isfinite(bound_ns)  # else their clocks were not compared, and what they did was counted from one start
@@ -149,7 +149,7 @@ def _tell(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], 
     first = int(cycles.steps[window[0]])
     return Stall(
         step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
-        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.place])],
+        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])],
         phase=_find_phase(measured_steps, cycles, window, late).value, lost_ns=_measure_lost(cycles, window),
     )  # fmt: skip
 
@@ -157,13 +157,13 @@ def _tell(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], 
 def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Phase:
     """Where the rank lost the time; of nobody's stall, where the ranks spent it, waits included."""
     if late is not None and not late.waited:
-        own_ns = cycles.phase_ns[late.place]
+        own_ns = cycles.phase_ns[late.row]
         growth_ns = own_ns[window] - np.median(own_ns, axis=0)
         return OWN_PHASES[int(np.argmax(np.nan_to_num(growth_ns).max(axis=0)))]
-    places = slice(None) if late is None else [late.place]
+    rows = slice(None) if late is None else [late.row]
     steps = cycles.steps[window]
     if late is not None:  # the wait that it left late may be the last of the step before
         steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
-    phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[places]]
+    phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[rows]]
     growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
     return PHASES[int(np.argmax(growth_ns.mean(axis=0).max(axis=0)))]

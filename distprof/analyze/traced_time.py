@@ -33,10 +33,10 @@ def sum_all_steps_ns(run: Run, item: TraceSummary) -> float | None:
 
 
 def _find_rows(run: Run, item: TraceSummary) -> FloatArray | None:
-    place = next((place for place, info in enumerate(run.ranks) if info.rank == item.rank), None)
-    if place is None or not item.num_steps:
+    row = next((row for row, info in enumerate(run.ranks) if info.rank == item.rank), None)
+    if row is None or not item.num_steps:
         return None
-    rows: FloatArray = (run.rows if run.traced_rows is None else run.traced_rows)[place]
+    rows: FloatArray = (run.rows if run.traced_rows is None else run.traced_rows)[row]
     return rows
 
 

@@ -113,7 +113,7 @@ def _blame_rank(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: Sl
     return Verdict(
         kind=VerdictKind.SLOW_RANK, critical=lost_ratio.value >= CRITICAL_RATIO and confirmed, confirmed=confirmed,
         pattern=Pattern.PERSISTENT if slow_rank.persistent else Pattern.INTERMITTENT,
-        rank=measured_steps.numbers[int(cycles.positions[slow_rank.place])], phase=slow_rank.phase.value,
+        rank=measured_steps.numbers[int(cycles.positions[slow_rank.row])], phase=slow_rank.phase.value,
         cause=_name_cause(measured_steps, cycles, slow_rank), hosts=(), late_ns=slow_rank.late_ns, lost_ns=lost_ns,
         lost_ratio=lost_ratio, waited_ns=lost_ns.value * (len(cycles.positions) - 1),
         held_ratio=float(slow_rank.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
@@ -139,8 +139,8 @@ def _gather_evidence(cycles: SyncCycles, slow_rank: SlowRank) -> tuple[Evidence,
 
 def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int) -> Evidence:
     held = slow_rank.held
-    mine = values_ns[slow_rank.place][held]
-    others = median_of_others(values_ns, slow_rank.place)[held]
+    mine = values_ns[slow_rank.row][held]
+    others = median_of_others(values_ns, slow_rank.row)[held]
     extreme = (sign * values_ns[:, held]).max(axis=0)
     return Evidence(
         sign=what, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)),
@@ -152,16 +152,16 @@ def _name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: Sl
     """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
     if cycles.clock is Clock.DEVICE and slow_rank.phase in (Phase.FORWARD, Phase.BACKWARD):
         code = OWN_PHASES.index(slow_rank.phase)
-        position = int(cycles.positions[slow_rank.place])
+        position = int(cycles.positions[slow_rank.row])
         host_ns = measured_steps.run.column(f"{slow_rank.phase}_host_ns")[position, cycles.steps]
-        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[slow_rank.place, :, code]):
+        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[slow_rank.row, :, code]):
             return Cause.HOST
     return CAUSES[slow_rank.phase]
 
 
 def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHost) -> Verdict:
     lost_ns, lost_ratio = estimate(host.lost_ns, float(cycles.cycle_ns.mean()))
-    others = len(cycles.positions) - len(host.places)
+    others = len(cycles.positions) - len(host.rows)
     evidence = tuple(
         _compare_host(what, values_ns, host)
         for what, values_ns in (
@@ -182,8 +182,8 @@ def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHos
 
 def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
     """A sign of the host's median rank; negative values are waits, of which the host has less."""
-    mine = np.median(values_ns[host.places], axis=0)
-    others = median_of_others(values_ns, host.places)
+    mine = np.median(values_ns[host.rows], axis=0)
+    others = median_of_others(values_ns, host.rows)
     return Evidence(
         sign=what, rank_ns=abs(float(np.median(mine))), others_ns=abs(float(np.median(others))),
         agree_ratio=float(np.mean(mine > others)),
@@ -204,12 +204,12 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
     waits_ns = cycles.exposed_ns.sum(axis=2)
     waited_less = medians_of_others(waits_ns) - waits_ns
-    place = int(np.argmax(np.median(waited_less, axis=1)))
-    less_ns = float(np.median(waited_less[place]))
-    if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[place] > 0) < STEADY_RATIO:
+    row = int(np.argmax(np.median(waited_less, axis=1)))
+    less_ns = float(np.median(waited_less[row]))
+    if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
     return (
-        f"rank {measured_steps.numbers[int(cycles.positions[place])]} is waited for, and loses the time where distprof "
+        f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for, and loses the time where distprof "
         "does not "
         "see it: its own time in the steps is not larger"
     )

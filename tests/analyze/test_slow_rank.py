@@ -49,7 +49,7 @@ def test_rows_alone_name_the_rank_and_the_phase(clock: Clock) -> None:
     """100 ms without the delay: 85 of its own and 15 of transfer, of which nothing is lost but the 20."""
     slow_rank = blame(make_late_run(20 * MS, on=clock), clock)
     assert slow_rank is not None
-    assert (slow_rank.place, slow_rank.phase, slow_rank.persistent) == (1, Phase.OPTIMIZER, True)
+    assert (slow_rank.row, slow_rank.phase, slow_rank.persistent) == (1, Phase.OPTIMIZER, True)
     assert slow_rank.late_ns == 20 * MS
     assert slow_rank.lost_ns.tolist() == [20 * MS] * 11
 
@@ -72,7 +72,7 @@ def test_what_a_rank_does_between_its_steps_counts_too() -> None:
     times = {**USUAL_NS, "all_reduce": 15 * MS + step_ns - 100 * MS}
     slow_rank = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
     assert slow_rank is not None
-    assert (slow_rank.place, slow_rank.phase) == (1, Phase.OTHER)
+    assert (slow_rank.row, slow_rank.phase) == (1, Phase.OTHER)
     assert slow_rank.lost_ns.tolist() == [30 * MS] * 11
 
 
@@ -88,7 +88,7 @@ def test_less_than_half_a_percent_is_nobodys_fault() -> None:
 
 def test_of_two_ranks_the_slower_one_is_named() -> None:
     slow_rank = blame(make_late_run(20 * MS, num_ranks=2))
-    assert slow_rank is not None and slow_rank.place == 1
+    assert slow_rank is not None and slow_rank.row == 1
 
 
 def test_alone_nobody_is_named() -> None:
@@ -101,7 +101,7 @@ def test_a_rank_that_is_late_now_and_then_is_intermittent(strategy: str) -> None
     made = simulate(SimulatedJob(strategy=strategy, delays=(delay,)), seed=3)
     slow_rank = blame(made.run)
     assert slow_rank is not None and not slow_rank.persistent
-    assert (slow_rank.place, slow_rank.phase) == (2, Phase.FORWARD)
+    assert (slow_rank.row, slow_rank.phase) == (2, Phase.FORWARD)
     true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:]
     assert slow_rank.lost_ns.mean() == pytest.approx(true_ns.mean(), rel=0.1)
     assert slow_rank.held.tolist() == (true_ns > 20 * MS).tolist()
@@ -116,5 +116,5 @@ def test_of_two_slow_ranks_the_one_that_costs_more_is_named() -> None:
     delays = (Delay(rank=1, phase=Phase.DATA, delay_ns=20 * MS), Delay(rank=6, phase=Phase.BACKWARD, delay_ns=35 * MS))
     made = simulate(SimulatedJob(delays=delays), seed=1)
     slow_rank = blame(made.run)
-    assert slow_rank is not None and (slow_rank.place, slow_rank.phase) == (6, Phase.BACKWARD)
+    assert slow_rank is not None and (slow_rank.row, slow_rank.phase) == (6, Phase.BACKWARD)
     assert slow_rank.lost_ns.mean() == pytest.approx(15 * MS, rel=0.1)  # then rank 1 is the last
