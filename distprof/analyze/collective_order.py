@@ -1,4 +1,4 @@
-"""Which collective of one rank is which of another's? The groups' tables, woven into one order per step."""
+"""Which collectives of different ranks belong together? Merges the groups' tables into one order per step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import Collectives, FloatArray, IntArray, Phase
 
 MAX_CELLS = 2_000_000
-"""Ranks x steps x collectives that are looked at: of longer runs every n-th step."""
+"""Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedCollectives:
-    """Every rank's collectives in its order of issue; one place means the same kind and phase on every rank."""
+    """Every rank's collectives in order of issue; the same index means the same kind and phase on every rank."""
 
     positions: IntArray
     """Positions in ``Run.ranks``, ``[num_ranks]``."""
     steps: IntArray
     """``[num_steps]``"""
     parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each place the groups that meet there: name, and members as places on axis 0 below."""
+    """For each collective the groups that run it: name, and members as rows of axis 0 below."""
     phases: tuple[Phase, ...]
     """``[num_collectives]``"""
     blocking: BoolArray
@@ -34,7 +34,7 @@ class OrderedCollectives:
 
 
 def line_up(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
-    """Lines the collectives up, to the last that a rank waits for.
+    """Aligns the ranks' collectives, up to the last one that a rank waits for.
 
     Returns:
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
@@ -77,11 +77,11 @@ class _Order:
     shape: tuple[tuple[str, Phase], ...]
     """Kind and phase of each."""
     order: tuple[tuple[int, int, int], ...]
-    """Where each stands: number of the table, member's row, column."""
+    """Where each is: number of the table, member's row, column."""
 
 
 def choose_tables(measured_steps: MeasuredSteps) -> list[Collectives]:
-    """Of every group the table that most counted steps follow; groups without such steps are left out."""
+    """Each group's table with the most counted steps; groups without counted steps are left out."""
     best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
     for table in measured_steps.run.collectives:
         key = (table.group, tuple(table.ranks.tolist()))

@@ -23,7 +23,7 @@ def report_step(measured_steps: MeasuredSteps, timing: Timing) -> StepReport:
 def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseReport]:
     """The phases on one clock, in the order of `PHASES`, without those that no rank spent time in.
 
-    ``other`` stays wherever phases were measured: a remainder of zero is said, not hidden.
+    ``other`` is reported wherever phases were measured, even if it is zero.
     """
     reports = []
     for code, phase in enumerate(PHASES):
@@ -45,7 +45,7 @@ def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseRe
 
 
 def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:
-    """Of every recorded step, warm-up and failed ones too: the partition holds there as well."""
+    """Over every recorded step, warm-up and failed ones included: the partition holds there too."""
     step_ns = measured_steps.run.step_ns(clock)
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.abs(measured_steps.run.phase_ns(clock).sum(axis=2) - step_ns) / step_ns

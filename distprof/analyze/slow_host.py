@@ -1,4 +1,4 @@
-"""Is a whole host slow? Its ranks are then late together, and none of them stands out among the others."""
+"""Is a whole host slow? Then its ranks are late together, and none of them stands out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, IntArray, Phase
 
 MIN_LATE_RATIO = 0.75
-"""Of the host's ranks: how many must be late, each by more than chance."""
+"""Share of the host's ranks that must be late, each by more than chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class SlowHost:
 
     host: str
     rows: IntArray
-    """Its ranks, on axis 0 of the cycles."""
+    """Its ranks, as rows of the cycles' axis 0."""
     phase: Phase
     late_ns: float
     """Own time of its ranks against the median of the other hosts' ranks, median over ranks and cycles."""
@@ -32,7 +32,7 @@ class SlowHost:
 
 
 def find_slow_host(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> SlowHost | None:
-    """The host whose ranks' excess costs most; None: one host, or none is slow as a whole."""
+    """The host whose ranks' excess costs most; None: there is one host only, or none is slow as a whole."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return None
     names = np.array([measured_steps.run.ranks[position].host for position in cycles.positions.tolist()])

@@ -1,4 +1,4 @@
-"""Who held whom up, and why? One answer, or the reason that there is none."""
+"""Who held whom up, and why? One answer, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
 from distprof.report.wait_report import Cause, Evidence, Pattern, Verdict, VerdictKind
 
 CRITICAL_RATIO = 0.1
-"""Of the step."""
+"""Share of the step."""
 JITTER_RATIO = 0.05
-"""Of the step: what waiting for whoever is last must cost to be worth a word."""
+"""Share of the step that waiting for the last rank must cost to be mentioned."""
 HOST_FACTOR = 1.5
-"""How many times as much a host's ranks together must cost as one rank alone, for the host to be named."""
+"""The host is named if its ranks together cost this many times as much as the worst rank alone."""
 MIN_PRESENT_RATIO = 0.5
-"""Of the ranks."""
+"""Share of the ranks."""
 APART_FACTOR = 2.0
-"""Ranks that leave the same waits at every step take the same time for it; beyond this they cannot have."""
+"""Ranks that synchronise at every step take about as long for it; if one takes this many times longer, they do not."""
 CAUSES = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
@@ -40,7 +40,7 @@ def find_verdict(
     host: SlowHost | None,
     link: SlowLink | None,
 ) -> Verdict:
-    """Weighs what was found.
+    """Weighs the candidates.
 
     Args:
         measured_steps: The ranks and steps that count.
@@ -74,8 +74,8 @@ def _weigh(
 
 
 def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
-    """What is left of a verdict with ranks missing: that a rank is behind those that are there, which it measured
-    itself. What the others wait for, and what a step would be without it, a missing rank may decide."""
+    """What is left of a verdict when ranks are missing. That a rank is behind those present still holds, because it
+    measured that itself. What the others wait for may be a missing rank, so nothing is said about cost."""
     if found.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST):
         reason = "ranks are missing: the slowest may be one of them"
         return dataclasses.replace(
@@ -83,16 +83,16 @@ def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) ->
         )  # fmt: skip
     missing = measured_steps.num_missing
     who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
-    return _say_none(cycles, f"{who}: whoever the others wait for may be one of them")
+    return _say_none(cycles, f"{who}: the others may wait for one of them")
 
 
 def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
-    """Why nothing can be said of who holds whom up, nor of what a change would buy; None: there is enough."""
+    """Why nothing can be said about who holds whom up and what a change would save; None: the data suffice."""
     present, world = int(measured_steps.present.sum()), measured_steps.run.meta.world_size
     if world == 1:
         return "one rank: nobody to wait for"
     if present < max(2, MIN_PRESENT_RATIO * world):
-        return f"{present} of {world} ranks are there: too few to compare"
+        return f"{present} of {world} ranks are present: too few to compare"
     if cycles is None:
         return "no waits were measured: they need profile=phases and a strategy that synchronises"
     if len(cycles.steps) < MIN_CYCLES:
@@ -149,7 +149,7 @@ def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int
 
 
 def _name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> Cause:
-    """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
+    """On a device clock, the host if it takes as long for the phase as the device, which is then starved."""
     if cycles.clock is Clock.DEVICE and slow_rank.phase in (Phase.FORWARD, Phase.BACKWARD):
         code = OWN_PHASES.index(slow_rank.phase)
         position = int(cycles.positions[slow_rank.row])
@@ -181,7 +181,7 @@ def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHos
 
 
 def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
-    """A sign of the host's median rank; negative values are waits, of which the host has less."""
+    """A sign of the host's median rank; waits are passed as negative values, because a slow host waits less."""
     mine = np.median(values_ns[host.rows], axis=0)
     others = median_of_others(values_ns, host.rows)
     return Evidence(
@@ -201,7 +201,7 @@ def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
 
 
 def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
-    """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
+    """Why no rank is named, and which one is waited for all the same if the waits alone point at it."""
     waits_ns = cycles.exposed_ns.sum(axis=2)
     waited_less = medians_of_others(waits_ns) - waits_ns
     row = int(np.argmax(np.median(waited_less, axis=1)))
@@ -210,17 +210,16 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
         return "no rank is behind the others by more than chance"
     return (
         f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for, and loses the time where distprof "
-        "does not "
-        "see it: its own time in the steps is not larger"
+        "does not see it: its own time in the steps is not larger"
     )
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Verdict:
-    """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank comes to
-    each collective when the median rank does.
+    """What it costs that some rank is always last, stalls left out: the cycles compared with cycles in which every rank
+    arrives at each collective when the median rank does.
 
-    Not against cycles in which every rank has the median of the own times before each collective: where the ranks take
-    turns, those medians add up to more than any rank has, and the cost came out negative.
+    Giving every rank the median own time before each collective instead would be wrong: where ranks take turns, these
+    medians add up to more than any rank has, and the cost came out negative.
     """
     usual = np.delete(np.arange(len(cycles.steps)), find_far(cycles))
     lost = measure_saved(cycles, punctual=True)[usual]
