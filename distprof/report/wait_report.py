@@ -143,8 +143,8 @@ class WaitReport:
     """None: not known for some of them."""
     wait_ns: tuple[float | None, ...]
     """Last arrival less own, mean over the collectives, so that overlapping waits are not added. If members are
-    missing, the last arrival is that of the members present, and the true wait at least this. None for every rank if no wait
-    exceeds ``bound_ns``."""
+    missing, the last arrival is that of the members present, and the true wait at least this. None for every rank if
+    no wait exceeds ``bound_ns``."""
     transfer_ns: float | None
     """End less last arrival, of the member with the shortest, mean over the collectives. None: no end was seen, or
     members are missing, one of which may have arrived last."""
