@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.spread import median_of_others
-from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, TRACED, Clock, FloatArray
+from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray
 from distprof.report.report import BusiestRank
 
 COMMUNICATION_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
@@ -22,7 +22,7 @@ def sum_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     waits_ns = np.nan_to_num(measured_steps.run.wait_ns(timing.clock)[:, timing.used]).sum(axis=2)
     exposed: FloatArray = timing.mean_phase_ns[:, COMMUNICATION_CODES].sum(axis=1) + waits_ns.mean(axis=1)
     if timing.clock is Clock.HOST:
-        traced = np.array([info.ended == TRACED for info in measured_steps.run.ranks])
+        traced = np.array([info.source == "trace" for info in measured_steps.run.ranks])
         exposed[traced & (exposed == 0)] = np.nan
     return exposed
 

@@ -52,6 +52,7 @@ def _report_rank(measured_steps: MeasuredSteps, position: int, reached: Efficien
         own_ns=as_number(float(own_ns)),
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
+        source=info.source,
         ended=info.ended,
         last_write=info.last_write,
         error=info.error,

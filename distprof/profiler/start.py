@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -119,7 +120,7 @@ def start_profiler(
     phases = profile.level != "off"
     compared = group is not None and phases  # at level off there is nothing to compare
     writer, ranks, apart = _open_streams(world, folder, meta, info)
-    ranges = _make_ranges(profile, world, info)
+    ranges = _make_ranges(profile, world)
     on_device = world.device.type == "cuda"
     clock = CudaClock(world.device) if on_device and phases else None
     recorder = Recorder(phases=phases, device_clock=clock, ranges=ranges)
@@ -262,10 +263,10 @@ def _sees(folder: Path, run_id: str) -> bool:
         return False
 
 
-def _make_ranges(profile: ProfileConfig, world: World, info: RankInfo) -> NvtxRanges | None:
+def _make_ranges(profile: ProfileConfig, world: World) -> NvtxRanges | None:
     if profile.nvtx is False or (profile.nvtx == "auto" and not tool_listens()):
         return None
-    return NvtxRanges(rank=world.rank, world_size=world.size, host=world.host, pid=info.pid)
+    return NvtxRanges(rank=world.rank, world_size=world.size, host=world.host, pid=os.getpid())
 
 
 def _make_delivery(
