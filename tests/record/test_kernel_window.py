@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import PHASE_CODE, Phase, Run
-from distprof.profiler.profiler import KernelProfiler, Profiler
+from distprof.profiler.kernel_profiler import KernelProfiler
+from distprof.profiler.profiler import Profiler
 from distprof.profiler.start import start_profiler
 from distprof.record import kernel_window, trace_ranges
 from distprof.record.cuda_clock import CudaClock
