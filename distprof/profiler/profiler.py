@@ -62,8 +62,8 @@ class Profiler:
         self._clean, self._done, self._left = clean, done, left
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
-        self._flight = CollectiveWatch(recorder)
-        self._undo = watch_collectives(self._flight) if phases else lambda: None
+        self._watch = CollectiveWatch(recorder)
+        self._undo = watch_collectives(self._watch) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture
         self._phases_on, self._timeout_s = phases, timeout_s
@@ -81,9 +81,9 @@ class Profiler:
             return
         notes: tuple[str, ...] = ()
         if isinstance(model, DistributedDataParallel):
-            watch_ddp(model, self._flight, self._step_writer.note)
+            watch_ddp(model, self._watch, self._step_writer.note)
         elif any(isinstance(module, FSDPModule) for module in model.modules()):
-            notes = watch_fsdp(model, self._flight, stream_waits=self._on_device)
+            notes = watch_fsdp(model, self._watch, stream_waits=self._on_device)
         for note in notes:
             self._step_writer.note(note)
         if self._ranges is not None:

@@ -206,13 +206,9 @@ def _prepare(config: Config, strategy: AccelerateConfig, model: nn.Module, world
 
 
 def _require_wrapper(model: nn.Module, wanted: str, world_size: int) -> None:
-    got = (
-        "fsdp"
-        if isinstance(model, FSDPModule)
-        else "ddp"
-        if isinstance(model, DistributedDataParallel)
-        else "no wrapper"
-    )
+    got = "no wrapper"
+    if isinstance(model, FSDPModule | DistributedDataParallel):
+        got = "fsdp" if isinstance(model, FSDPModule) else "ddp"
     if got != wanted and world_size > 1:
         raise UsageError(f"strategy.wrap={wanted}: Accelerate chose {got} on this machine; use strategy={wanted}")
 

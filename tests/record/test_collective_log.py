@@ -168,7 +168,7 @@ def test_lost_segments_make_waits_unknown_and_lost_collectives_everything() -> N
     assert tickets[-2] >= 0 and tickets[-1] == -1
     (record,) = recorder.drain()
     assert record.collectives is None and record.wait_host_ns is None
-    assert name_unseen([record]) == ["steps of more than 1024 collectives have no facts of them"]
+    assert name_unseen([record]) == ["steps with more than 1024 collectives: their collectives were not recorded"]
 
 
 def test_a_shadow_step_sees_nothing() -> None:
