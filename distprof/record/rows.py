@@ -1,4 +1,4 @@
-"""From a recorded step to the row of numbers that is written and gathered. Runs beside training, not in it."""
+"""Packs a recorded step into the row that is written and gathered. Runs on the background thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pack_row(
     Args:
         record: The step.
         memory_bytes: Memory in use, read when the step was packed.
-        memory_peak_bytes: The largest so far, read when the step was packed.
+        memory_peak_bytes: The largest amount so far, read when the step was packed.
         window: Whether the step ran under a kernel window.
     """
     facts: dict[str, float | None] = {
@@ -56,7 +56,7 @@ def _pack_collectives(row: FloatArray, record: StepRecord) -> None:
         row[COLUMN[f"{kind}_count"]] = len(own)
         row[COLUMN[f"{kind}_bytes"]] = sum(item.size_bytes for item in own)
         ends_ns = [item.end_ns for item in own if item.end_ns is not None]
-        if len(ends_ns) == len(own):  # one end unseen makes the union unknown
+        if len(ends_ns) == len(own):  # a single unseen end makes the union unknown
             row[COLUMN[f"{kind}_busy_host_ns"]] = (
                 measure_union([item.arrival_ns for item in own], ends_ns) if own else 0
             )
@@ -67,7 +67,7 @@ def _pack_collectives(row: FloatArray, record: StepRecord) -> None:
 
 
 def read_memory(device: torch.device) -> tuple[int | None, int | None]:
-    """Memory in use and the largest so far, bytes: allocated by torch (CUDA) or resident (CPU). Reads a file."""
+    """Memory in use and its peak so far, bytes: allocated by torch (CUDA) or resident (CPU). Reads a file."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from distprof.facts.run import TRACED
 from distprof.render.markup import make_section, show, show_rows, tabulate
 from distprof.render.overhead import describe_overhead
 from distprof.render.silence import name_end
@@ -104,8 +103,8 @@ def _describe_job(report: Report) -> str:
     names = dict.fromkeys(rank.device_name for rank in report.ranks if rank.device_name)
     ranks = f"{report.world_size:,} rank" + ("s" if report.world_size != 1 else "")
     facts = [report.strategy, ranks, report.backend, *list(names)[:3], report.precision]
-    told = ", ".join(show(fact) for fact in facts if fact != NOT_MEASURED)
-    return told + (f"; started {show(report.started_utc)}" if report.started_utc != NOT_MEASURED else "")
+    told = ", ".join(show(fact) for fact in facts if fact is not None)
+    return told + (f"; started {show(report.started_utc)}" if report.started_utc is not None else "")
 
 
 def _tile_headline(report: Report) -> str:
@@ -196,7 +195,7 @@ def _keep_told(
     """Of a report on traces the columns that some row can tell, of any other all."""
     places = [*range(len(heads))]
     if is_traced(report) and rows:
-        places = [place for place in places if any(row[place] not in (NOT_MEASURED, TRACED) for row in rows)]
+        places = [place for place in places if any(row[place] != NOT_MEASURED for row in rows)]
     return [heads[place] for place in places], [[row[place] for place in places] for row in rows]
 
 

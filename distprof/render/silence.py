@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.render.units import clean_text
+from distprof.render.units import NOT_MEASURED, clean_text
 from distprof.report.report import RankReport
 
 NAME_LIMIT = 12
@@ -15,6 +15,8 @@ _UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "h"), (120.0, 60.0, 
 
 def name_end(rank: RankReport) -> str:
     """How a rank ended, in a word."""
+    if rank.source == "trace":
+        return NOT_MEASURED
     if rank.ended is not None:
         return clean_text(rank.ended, NAME_LIMIT)
     return "running" if rank.last_write is not None and rank.last_write.writer_lives else "no word"

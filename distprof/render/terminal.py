@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import TRACED
 from distprof.render.overhead import describe_overhead
 from distprof.render.silence import describe_silence, describe_writes
 from distprof.render.terminal_tables import (
@@ -100,10 +99,10 @@ def _describe_end(rank: RankReport) -> End | None:
     """How a rank ended early; None: it ended well."""
     started = rank.last_step is not None
     one = several = f"after step {rank.last_step}" if started else "before the first step"
+    if rank.source == "trace":
+        return None
     if rank.ended is None:
         return describe_silence(rank, one)
-    if rank.ended == TRACED:
-        return None
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
