@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from distprof.report.finding_report import Finding, NotChecked
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
@@ -86,39 +88,6 @@ class RangeReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number that a finding stands on, and where it is."""
-
-    what: str
-    value: str
-    where: str
-    """Ranks, kernels or ranges."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something worth changing, or worth knowing before anything is concluded."""
-
-    rule: str
-    """The rule's name, as the README's table has it."""
-    title: str
-    """In one sentence."""
-    share_ratio: float
-    """What it touches, as a share of the step; findings are ranked by it. Not a promise of what is gained."""
-    evidence: tuple[Figure, ...]
-    consequence: str
-    remedy: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NotChecked:
-    """A rule that lacked its data."""
-
-    rule: str
-    why: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCheck:
     """One phase of a kernel window: as the rank's own clock had it live, and as its trace has it."""
 
@@ -147,7 +116,7 @@ class TraceReport:
     ranges: tuple[RangeReport, ...]
     """Longest host time first; at most 200."""
     findings: tuple[Finding, ...]
-    """What costs time first, then what misleads whoever reads the numbers; in each the largest share first."""
+    """What costs time first, then what makes the numbers misleading; in each the largest share first."""
     not_checked: tuple[NotChecked, ...]
     window_checks: tuple[WindowCheck, ...]
     """Only where live phases and a kernel window of the same steps are there."""
