@@ -218,7 +218,7 @@ def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
         kind="slow_link", critical=lost_ratio.value >= CRITICAL_RATIO, pattern="persistent", rank=None, phase=None,
         cause="network", hosts=link.hosts, late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio,
         waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason=link.reason, evidence=(),
+        steps_used=len(cycles.steps), reason="ranks arrive together", needed_ns=link.needed_ns, evidence=(),
     )  # fmt: skip
 
 

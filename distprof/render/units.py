@@ -111,6 +111,8 @@ def format_factor(value_factor: float | None) -> str:
     """How many times as much: ``2.9 times``."""
     if value_factor is None or not math.isfinite(value_factor):
         return NOT_MEASURED
+    if 0 < value_factor < 0.01:
+        return "<0.01 times"
     return f"{value_factor:,.1f} times" if value_factor >= 1 else f"{value_factor:.2f} times"
 
 

@@ -49,6 +49,8 @@ class Verdict:
     late_ns: float | None
     """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
     steps, or over those that the rank held if it holds only some."""
+    needed_ns: float | None = None
+    """What the bytes of a step need at the probed speed of the link that is named. None: no link is."""
     lost_ns: Estimate | None
     """By how much shorter a step would be, mean over steps. None: no verdict, or ranks are missing, of which one may
     hold the others up all the same."""
