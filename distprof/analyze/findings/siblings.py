@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,24 +39,6 @@ _SEARCHED_NAME, _SEARCHED_WORD = 400, 64
 _MAX_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Odd:
-    """A range unlike its siblings on one rank."""
-
-    rank: int
-    name: str
-    family: str
-    clock: str
-    """"GPU" or "host": of the times."""
-    own_ns: float
-    """Mean per instance."""
-    median_ns: float
-    """Of all siblings."""
-    siblings: int
-    share_ratio: float
-    """Its distance from the median, as a share of the window."""
-
-
 def check_unlike_siblings(run: Run) -> Result:
     """Ranges whose names differ in one number only and whose times differ by more than chance, rank by rank."""
     rule = RuleName.UNLIKE_SIBLINGS
@@ -65,46 +46,24 @@ def check_unlike_siblings(run: Run) -> Result:
     if not any(families.values()):
         return NotChecked(rule=rule, lack=Lack.NO_SIBLINGS)
     odd = [
-        found
+        figure
         for item in run.activity
         for family, members in families[item.rank]
-        for found in _find_odd(run, item, family, members)
+        for figure in _find_odd(run, item, family, members)
     ]
     if not odd:
         return None
-    odd.sort(key=lambda found: (-found.share_ratio, found.rank))
-    first = odd[0]
-    concerned = [found.rank for found in odd if (found.family, found.name) == (first.family, first.name)]
+    by_range: dict[tuple[str | None, str | None], list[Figure]] = defaultdict(list)
+    for figure in sorted(odd, key=lambda figure: (-figure.numbers["excess_ratio"], figure.ranks)):
+        by_range[figure.family, figure.name].append(figure)
+    worst_first = list(by_range.values())
     return Finding(
         rule=rule,
-        share_ratio=min(1.0, first.share_ratio),
-        ranks=tuple(dict.fromkeys(concerned)),
+        share_ratio=min(1.0, worst_first[0][0].numbers["excess_ratio"]),
+        ranks=tuple(dict.fromkeys(rank for figure in worst_first[0] for rank in figure.ranks)),
         ranks_checked=len(run.activity),
-        figures=tuple(_measure(found) for found in _keep_worst_ranks(odd)),
+        figures=tuple(figures[0] for figures in worst_first[:_MAX_SHOWN]),
     )
-
-
-def _measure(found: _Odd) -> Figure:
-    return Figure(
-        sign=found.clock,
-        name=found.name[:LONGEST_NAME],
-        family=found.family[:LONGEST_NAME],
-        ranks=(found.rank,),
-        numbers={
-            "own_ns": found.own_ns,
-            "median_ns": found.median_ns,
-            "own_factor": found.own_ns / found.median_ns,
-            "siblings_count": found.siblings,
-        },
-    )
-
-
-def _keep_worst_ranks(odd: Sequence[_Odd]) -> list[_Odd]:
-    """The worst rank of each of the first odd ranges."""
-    kept: dict[tuple[str, str], _Odd] = {}
-    for found in odd:
-        kept.setdefault((found.family, found.name), found)
-    return list(kept.values())[:_MAX_SHOWN]
 
 
 def _find_families(ranges: Sequence[RangeTotal]) -> Iterator[tuple[str, list[RangeTotal]]]:
@@ -123,7 +82,7 @@ def _find_families(ranges: Sequence[RangeTotal]) -> Iterator[tuple[str, list[Ran
             yield family, [members[number] for number in sorted(members)]
 
 
-def _find_odd(run: Run, item: TraceSummary, family: str, members: Sequence[RangeTotal]) -> Iterator[_Odd]:
+def _find_odd(run: Run, item: TraceSummary, family: str, members: Sequence[RangeTotal]) -> Iterator[Figure]:
     on_device = all(part.gpu_ns is not None and part.activities for part in members)
     times = [(part.gpu_ns if on_device else part.host_ns) or 0 for part in members]
     counts = np.array([part.count for part in members], dtype=np.float64)
@@ -140,8 +99,16 @@ def _find_odd(run: Run, item: TraceSummary, family: str, members: Sequence[Range
     span_ns = item.device.span_ns if on_device and item.device is not None else sum_steps_ns(run, item)
     for index in odd.tolist():
         excess_ns = float(apart_ns[index]) * members[index].count
-        yield _Odd(
-            rank=item.rank, name=members[index].name, family=family, clock="GPU" if on_device else "host",
-            own_ns=float(own_ns[index]), median_ns=median_ns,
-            siblings=len(members), share_ratio=divide(excess_ns, span_ns or 0.0),
-        )  # fmt: skip
+        yield Figure(
+            sign="GPU" if on_device else "host",
+            name=members[index].name[:LONGEST_NAME],
+            family=family[:LONGEST_NAME],
+            ranks=(item.rank,),
+            numbers={
+                "own_ns": float(own_ns[index]),
+                "median_ns": median_ns,
+                "own_factor": float(own_ns[index]) / median_ns,
+                "excess_ratio": divide(excess_ns, span_ns or 0.0),
+                "siblings_count": len(members),
+            },
+        )

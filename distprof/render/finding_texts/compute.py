@@ -41,7 +41,7 @@ def _show_category(finding: Finding, figure: Figure) -> FigureText:
     return FigureText(
         what=f"{figure.sign}, of compute",
         value=f"{share}, {time} {say_window(finding)}",
-        where=f"{name_some(figure.ranks)}, most of it in {name_kernel(figure.name or '', NAME_LIMIT)}",
+        where=f"{name_some(figure.ranks)}, most of it in {_name(figure)}",
     )
 
 
@@ -56,7 +56,7 @@ def word_fp32_matmul(finding: Finding) -> FindingText:
         title=f"{share} of GPU time is single-precision (fp32) matrix products, which {use}{say_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "fp32_ratio", "fp32 matrix products, of GPU time"),
-            make_line(longest, name_kernel(longest.name or "", NAME_LIMIT), what="longest of them"),
+            make_line(longest, _name(longest), what="longest of them"),
             make_line(source, _SOURCES[source.sign] + say_name(source.name), what=cores),
         ),
         consequence=_say_ceiling(finding, share),
@@ -100,6 +100,7 @@ def _say_precision(finding: Finding) -> str:
 def word_small_elementwise(finding: Finding) -> FindingText:
     """Many element-wise kernels that are shorter than their launch."""
     window, limit = say_window(finding), format_time(finding.facts["small_limit_ns"])
+    (most,) = finding.figures
     number, launches = _count(finding.by_rank["small_count"][0]), format_ratio(finding.facts["launches_ratio"])
     return FindingText(
         title=f"{number} element-wise kernels {window} take less than {limit} each: {launches} of all launches"
@@ -111,14 +112,7 @@ def word_small_elementwise(finding: Finding) -> FindingText:
                 value=f"at most {format_ratio(finding.share_ratio)} of {say_span(finding)}",
                 where=say_worst(finding),
             ),
-            *(
-                make_line(
-                    figure,
-                    f"{name_kernel(figure.name or '', NAME_LIMIT)}, {_count(figure.numbers['small_count'])} {window}",
-                    what="most often",
-                )
-                for figure in finding.figures
-            ),
+            make_line(most, f"{_name(most)}, {_count(most.numbers['small_count'])} {window}", what="most often"),
             FigureText(
                 what="device idle, waiting for the host",
                 value=format_ratio(finding.facts["idle_host_ratio"]),
@@ -130,6 +124,10 @@ def word_small_elementwise(finding: Finding) -> FindingText:
         remedy="torch.compile fuses chains of them; fused=True or foreach=True for the optimizer; "
         "torch.nn.utils.clip_grad_norm_ with foreach; fused normalisation and attention.",
     )
+
+
+def _name(figure: Figure) -> str:
+    return name_kernel(figure.name or "", NAME_LIMIT)
 
 
 def _count(count: float) -> str:
