@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps
-from distprof.analyze.spread import as_numbers
+from distprof.analyze.statistics import as_numbers
 from distprof.facts.run import KINDS
 from distprof.report.report import CommunicationReport
 

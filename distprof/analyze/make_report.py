@@ -28,10 +28,10 @@ from distprof.report.report import SCHEMA, Report
 
 
 def analyze(run: Run) -> Report:
-    """What can be concluded about a run; never fails for want of facts, which are None in the report.
+    """Draws the conclusions about a run; never fails for lack of facts, whose conclusions are None in the report.
 
-    Statistics use the steps that every rank with a row reported, warm-up and failed ones left out. The device clock
-    stands before the host clock, and no number mixes the two.
+    Statistics use the steps that every rank with a row reported, without warm-up and failed ones. The device clock is
+    preferred to the host clock, and no number mixes the two.
     """
     measured_steps = find_measured_steps(run)
     host, device = read_timing(measured_steps, Clock.HOST), read_timing(measured_steps, Clock.DEVICE)
@@ -84,7 +84,7 @@ def analyze(run: Run) -> Report:
 
 
 def _list_step_times(run: Run, headline: Timing | None) -> tuple[tuple[float | None, ...], ...]:
-    """Every step recorded, warm-up too, on the headline clock; None: not measured."""
+    """Every recorded step, warm-up included, on the headline clock; None: not measured."""
     step_ns = run.step_ns(Clock.HOST if headline is None else headline.clock)
     plain = step_ns.astype(object)
     plain[~np.isfinite(step_ns)] = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distprof.record.timeline import MAX_SEGMENTS
+from distprof.storage.collective_records import MAX_COLLECTIVES
 
-MAX_COLLECTIVES = 1024
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later: how long is known where that wait is seen."""
 ON_DEVICE = 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
-from distprof.record.collective_log import ASYNCHRONOUS, MAX_COLLECTIVES, ON_DEVICE, Issued
+from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, Issued
 
 QUEUED_STEPS = 8192
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
@@ -138,14 +138,12 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
     """What the collectives of some steps lack, for the notes of the rank."""
     issued = [record.issued for record in records if record.issued is not None]
     flags = {flag for step in issued for flag in step.flags}
-    lost = any(step.lost for step in issued)
     awaited = any(
         item.exposed_ns is None and flag & ASYNCHRONOUS and not flag & ON_DEVICE
         for record in records
         for item, flag in zip(record.collectives or (), record.issued.flags if record.issued else (), strict=False)
     )
     facts = {
-        f"steps of more than {MAX_COLLECTIVES} collectives have no facts of them": lost,
         "collectives run on the device: the host sees when they are issued, and not when they end": any(
             flag & ON_DEVICE for flag in flags
         ),

@@ -13,7 +13,7 @@ from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
-from distprof.storage.collective_records import GroupInfo, StepCollectives, name_codes
+from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
@@ -42,6 +42,7 @@ class StepWriter:
         self._ended = threading.Event()
         self._broken: dict[BrokenPhase, list[int]] = {}  # the first step, and how many
         self._unwritten = 0
+        self._overfull = 0  # steps whose collectives found no room
         self._refused = False
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
@@ -64,6 +65,7 @@ class StepWriter:
         for record in records:
             if record.broken is not None:
                 self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
+            self._overfull += record.issued is not None and record.issued.lost > 0
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
@@ -100,6 +102,8 @@ class StepWriter:
                 unseen = find_unseen(read_ring(), self._last)
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
+            if self._overfull:
+                self._notes.append(describe_dropped(self._overfull, TOO_MANY))
             lost = self._recorder.finished.lost + self._unwritten
             try:
                 self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)

@@ -40,9 +40,6 @@ MAX_ALERTS = 12
 MAX_NOTES = 20
 TEXT_LIMIT = 300
 """Characters of a note or an error that are shown; report.json has the whole."""
-STANDS_OUT_RATIO = 0.05
-"""Share of the step by which a rank must exceed the others before it is named."""
-
 
 End = tuple[int, str, str]
 """How bad it is, 0 the worst, and what is said of one rank and of several."""
@@ -192,12 +189,12 @@ def _describe_exposed(head: Headline) -> str:
 
 def describe_busiest(report: Report) -> str:
     """The busiest rank in one sentence, or why none is named."""
-    busiest, step_ns = report.headline.busiest, report.headline.step_mean_ns
-    if busiest is None or step_ns is None:
+    busiest = report.headline.busiest
+    if busiest is None:
         return "one rank: nobody to compare it with" if report.world_size == 1 else NOT_MEASURED
     there = {rank.rank for rank in report.ranks}
     which = "of those that are there, " if set(report.coverage.ranks_missing) - there else ""
-    if busiest.excess_ns < STANDS_OUT_RATIO * step_ns:
+    if not busiest.stands_out:
         return (
             f"{which}no rank stands out: rank {busiest.rank} has the most to do, "
             f"{format_time(busiest.excess_ns)} per step more than the median of the others"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import (
     COLUMN,
     KINDS,
@@ -68,22 +69,12 @@ def _write_rows(
         rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = played.inner_wait_ns.get(phase, nothing) * scale
     for kind in KINDS:
         own = [index for index, op in enumerate(issues) if op.kind is kind]
+        busy_ns = measure_union(played.arrival_ns[:, :, own], played.over_ns[:, :, own])
         rows[:, :, COLUMN[f"{kind}_count"]] = len(own)
         rows[:, :, COLUMN[f"{kind}_bytes"]] = sum(issues[index].size_bytes for index in own)
-        rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = _measure_union(played, own) * scale
+        rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = busy_ns * scale
         rows[:, :, COLUMN[f"{kind}_exposed_host_ns"]] = played.exposed_ns[:, :, own].sum(axis=2) * scale
     return rows
-
-
-def _measure_union(played: Schedule, own: list[int]) -> FloatArray:
-    """Union of intervals from arrival to end, which arrive in order, ns, ``[num_ranks, num_steps]``."""
-    total = np.zeros(played.begin_ns.shape)
-    reached = np.zeros(played.begin_ns.shape)
-    for index in own:
-        begin = np.maximum(played.arrival_ns[:, :, index], reached)
-        total += np.maximum(played.over_ns[:, :, index] - begin, 0)
-        reached = np.maximum(reached, played.over_ns[:, :, index])
-    return total
 
 
 def _tabulate(

@@ -7,6 +7,7 @@ to end, and exposed; null: not seen, not known. Steps of many collectives are ke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,11 +19,14 @@ from distprof.config.decode import MAX_EXACT, is_whole
 from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, FloatArray, IntArray, Phase
 
 MAX_COLLECTIVES = 1024
+"""Collectives of one step; those of a step with more are not kept."""
 FULL_COLLECTIVES = 32
 """A step of up to so many is kept; of more, every second is, every fourth and so on, so that fewer than so many are
 left of a step: it stays under 2 KB on average, with the orders that are written once."""
 MAX_ORDERS = 256
 """Orders of one rank; what comes after them is not kept."""
+TOO_MANY = f"more than {MAX_COLLECTIVES:,} in one step"
+TOO_UNSTEADY = f"they change from step to step, in more than {MAX_ORDERS:,} ways"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +85,11 @@ class CollectiveLines:
         """Nothing has been written."""
         self._groups: set[int] = set()
         self._orders: dict[Order, int] = {}
-        self.crowded = False
-        """Whether orders changed so often that some were not kept."""
+        self._dropped: Counter[str] = Counter()
+
+    def describe_dropped(self) -> list[str]:
+        """Notes on the steps whose collectives found no room. Those left out by design, to save space, do not count."""
+        return [describe_dropped(number, why) for why, number in self._dropped.items()]
 
     def encode(
         self, step: int, begin_ns: int, seen: StepCollectives, groups: Sequence[GroupInfo]
@@ -95,10 +102,13 @@ class CollectiveLines:
             seen: Its collectives.
             groups: Every process group of this rank so far, by code.
         """
-        if step % _find_stride(len(seen.order)) or len(seen.order) > MAX_COLLECTIVES:
+        if len(seen.order) > MAX_COLLECTIVES:
+            self._dropped[TOO_MANY] += 1
+            return [], None
+        if step % _find_stride(len(seen.order)):
             return [], None
         if seen.order not in self._orders and len(self._orders) >= MAX_ORDERS:
-            self.crowded = True
+            self._dropped[TOO_UNSTEADY] += 1
             return [], None
         first = list(self._announce(seen.order, groups))
         before = [begin_ns, *seen.arrival_ns[:-1]]
@@ -208,6 +218,11 @@ class CollectiveReader:
                 if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or is_whole(size_bytes, MAX_EXACT)):
                     return IssuedCollective(CollectiveKind(kind), group, Phase(phase), size_bytes)
         return None
+
+
+def describe_dropped(number: int, why: str) -> str:
+    """The note on steps whose collectives were not kept."""
+    return f"the collectives of {number:,} step(s) were not kept: {why}"
 
 
 def _find_stride(number: int) -> int:

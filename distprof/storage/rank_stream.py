@@ -40,7 +40,6 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
 MAX_WORLD = 1 << 17
 """Ranks of a job: the missing ones are named one by one."""
-_CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
 _END_KEYS = frozenset(("ended", "error", "traceback", "rows_lost", "notes"))
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
@@ -109,10 +108,9 @@ class StreamWriter:
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
     ) -> None:
         """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
-        crowded = [_CROWDED] if self._collectives.crowded else []
         end = {
             "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
-            "notes": [*notes, *crowded],
+            "notes": [*notes, *self._collectives.describe_dropped()],
         }  # fmt: skip
         try:
             self._append([encode_line(end)])

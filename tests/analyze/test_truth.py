@@ -86,7 +86,7 @@ def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
         lost_ns = step_ns - made.truth.without_delays_ns[at]
         assert slow_rank is not None or lost_ns.mean() < 0.05 * step_ns.mean()
         if slow_rank is not None:
-            assert (slow_rank.place, slow_rank.phase) == (job.delays[0].rank, job.delays[0].phase), seed
+            assert (slow_rank.row, slow_rank.phase) == (job.delays[0].rank, job.delays[0].phase), seed
             require_close("lost", slow_rank.lost_ns.mean(), float(lost_ns.mean()))
         changes = {item.change: item.step_ns for item in list_what_ifs(cycles, None, rank=None, tokens_per_s=None)}
         for change, truth in (

@@ -57,7 +57,7 @@ def make_doubtful_run() -> Run:
 
 def test_one_sign_is_not_enough() -> None:
     verdict = analyze(make_doubtful_run()).verdict
-    assert verdict.rank == 1 and not verdict.critical
+    assert verdict.rank == 1 and not verdict.critical and verdict.confirmed is False
     assert "do not confirm" in verdict.reason
 
 
@@ -66,9 +66,10 @@ def test_with_a_rank_missing_nothing_is_critical() -> None:
     part = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=6))
     verdict = analyze(part).verdict
     assert verdict.rank == 2 and not verdict.critical and "missing" in verdict.reason
+    assert (verdict.confirmed, analyze(run).verdict.confirmed) == (None, True)
     few = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=128))
     none = analyze(few).verdict
-    assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are there: too few to compare")
+    assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are present: too few to compare")
 
 
 def lose_rank(run: Run, rank: int) -> Run:
@@ -97,7 +98,7 @@ def test_with_a_rank_missing_a_late_rank_is_late_and_nothing_is_said_of_what_it_
         "(ranks are missing: the slowest may be one of them)"
     )
     assert all(item.members_missing == 1 and item.transfer_ns is None for item in report.waits) and report.waits
-    assert any("what a change would buy is not known" in note for note in report.coverage.notes)
+    assert any("what a change would save is not known" in note for note in report.coverage.notes)
     summary = make_summary(report)
     assert summary["summary/verdict_rank"] == 2 and "summary/verdict_lost_ms" not in summary
 
@@ -106,9 +107,7 @@ def test_with_the_late_rank_missing_nobody_is_cleared() -> None:
     job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
     report = analyze(lose_rank(simulate(job, seed=3).run, 2))
     assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("none", None, None)
-    assert describe_verdict(report) == (
-        "no verdict: 1 of 4 ranks is missing: whoever the others wait for may be one of them"
-    )
+    assert describe_verdict(report) == ("no verdict: 1 of 4 ranks is missing: the others may wait for one of them")
     assert describe_busiest(report).startswith("of those that are there, ")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from distprof.analyze.findings.evidence import LONGEST_NAME, Result, divide
+from distprof.analyze.statistics import find_spread
 from distprof.analyze.traced_time import sum_steps_ns
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import RangeTotal, TraceSummary
@@ -91,7 +92,7 @@ def _find_odd(run: Run, item: TraceSummary, family: str, members: Sequence[Range
     if median_ns <= 0:
         return
     apart_ns = np.abs(own_ns - median_ns)
-    deviation_ns = 1.4826 * float(np.median(apart_ns))  # that of the normal distribution with this median
+    deviation_ns = float(find_spread(own_ns))
     least = CHANCE[0] + CHANCE[1] / len(members)
     odd = np.flatnonzero((apart_ns > APART_RATIO * median_ns) & (apart_ns > least * deviation_ns))
     if len(odd) > max(1, MAX_ODD_RATIO * len(members)):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from distprof.facts.intervals import measure_within, subtract, unite
 from distprof.facts.run import KINDS, PHASES, Phase
 from distprof.facts.trace import IntArray, Trace
 from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, IssuedCollective, Order, RankCollectives
-from distprof.traces.intervals import measure_within, subtract, unite
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.launches import launch_times
 from distprof.traces.reduce.segments import StepSegments

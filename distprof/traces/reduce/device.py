@@ -13,10 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import KINDS, CollectiveKind
-from distprof.facts.trace import ActivityKind, BoolArray, IntArray, Trace
-from distprof.facts.trace_summary import DeviceTime
-from distprof.traces.intervals import (
+from distprof.facts.intervals import (
     Intervals,
     find_inside,
     intersect,
@@ -26,6 +23,9 @@ from distprof.traces.intervals import (
     subtract,
     unite,
 )
+from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.trace import ActivityKind, BoolArray, IntArray, Trace
+from distprof.facts.trace_summary import DeviceTime
 from distprof.traces.reduce.kernel_names import classify_collective, find_kind
 from distprof.traces.reduce.launches import NEVER_NS, find_launched
 from distprof.traces.reduce.operations import find_operations

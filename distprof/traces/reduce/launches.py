@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.facts.intervals import Intervals, find_inside
 from distprof.facts.trace import UNKNOWN, ActivityKind, IntArray, Trace
-from distprof.traces.intervals import Intervals, find_inside
 
 BEFORE_NS = np.iinfo(np.int64).min
 """Launched before the trace began: earlier than any time."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.facts.intervals import measure, measure_before, measure_within, unite
 from distprof.facts.run import FloatArray
 from distprof.facts.trace import UNKNOWN, IntArray, Trace
 from distprof.facts.trace_summary import QueueLength
-from distprof.traces.intervals import measure, measure_before, measure_within, unite
 from distprof.traces.reduce.device import find_device, frame
 from distprof.traces.reduce.launches import find_launched
 

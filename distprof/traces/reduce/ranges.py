@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.intervals import find_inside, measure, unite
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
-from distprof.traces.intervals import find_inside, measure, unite
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.name_folding import fold_names
 from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.facts.intervals import Intervals, join, measure_within, subtract, unite
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
 from distprof.facts.trace import UNKNOWN, IntArray, Trace
-from distprof.traces.intervals import Intervals, join, measure_within, subtract, unite
 from distprof.traces.reduce.device import code_collectives, measure_kinds
 from distprof.traces.reduce.device_clock import TracedDeviceClock
 from distprof.traces.reduce.launches import assign_windows, launch_times

@@ -6,7 +6,10 @@ also joins those that touch. Windows are ``Intervals`` too, and may touch: the s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from distprof.facts.trace import IntArray
 
@@ -43,6 +46,20 @@ def measure(intervals: Intervals) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
+def measure_union(begin_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Length of the union of intervals along the last axis, ns; NaN where an end is.
+
+    It is the time from the first begin to the last end, less the gaps: with begins and ends each sorted, there is a gap
+    wherever the next begin comes after as many ends.
+    """
+    begin, end = np.asarray(begin_ns), np.asarray(end_ns)
+    if not begin.shape[-1]:
+        return np.zeros(begin.shape[:-1])
+    begin, end = np.sort(begin, axis=-1), np.sort(np.maximum(begin, end), axis=-1)
+    gaps = np.maximum(begin[..., 1:] - end[..., :-1], 0).sum(axis=-1)
+    return np.asarray(end[..., -1] - begin[..., 0] - gaps)
+
+
 def intersect(first: Intervals, second: Intervals) -> Intervals:
     """What lies in both."""
     return _sweep(first, second, _IN_FIRST | _IN_SECOND)
@@ -69,9 +86,9 @@ def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
     if not len(begin):
         return np.zeros_like(times_ns)
     before = np.concatenate(([0], np.cumsum(end - begin)))
-    place = np.searchsorted(begin, times_ns, side="right") - 1
-    covered = before[place] + np.minimum(times_ns, end[place]) - begin[place]
-    return np.where(place < 0, 0, covered)
+    index = np.searchsorted(begin, times_ns, side="right") - 1
+    covered = before[index] + np.minimum(times_ns, end[index]) - begin[index]
+    return np.where(index < 0, 0, covered)
 
 
 def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
@@ -81,10 +98,10 @@ def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
 
 def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
     """The window that holds each time, ``[num_times]``; -1: none does."""
-    place = np.searchsorted(windows[0], times_ns, side="right") - 1
+    index = np.searchsorted(windows[0], times_ns, side="right") - 1
     if not len(windows[0]):
-        return place
-    return np.where(times_ns < windows[1][place], place, -1)
+        return index
+    return np.where(times_ns < windows[1][index], index, -1)
 
 
 def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
