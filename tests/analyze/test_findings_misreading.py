@@ -32,7 +32,7 @@ def test_ranges_that_change_places_are_set_beside_each_other() -> None:
     ranges = (make_range("attention", 100, 16), make_range("mlp", 60, 96), make_range("norm", 10, 8))
     finding = find(check_host_is_not_gpu, make_rank(ranges=ranges))
     assert word(finding).title == (
-        "Host times rank ranges the other way round than GPU times: attention is 50.0 % of the step on the host and "
+        "Host times and GPU times rank ranges differently: attention is 50.0 % of the step on the host and "
         "10.0 % of GPU work (without collectives), mlp 30.0 % and 60.0 %"
     )
     assert finding.share_ratio == pytest.approx(0.2)  # 20 points apart on the host, 50 on the GPU

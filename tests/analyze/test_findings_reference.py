@@ -41,9 +41,7 @@ def test_the_document_has_its_phases_without_its_warmup(report: Report) -> None:
 
 def test_host_shares_are_said_not_to_be_gpu_shares(report: Report) -> None:
     finding = _find(report, "host_is_not_gpu")
-    assert word(finding).title.startswith(
-        "Host times rank ranges the other way round than GPU times: attention_sublayer is"
-    )
+    assert word(finding).title.startswith("Host times and GPU times rank ranges differently: attention_sublayer is")
     shares = {line.what: line.value for line in word(finding).evidence}
     assert shares["attention_sublayer"] == "host 18.6 % of the step, GPU 9.1 % of its work"
 

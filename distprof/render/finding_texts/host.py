@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.render.finding_texts.not_checked import LACKS
 from distprof.render.finding_texts.parts import (
     FigureText,
     FindingText,
@@ -12,7 +13,7 @@ from distprof.render.finding_texts.parts import (
     say_worst,
 )
 from distprof.render.units import format_bytes, format_count, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Trait
+from distprof.report.finding_report import Figure, Finding, Lack, Trait
 
 
 def word_copies_in_step(finding: Finding) -> FindingText:
@@ -61,7 +62,7 @@ def word_sync_in_step(finding: Finding) -> FindingText:
         ),
         consequence="Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile. "
         + (
-            "What that costs is not known: no device activity was traced."
+            f"What that costs is not known: {LACKS[Lack.NO_DEVICE]}."
             if idle is None
             else f"The device waited for the host {format_ratio(idle)} of the step, for this or another reason."
         ),

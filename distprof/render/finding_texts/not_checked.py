@@ -7,7 +7,7 @@ from distprof.render.finding_texts.parts import name_some
 from distprof.render.units import format_ratio
 from distprof.report.finding_report import Lack, NotChecked
 
-_LACKS: dict[Lack, str] = {
+LACKS: dict[Lack, str] = {
     Lack.NO_DEVICE: "no device activity was traced",
     Lack.DEVICE_NOT_UNDERSTOOD: "no device activity was understood (the coverage says what there is)",
     Lack.NO_CALLS: "no calls of the device's API were traced",
@@ -30,4 +30,4 @@ _LACKS: dict[Lack, str] = {
 
 def word_lack(item: NotChecked) -> str:
     """The data that a rule lacked."""
-    return _LACKS[item.lack].format(share=format_ratio(item.share_ratio), ranks=name_some(item.ranks))
+    return LACKS[item.lack].format(share=format_ratio(item.share_ratio), ranks=name_some(item.ranks))

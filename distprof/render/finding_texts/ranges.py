@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from distprof.render.finding_texts.not_checked import LACKS
 from distprof.render.finding_texts.parts import FigureText, FindingText, make_line, name_some, say_name
 from distprof.render.units import format_count, format_factor, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Trait
+from distprof.report.finding_report import Figure, Finding, Lack, Trait
 
 
 def word_unlike_siblings(finding: Finding) -> FindingText:
@@ -41,13 +42,14 @@ def word_host_is_not_gpu(finding: Finding) -> FindingText:
     """Host times mislead about the device's work."""
     if Trait.HOST_ONLY in finding.traits:
         return _word_host_only(finding)
-    long, short = (_Shares(figure) for figure in finding.figures[:2])
+    shown = [(figure, *_show_shares(figure)) for figure in finding.figures]
+    (long, long_host, long_gpu), (short, short_host, short_gpu) = shown[:2]
     return FindingText(
-        title=f"Host times rank ranges the other way round than GPU times: {long.name} is {long.host} of the step on "
-        f"the host and {long.gpu} of GPU work (without collectives), {short.name} {short.host} and {short.gpu}",
+        title=f"Host times and GPU times rank ranges differently: {say_name(long.name)} is {long_host} of the step on "
+        f"the host and {long_gpu} of GPU work (without collectives), {say_name(short.name)} {short_host} and "
+        f"{short_gpu}",
         evidence=tuple(
-            make_line(figure, f"host {_Shares(figure).host} of the step, GPU {_Shares(figure).gpu} of its work")
-            for figure in finding.figures
+            make_line(figure, f"host {host} of the step, GPU {gpu} of its work") for figure, host, gpu in shown
         ),
         consequence="A range's host time is how long the host took to launch its work, or waited in it for room in the "
         "queue; a table of host times (nvtx_sum) ranks the launching, not the device's work.",
@@ -55,17 +57,12 @@ def word_host_is_not_gpu(finding: Finding) -> FindingText:
     )
 
 
-class _Shares:
-    def __init__(self, figure: Figure) -> None:
-        self.name = say_name(figure.name)
-        self.host = format_ratio(figure.numbers["host_ratio"])
-        self.gpu = format_ratio(figure.numbers["gpu_ratio"])
+def _show_shares(figure: Figure) -> tuple[str, str]:
+    return format_ratio(figure.numbers["host_ratio"]), format_ratio(figure.numbers["gpu_ratio"])
 
 
 def _word_host_only(finding: Finding) -> FindingText:
-    why = "no device activity was traced"
-    if Trait.NOT_UNDERSTOOD in finding.traits:
-        why = "no device activity was understood (the coverage says what there is)"
+    why = LACKS[Lack.DEVICE_NOT_UNDERSTOOD if Trait.NOT_UNDERSTOOD in finding.traits else Lack.NO_DEVICE]
     called = Trait.CALLS_TRACED in finding.traits
     ranges = format_count(finding.facts["ranges_count"])
     return FindingText(
