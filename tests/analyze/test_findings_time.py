@@ -21,7 +21,7 @@ from tests.analyze.synthetic_summaries import (
     make_rank,
     show_evidence,
 )
-from tests.factories import make_run
+from tests.factories import MS, make_run
 
 NO_DEVICE = "no device activity was traced"
 QUIET = make_rank()
@@ -198,6 +198,14 @@ def test_host_bound_says_which_rank_and_how_long() -> None:
     assert show_evidence(finding) == [
         ("host-bound, of the step", "15.0 %", "rank 1"), ("nothing launched ahead", "70.0 % of the time", "rank 1"),
     ]  # fmt: skip
+
+
+def test_where_a_rank_has_no_steps_sums_are_of_the_whole_trace() -> None:
+    stepless = make_rank(1, device=make_device(idle_host=30), num_steps=0)
+    finding = find(check_host_bound, make_rank(0, device=make_device(idle_host=40)), stepless)
+    assert (finding.per_step, finding.ranks, finding.facts["idle_host_ns"]) == (False, (0, 1), 40 * MS)
+    assert word(finding).title == "The device waits for the host 20.0 % of the traced time"
+    assert "40.0 ms in the whole trace" in word(finding).consequence
 
 
 @pytest.mark.parametrize(("check", "part"), [(check_host_bound, "idle_host"), (check_launch_gaps, "idle_launch")])
