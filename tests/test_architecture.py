@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,6 +118,27 @@ def test_the_workload_uses_the_public_profiler_only(path: Path) -> None:
 def test_files_say_what_they_are_and_stay_short(path: Path) -> None:
     assert not {*path.relative_to(PACKAGE).parent.parts, path.stem} & VAGUE
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE_LINES
+
+
+def find_texts(tree: ast.AST) -> Iterator[str]:
+    """Strings that a file may show to someone, ``{}`` for what is put into them; docstrings are not among them."""
+    nodes = list(ast.walk(tree))
+    silent = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if name_room(path) in ("facts", "report", "traces", "analyze")], ids=name_file
+)
+def test_milliseconds_and_percent_are_written_in_render_only(path: Path) -> None:
+    texts = find_texts(ast.parse(path.read_text(encoding="utf-8")))
+    wrong = [text for text in texts if re.search(r"[\d}] ?(%|[mun]s\b|percent)", text)]
+    assert not wrong, f"{name_file(path)}: carry the number, and put it into words in render/: {wrong}"
 
 
 def test_reports_are_made_without_torch() -> None:

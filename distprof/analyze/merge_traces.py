@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from distprof.analyze.findings import find_findings
+from distprof.analyze.findings.evidence import LONGEST_NAME
 from distprof.analyze.traced_time import measure_busy_ns, sum_steps_ns
 from distprof.analyze.window_check import check_window
 from distprof.facts.run import Run
@@ -21,8 +22,6 @@ from distprof.report.trace_report import (
 
 MAX_KERNELS = 100
 MAX_RANGES = 200
-LONGEST_NAME = 1_000
-"""Characters of a name that a report keeps."""
 
 
 def report_activity(run: Run) -> TraceReport | None:

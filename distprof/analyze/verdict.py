@@ -195,8 +195,9 @@ def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
     return Verdict(
         kind=VerdictKind.SLOW_LINK, critical=lost_ratio.value >= CRITICAL_RATIO, confirmed=None,
         pattern=Pattern.PERSISTENT, rank=None, phase=None, cause=Cause.NETWORK, hosts=link.hosts, late_ns=None,
-        lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=link.reason, evidence=(),
+        needed_ns=link.needed_ns, lost_ns=lost_ns, lost_ratio=lost_ratio,
+        waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None, clock=cycles.clock.value,
+        steps_used=len(cycles.steps), reason="ranks arrive together", evidence=(),
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from distprof.report.finding_report import Finding, NotChecked
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
@@ -87,39 +89,6 @@ class RangeReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number that a finding is based on, and where it was found."""
-
-    what: str
-    value: str
-    where: str
-    """Ranks, kernels or ranges."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something worth changing, or worth knowing before drawing conclusions."""
-
-    rule: str
-    """The rule's name, as in the documentation's table."""
-    title: str
-    """In one sentence."""
-    share_ratio: float
-    """The share of the step that it affects, by which findings are ranked; not a promise of what fixing it saves."""
-    evidence: tuple[Figure, ...]
-    consequence: str
-    remedy: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NotChecked:
-    """A rule that could not be checked for lack of data."""
-
-    rule: str
-    why: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCheck:
     """One phase of a kernel window: as the rank measured it live, and as its trace shows it."""
 
@@ -148,7 +117,7 @@ class TraceReport:
     ranges: tuple[RangeReport, ...]
     """Longest host time first; at most 200."""
     findings: tuple[Finding, ...]
-    """First what costs time, then what makes numbers misleading; each with the largest share first."""
+    """What costs time first, then what makes the numbers misleading; in each the largest share first."""
     not_checked: tuple[NotChecked, ...]
     window_checks: tuple[WindowCheck, ...]
     """Empty unless there are live phases and a kernel window of the same steps."""

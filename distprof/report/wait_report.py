@@ -84,7 +84,9 @@ class Verdict:
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
     """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
-    steps, or over those that the rank held up if these are only some."""
+    steps, or over those that the rank held if it holds only some."""
+    needed_ns: float | None = None
+    """What the bytes of a step need at the probed speed of the link that is named. None: no link is."""
     lost_ns: Estimate | None
     """How much shorter a step would be without it, mean over steps. None: no verdict, or ranks are missing, one of
     which may hold the others up as well."""

@@ -155,6 +155,9 @@ def test_a_slow_link_is_no_slow_rank(clocks: Clocks) -> None:
     verdict = judge(dataclasses.replace(LINK, clocks=clocks))
     assert (verdict.kind, verdict.critical, verdict.rank) == ("slow_link", True, None)
     assert verdict.hosts == ("host-0", "host-1")
+    # four buckets of 25 MB, twice 7/8 of each through a rank's end of the ring, at a hundredth of 20 GB/s
+    assert verdict.needed_ns == pytest.approx(4 * 25e6 * 2 * 7 / 8 / 200e6 * 1e9)
+    assert verdict.reason == "ranks arrive together"
 
 
 def test_a_probe_says_nothing_about_the_network_of_another_backend() -> None:

@@ -128,19 +128,19 @@ def code_collectives(trace: Trace) -> IntArray:
 
 def find_device(trace: Trace) -> BoolArray:
     """Which activities ran on the device that worked longest, of equals the first one, ``[num_activities]``."""
-    numbers, _ = _rank_devices(trace)
+    numbers = _rank_devices(trace)
     return trace.gpu.device == numbers[0] if numbers else np.zeros(len(trace.gpu.device), dtype=bool)
 
 
 def describe_other_devices(trace: Trace) -> str | None:
-    """A note for the coverage; None: there is one device or none."""
-    numbers, share_ratio = _rank_devices(trace)
+    """A note for the coverage. None: there is one device or none."""
+    numbers = _rank_devices(trace)
     if len(numbers) < 2:
         return None
-    rest = ", ".join(str(number) for number in sorted(numbers[1:])[:8])
+    rest = ", ".join(str(number) for number in sorted(numbers[1:])[:8]) + (", ..." if len(numbers) > 9 else "")
     return (
-        f"the process used {len(numbers)} devices: device time is that of device {numbers[0]}, which has "
-        f"{share_ratio * 100:.0f} % of the activity; not of {rest}"
+        f"the process used {len(numbers)} devices: device time is that of device {numbers[0]}, which worked longest, "
+        f"and leaves out {rest}"
     )
 
 
@@ -155,15 +155,13 @@ def frame(trace: Trace, windows: IntArray | None, chosen: BoolArray) -> Interval
     return unite(bounds[:, 0], bounds[:, 1])
 
 
-def _rank_devices(trace: Trace) -> tuple[list[int], float]:
-    """The devices, the one that worked longest first, and its share of all the work."""
+def _rank_devices(trace: Trace) -> list[int]:
+    """The devices, the one that worked longest first."""
     gpu = trace.gpu
-    numbers, place = np.unique(gpu.device, return_inverse=True)
-    if len(numbers) < 2:
-        return numbers.tolist(), 1.0
-    work = np.bincount(place.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0))
-    order = np.argsort(-work, kind="stable")
-    return numbers[order].tolist(), float(work[order[0]] / max(work.sum(), 1.0))
+    numbers, index = np.unique(gpu.device, return_inverse=True)
+    work = np.bincount(index.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0), minlength=len(numbers))
+    found: list[int] = numbers[np.argsort(-work, kind="stable")].tolist()
+    return found
 
 
 def _sort_work(trace: Trace, chosen: BoolArray) -> tuple[Intervals, Intervals, Intervals]:

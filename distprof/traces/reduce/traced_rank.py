@@ -54,13 +54,15 @@ class TracedRank:
 def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
     """Reduces a trace. The window of the activity is the measured steps, or the whole trace without steps."""
     steps = find_steps(trace, names)
-    notes, claim = list(trace.head.notes), read_claim(trace)
+    notes: list[str] = []
+    claim = read_claim(trace)
     if not len(steps.number):
         notes.append("no range is a step: device time and kernels are of the whole trace (--step PATTERN names steps)")
         activity = reduce_trace(trace, rank=-1, num_steps=0, host_windows=None, device_windows=None)
         return TracedRank(
             head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=0,
-            rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity, notes=tuple(notes),
+            rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity,
+            notes=(*activity.head.notes, *notes),
         )  # fmt: skip
     steps = _leave_out_cut(trace, steps, notes)
     segments, clock = partition_steps(trace, steps, names), find_device_clock(trace)
@@ -83,7 +85,7 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
         rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
         segments=_keep_timelines(steps, segments, origin_ns) if segments.named else {},
         collectives=list_collectives(trace, steps, segments, origin_ns=origin_ns), activity=activity,
-        notes=tuple(notes),
+        notes=(*activity.head.notes, *notes),
     )  # fmt: skip
 
 
