@@ -32,3 +32,8 @@ def tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "w
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def list_texts(texts: Sequence[str]) -> str:
+    """A list of texts, which are made safe here; nothing without texts."""
+    return f"<ul>{''.join(f'<li>{show(text)}</li>' for text in texts)}</ul>" if texts else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.facts.run import FloatArray
-from distprof.render.terminal_tables import choose_rows
+from distprof.render.sections_ranks import choose_rows
 from distprof.render.units import format_time
 from distprof.report.report import Report
 

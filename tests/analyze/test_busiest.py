@@ -7,8 +7,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import Phase
-from distprof.render.terminal import describe_busiest
-from distprof.render.terminal_tables import find_own_times
+from distprof.render.headline import describe_busiest
+from distprof.render.sections_ranks import find_own_times
 from distprof.report.report import BusiestRank
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 

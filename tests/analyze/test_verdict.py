@@ -9,7 +9,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
-from distprof.render.terminal import describe_busiest
+from distprof.render.headline import describe_busiest
 from distprof.render.verdict import describe_verdict
 from distprof.render.wandb_scalars import make_summary
 from distprof.report.wait_report import Verdict

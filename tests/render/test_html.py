@@ -54,7 +54,7 @@ def test_the_page_shows_the_report() -> None:
         assert phase.phase in text
     assert page.tags.count("rect") >= 4 * len(report.phases)
     assert page.tags.count("polyline") == 4
-    assert "Coverage" in text and "complete: 4 of 4 ranks" in text
+    assert "Coverage" in text and "complete: yes" in text and "ranks present: 4 of 4" in text
     for table in re.findall(r"<table>.*?</table>", render_html(report)):
         assert table.count("<th ") * (table.count("<tr>") - 1) == table.count("<td>")
 

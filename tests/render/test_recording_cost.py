@@ -41,7 +41,7 @@ def test_every_report_says_it() -> None:
     file = io.StringIO()
     render_terminal(report, Console(file=file, width=120))
     assert f"recording      {SAID}" in file.getvalue()
-    assert f"recording {SAID}" in render_html(report)
+    assert f"recording: {SAID}" in render_html(report)
 
 
 @pytest.mark.parametrize("num_steps", [3, 80], ids=["one by one", "as one point"])

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, DeviceSnapshot, Peak, Run
-from distprof.render.terminal import MAX_ALERTS, MAX_NOTES, describe_busiest, describe_ends, render_terminal
-from distprof.render.terminal_tables import choose_rows
+from distprof.render.ends import MAX_ALERTS, describe_ends
+from distprof.render.headline import describe_busiest
+from distprof.render.sections_ranks import choose_rows
+from distprof.render.terminal import MAX_NOTES, render_terminal
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
 GPU = DeviceSnapshot(
@@ -51,7 +53,7 @@ def test_the_headline_says_the_numbers() -> None:
     assert "\nmade_up: ddp, 4 ranks, gloo, cpu (Made-up Device), fp32\n" in text
     assert "step time      300.0 ms mean, 300.0 ms median, 300.0 ms p95 (slowest rank, host clock)" in text
     assert "throughput     13,653 tokens/s" in text
-    assert "arithmetic     6.67 GFLOP/s per device" in text
+    assert "FLOP/s         6.67 GFLOP/s per device" in text
     assert "MFU, HFU       0.7 %, 1.0 %" in text
     assert "exposed comm.  55.0 % of the step, 165.0 ms (mean over ranks)" in text
     assert "; the formula gives 1.60 GFLOP (25.0 % off)" in " ".join(text.split())
@@ -173,7 +175,7 @@ def test_of_many_ranks_the_extremes_are_shown() -> None:
     text = show(run)
     table = text[text.index("ranks: the 4 with the most time of their own, and the 4 with the least") :].splitlines()
     assert [int(line.split()[0]) for line in table[3:11]] == expected
-    assert table[11] == "1,016 other ranks are left out here"
+    assert table[11] == "1,016 other ranks are left out; report.json has them"
     assert len(text.splitlines()) < 72
 
 

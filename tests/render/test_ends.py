@@ -8,8 +8,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.presence import LastWrite
+from distprof.render.ends import describe_ends
 from distprof.render.html import render_html
-from distprof.render.terminal import describe_ends
 from tests.factories import make_run
 
 AT = "2026-01-02T03:04:05+00:00"

@@ -1,0 +1,67 @@
+"""The building blocks of a report that renderers lay out. All text is clean, formatted and free of markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from distprof.render.trace_rows import ShownFinding
+from distprof.render.units import NOT_MEASURED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    head: str
+    cells: tuple[str, ...]
+    is_text: bool = False
+    """Aligned left, and may be shortened on a narrow display. Numbers are neither."""
+    meaning: str = ""
+    """Explains the head where it needs explaining."""
+
+    def is_told(self, empty: Iterable[str] = ("", NOT_MEASURED)) -> bool:
+        """Whether any cell says something."""
+        return bool({*self.cells} - {*empty})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A labelled line."""
+
+    label: str
+    number: str = ""
+    """The figure itself, which may stand in larger type. Empty: the fact is a sentence."""
+    text: str = ""
+    """Follows the figure directly, punctuation included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the report under one title; without content it is not shown."""
+
+    key: str
+    """Names the section for renderers that add a drawing or drop columns."""
+    title: str
+    about: str = ""
+    """Explains the title."""
+    clock: str = ""
+    facts: tuple[Fact, ...] = ()
+    findings: tuple[ShownFinding, ...] = ()
+    columns: tuple[Column, ...] = ()
+    by_rank: tuple[Column, ...] = ()
+    """The same rows for each rank; empty when there are many. For renderers that draw no bars."""
+    notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """For displays with room."""
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table's rows."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+
+def make_columns(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Iterable[str] = ()) -> tuple[Column, ...]:
+    """Columns from rows; none without rows. ``texts`` names the heads of columns of text."""
+    cells = zip(*rows, strict=True)
+    return tuple(Column(head=head, cells=cell, is_text=head in texts) for head, cell in zip(heads, cells, strict=False))
