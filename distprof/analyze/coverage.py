@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from distprof.analyze.busiest import sum_exposed
+from distprof.analyze.exposed import find_exposed
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.sources import list_sources
 from distprof.analyze.sync_cycles import SyncCycles
@@ -128,7 +128,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     elif (
         headline is not None
         and run.meta.world_size > 1
-        and not np.isfinite(sum_exposed(measured_steps, headline)).any()
+        and not np.isfinite(find_exposed(measured_steps, headline)).any()
     ):
         notes.append(
             f"exposed communication is not measured: on the {headline.clock} clock no range stands for it, and what "

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.busiest import find_busiest, sum_exposed
+from distprof.analyze.busiest import find_busiest
 from distprof.analyze.efficiency import Efficiency
+from distprof.analyze.exposed import find_exposed
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.phases import find_share
 from distprof.analyze.spread import as_number, spread_over_ranks
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.run import Clock
 from distprof.report.report import Headline, Spread
 
 
@@ -29,8 +30,8 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
             achieved_flops_per_s=None, mfu_ratio=None, hfu_ratio=None, exposed_ratio=None, exposed_ns=None,
             busiest=None,
         )  # fmt: skip
-    job_ns: FloatArray = timing.step_ns[timing.measured].max(axis=0)
-    exposed_ns = sum_exposed(measured_steps, timing)
+    job_ns = timing.job_step_ns
+    exposed_ns = find_exposed(measured_steps, timing)
     there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
     return Headline(
         clock=timing.clock.value,

@@ -57,6 +57,12 @@ class Timing:
     mean_phase_ns: FloatArray
     """``[num_ranks, len(PHASES)]``"""
 
+    @property
+    def job_step_ns(self) -> FloatArray:
+        """Step time of the job, which is the slowest rank's, ``[num_used]``."""
+        job_ns: FloatArray = self.step_ns[self.measured].max(axis=0)
+        return job_ns
+
 
 def find_measured_steps(run: Run) -> MeasuredSteps:
     """Finds the ranks and steps that count."""

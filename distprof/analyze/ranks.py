@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.busiest import find_own_ns
 from distprof.analyze.efficiency import Efficiency
+from distprof.analyze.exposed import find_exposed, find_own
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.spread import as_number
 from distprof.facts.run import FloatArray
@@ -18,11 +18,18 @@ def report_ranks(
     measured_steps: MeasuredSteps, reached: Sequence[Efficiency], timing: Timing | None
 ) -> list[RankReport]:
     """Every rank there are facts of, by position in ``run.ranks``; ``timing``: of the headline clock."""
-    own_ns = np.full(len(reached), np.nan) if timing is None else find_own_ns(measured_steps, timing)
-    return [_report_rank(measured_steps, position, item, own_ns[position]) for position, item in enumerate(reached)]
+    own_ns = exposed_ns = np.full(len(reached), np.nan)
+    if timing is not None:
+        own_ns, exposed_ns = find_own(measured_steps, timing), find_exposed(measured_steps, timing)
+    return [
+        _report_rank(measured_steps, position, item, own_ns=own_ns[position], exposed_ns=exposed_ns[position])
+        for position, item in enumerate(reached)
+    ]
 
 
-def _report_rank(measured_steps: MeasuredSteps, position: int, reached: Efficiency, own_ns: float) -> RankReport:
+def _report_rank(
+    measured_steps: MeasuredSteps, position: int, reached: Efficiency, *, own_ns: float, exposed_ns: float
+) -> RankReport:
     run, info = measured_steps.run, measured_steps.run.ranks[position]
     look, recorded = info.snapshot, measured_steps.recorded[position]
     usual = recorded & (run.column("window")[position] != 1)  # a kernel window takes memory of its own
@@ -50,6 +57,7 @@ def _report_rank(measured_steps: MeasuredSteps, position: int, reached: Efficien
         peak_flops_per_s=info.peak.flops_per_s,
         peak_source=info.peak.source,
         own_ns=as_number(float(own_ns)),
+        exposed_ns=as_number(float(exposed_ns)),
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
         ended=info.ended,

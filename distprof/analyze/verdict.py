@@ -15,7 +15,7 @@ from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank, compare_one, comp
 from distprof.analyze.stalls import find_far
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
-from distprof.report.wait_report import Estimate, Evidence, Verdict
+from distprof.report.wait_report import Cause, Estimate, Evidence, Pattern, Verdict, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Of the step."""
@@ -28,8 +28,8 @@ MIN_PRESENT_RATIO = 0.5
 APART_FACTOR = 2.0
 """Ranks that leave the same waits at every step take the same time for it; beyond this they cannot have."""
 CAUSES = {
-    Phase.DATA: "input", Phase.FORWARD: "compute", Phase.BACKWARD: "compute", Phase.GRAD_NORM: "gradient norm",
-    Phase.OPTIMIZER: "optimizer", Phase.OTHER: "outside the phases",
+    Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
+    Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
 }  # fmt: skip
 
 
@@ -76,10 +76,10 @@ def _weigh(
 def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
     """What is left of a verdict with ranks missing: that a rank is behind those that are there, which it measured
     itself. What the others wait for, and what a step would be without it, a missing rank may decide."""
-    if found.kind in ("slow_rank", "slow_host"):
+    if found.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST):
         reason = "ranks are missing: the slowest may be one of them"
         return dataclasses.replace(
-            found, critical=False, lost_ns=None, lost_ratio=None, waited_ns=None, reason=reason
+            found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, waited_ns=None, reason=reason
         )  # fmt: skip
     missing = measured_steps.num_missing
     who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
@@ -131,20 +131,20 @@ def _blame_rank(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: Sl
     lost_ns, lost_ratio = estimate(slow_rank.lost_ns, whole_ns, slow_rank.usual_ns if slow_rank.steady else None)
     evidence = _gather_evidence(cycles, slow_rank)
     waits = evidence[1]
-    seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * slow_rank.late_ns and waits.agree_ratio >= 0.5
+    confirmed = waits.others_ns - waits.rank_ns >= 0.5 * slow_rank.late_ns and waits.agree_ratio >= 0.5
     return Verdict(
-        kind="slow_rank", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others,
-        pattern="persistent" if slow_rank.persistent else "intermittent",
+        kind=VerdictKind.SLOW_RANK, critical=lost_ratio.value >= CRITICAL_RATIO and confirmed, confirmed=confirmed,
+        pattern=Pattern.PERSISTENT if slow_rank.persistent else Pattern.INTERMITTENT,
         rank=measured_steps.numbers[int(cycles.positions[slow_rank.place])], phase=slow_rank.phase.value,
         cause=_name_cause(measured_steps, cycles, slow_rank), hosts=(), late_ns=slow_rank.late_ns, lost_ns=lost_ns,
         lost_ratio=lost_ratio, waited_ns=lost_ns.value * (len(cycles.positions) - 1),
         held_ratio=float(slow_rank.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
-        reason=_explain(seen_by_others), evidence=evidence,
+        reason=_explain(confirmed), evidence=evidence,
     )  # fmt: skip
 
 
-def _explain(seen_by_others: bool) -> str:
-    if not seen_by_others:
+def _explain(confirmed: bool) -> str:
+    if not confirmed:
         return "its own time is larger, and the others' waits do not confirm it"
     return "its own time is larger, and the others wait for it while it waits least"
 
@@ -170,14 +170,14 @@ def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int
     )  # fmt: skip
 
 
-def _name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> str:
+def _name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> Cause:
     """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
     if cycles.clock is Clock.DEVICE and slow_rank.phase in (Phase.FORWARD, Phase.BACKWARD):
         code = OWN_PHASES.index(slow_rank.phase)
         position = int(cycles.positions[slow_rank.place])
         host_ns = measured_steps.run.column(f"{slow_rank.phase}_host_ns")[position, cycles.steps]
         if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[slow_rank.place, :, code]):
-            return "host"
+            return Cause.HOST
     return CAUSES[slow_rank.phase]
 
 
@@ -193,12 +193,12 @@ def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHos
         )
     )
     waits = evidence[1]
-    seen_by_others = waits.others_ns - waits.rank_ns >= 0.5 * host.late_ns
+    confirmed = waits.others_ns - waits.rank_ns >= 0.5 * host.late_ns
     return Verdict(
-        kind="slow_host", critical=lost_ratio.value >= CRITICAL_RATIO and seen_by_others,
-        pattern="persistent", rank=None, phase=host.phase.value, cause=CAUSES[host.phase], hosts=(host.host,),
+        kind=VerdictKind.SLOW_HOST, critical=lost_ratio.value >= CRITICAL_RATIO and confirmed, confirmed=confirmed,
+        pattern=Pattern.PERSISTENT, rank=None, phase=host.phase.value, cause=CAUSES[host.phase], hosts=(host.host,),
         late_ns=host.late_ns, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=lost_ns.value * others, held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_explain(seen_by_others), evidence=evidence,
+        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=_explain(confirmed), evidence=evidence,
     )  # fmt: skip
 
 
@@ -215,10 +215,10 @@ def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
 def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
     lost_ns, lost_ratio = estimate(link.lost_ns, float(cycles.cycle_ns.mean()))
     return Verdict(
-        kind="slow_link", critical=lost_ratio.value >= CRITICAL_RATIO, pattern="persistent", rank=None, phase=None,
-        cause="network", hosts=link.hosts, late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio,
-        waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason=link.reason, evidence=(),
+        kind=VerdictKind.SLOW_LINK, critical=lost_ratio.value >= CRITICAL_RATIO, confirmed=None,
+        pattern=Pattern.PERSISTENT, rank=None, phase=None, cause=Cause.NETWORK, hosts=link.hosts, late_ns=None,
+        lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None,
+        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=link.reason, evidence=(),
     )  # fmt: skip
 
 
@@ -249,17 +249,17 @@ def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Verdict:
     lost_ns, lost_ratio = estimate(lost, float(cycles.cycle_ns[usual].mean()))
     worth = lost_ratio.low >= JITTER_RATIO
     return Verdict(
-        kind="jitter" if worth else "none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(),
-        late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=None, held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), evidence=(),
+        kind=VerdictKind.JITTER if worth else VerdictKind.NONE, critical=False, confirmed=None, pattern=None, rank=None,
+        phase=None, cause=None, hosts=(), late_ns=None, lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=None,
+        held_ratio=None, clock=cycles.clock.value, steps_used=len(cycles.steps), evidence=(),
         reason=_find_reason(measured_steps, cycles),
     )  # fmt: skip
 
 
 def _say_none(cycles: SyncCycles | None, reason: str) -> Verdict:
     return Verdict(
-        kind="none", critical=False, pattern=None, rank=None, phase=None, cause=None, hosts=(), late_ns=None,
-        lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
+        kind=VerdictKind.NONE, critical=False, confirmed=None, pattern=None, rank=None, phase=None, cause=None,
+        hosts=(), late_ns=None, lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
         clock=Clock.HOST.value if cycles is None else cycles.clock.value,
         steps_used=0 if cycles is None else len(cycles.steps), reason=reason, evidence=(),
     )  # fmt: skip

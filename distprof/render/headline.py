@@ -22,8 +22,6 @@ from distprof.report.report import Headline, Report, Spread
 
 TEXT_LIMIT = 300
 SOURCE_LIMIT = 1_000
-STANDS_OUT_RATIO = 0.05
-"""Share of the step by which a rank must exceed the others before it is named."""
 MAX_DEVICE_NAMES = 3
 
 
@@ -104,12 +102,12 @@ def _describe_exposed(head: Headline) -> Fact:
 
 def describe_busiest(report: Report) -> str:
     """The busiest rank in one sentence, or why none is named."""
-    busiest, step_ns = report.headline.busiest, report.headline.step_mean_ns
-    if busiest is None or step_ns is None:
+    busiest = report.headline.busiest
+    if busiest is None:
         return "one rank: nobody to compare it with" if report.world_size == 1 else NOT_MEASURED
     there = {rank.rank for rank in report.ranks}
     which = "of those that are there, " if set(report.coverage.ranks_missing) - there else ""
-    if busiest.excess_ns < STANDS_OUT_RATIO * step_ns:
+    if not busiest.stands_out:
         return (
             f"{which}no rank stands out: rank {busiest.rank} has the most to do, "
             f"{format_time(busiest.excess_ns)} per step more than the median of the others"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report.report import Report
-from distprof.report.wait_report import Estimate, Stall, Verdict, WaitReport
+from distprof.report.wait_report import Cause, Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
 
 CAUSES = {
-    "input": "its input pipeline", "compute": "its compute", "host": "its host, which launches too slowly",
-    "gradient norm": "its gradient norm", "optimizer": "its optimizer", "outside the phases": "work outside the phases",
+    Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
+    Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
+    Cause.OUTSIDE: "work outside the phases", Cause.NETWORK: "its network",
 }  # fmt: skip
 NAME_LIMIT = 80
 TEXT_LIMIT = 300
@@ -21,22 +22,24 @@ def describe_verdict(report: Report) -> str:
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
     mark = "critical: " if verdict.critical else ""
-    if verdict.kind in ("slow_rank", "slow_host"):
+    if verdict.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST):
         return mark + _describe_late(report, verdict)
-    if verdict.kind == "slow_link":
+    if verdict.kind is VerdictKind.SLOW_LINK:
         return mark + _describe_link(verdict)
     if verdict.lost_ratio is None:
         return f"no verdict: {clean_text(verdict.reason, TEXT_LIMIT)}"
     costs = f"waiting for whoever is last costs {_show_share(verdict.lost_ratio, 'of a step')}"
-    if verdict.kind == "jitter":
+    if verdict.kind is VerdictKind.JITTER:
         return f"nobody in particular: now one rank is late, now another; {costs}"
     return f"nobody holds the others up: {clean_text(verdict.reason, TEXT_LIMIT)}; {costs}"
 
 
 def _describe_late(report: Report, verdict: Verdict) -> str:
     late = format_time(verdict.late_ns)
-    often = "every step" if verdict.pattern == "persistent" else f"{format_ratio(verdict.held_ratio)} of the steps"
-    cause = CAUSES.get(verdict.cause or "", clean_text(verdict.cause or "", NAME_LIMIT))
+    assert verdict.cause is not None
+    often = (
+        "every step" if verdict.pattern is Pattern.PERSISTENT else f"{format_ratio(verdict.held_ratio)} of the steps"
+    )
     excess = next((item.rank_ns - item.others_ns for item in reversed(verdict.evidence)), None)
     hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
     own = [rank for rank in report.ranks if rank.host in verdict.hosts] if hosts else [None]
@@ -44,8 +47,8 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     others = len(report.coverage.ranks_present) - len(own)
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
     together = "" if others == 1 else " together"
-    doubt = "" if "while it waits least" in verdict.reason else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
-    told = f"{name} is {late} late in {often}: {cause} ({verdict.phase} {format_excess(excess)})"
+    doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
+    told = f"{name} is {late} late in {often}: {CAUSES[verdict.cause]} ({verdict.phase} {format_excess(excess)})"
     if verdict.lost_ratio is None:
         return f"{told}, against the ranks that are there; what fixing it would buy is not known{doubt}"
     return (

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, KINDS, OWN_PHASES, PHASES, Clock, FloatArray, RunMeta
+from distprof.analyze.exposed import sum_exposed
+from distprof.analyze.phases import find_share
+from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, FloatArray, RunMeta
 from distprof.report.report import Report
 
 MAX_POINTS = 50
@@ -57,9 +59,8 @@ def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
             point[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
             if np.isfinite(values).all():
                 point[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
-        waits = np.nan_to_num([table[:, COLUMN[f"{phase}_wait_{clock}_ns"]] for phase in OWN_PHASES]).sum(axis=0)
-        exposed = sum((table[:, COLUMN[f"{phase}_{clock}_ns"]] for phase in COMMUNICATION_PHASES), start=waits)
-        point[f"comm/exposed_{clock}_ratio"] = float((exposed / table[:, COLUMN[f"step_{clock}_ns"]]).mean())
+        share = find_share(sum_exposed(rows, clock).mean(axis=1), table[:, COLUMN[f"step_{clock}_ns"]])
+        point[f"comm/exposed_{clock}_ratio"] = np.nan if share is None else share
     for kind in KINDS:
         for fact in ("count", "bytes"):
             point[f"comm/{kind}/{fact}"] = float(table[:, COLUMN[f"{kind}_{fact}"]].mean())
@@ -100,8 +101,9 @@ def make_table(report: Report) -> tuple[list[str], list[list[float | str | None]
 
 
 def make_summary(report: Report) -> dict[str, float | str | bool]:
-    """The headline as ``summary/...``; what was not measured is not in it."""
-    head, busiest = report.headline, report.headline.busiest
+    """The headline as ``summary/...``, without what was not measured, and a busiest rank only if one stands out."""
+    head = report.headline
+    busiest = head.busiest if head.busiest and head.busiest.stands_out else None
     facts: dict[str, float | str | bool | None] = {
         "clock": head.clock,
         "step_mean_ms": _to_ms(head.step_mean_ns),
@@ -114,7 +116,7 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "exposed_ratio": head.exposed_ratio,
         "busiest_rank": busiest.rank if busiest else None,
         "busiest_phase": busiest.phase if busiest else None,
-        "verdict": report.verdict.kind,
+        "verdict": report.verdict.kind.value,
         "verdict_critical": report.verdict.critical,
         "verdict_rank": report.verdict.rank,
         "verdict_phase": report.verdict.phase,

@@ -65,6 +65,8 @@ class BusiestRank:
     """Its mean step time less exposed communication."""
     excess_ns: float
     """``own_ns`` less the median of the other ranks'."""
+    stands_out: bool
+    """Whether the excess is large enough to name the rank: at least 5 % of the job's mean step."""
     phase: str | None
     """Where most of the excess is. None: in no phase is its own time above the others' median."""
     phase_excess_ns: float | None
@@ -146,6 +148,8 @@ class RankReport:
     peak_source: str
     own_ns: float | None
     """Mean step less exposed communication on the headline clock. None: not measured."""
+    exposed_ns: float | None
+    """Mean exposed communication per step on the headline clock. None: not measured."""
     steps_recorded: int
     last_step: int | None
     ended: str | None

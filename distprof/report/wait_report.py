@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +29,57 @@ class Evidence:
     """Share of the steps that it held in which this sign alone points at it."""
 
 
+class VerdictKind(enum.StrEnum):
+    """What holds the job up."""
+
+    SLOW_RANK = "slow_rank"
+    SLOW_HOST = "slow_host"
+    """The ranks of one host are late together."""
+    SLOW_LINK = "slow_link"
+    """Ranks arrive together, and the transfer is slow."""
+    JITTER = "jitter"
+    """A different rank is late at every step."""
+    NONE = "none"
+    """Nothing, or nobody can tell."""
+
+
+class Pattern(enum.StrEnum):
+    """How often it does."""
+
+    PERSISTENT = "persistent"
+    INTERMITTENT = "intermittent"
+
+
+class Cause(enum.StrEnum):
+    """What a late rank, host or link spends the time on."""
+
+    INPUT = "input"
+    COMPUTE = "compute"
+    HOST = "host"
+    """Its host launches work too slowly for its device."""
+    GRADIENT_NORM = "gradient norm"
+    OPTIMIZER = "optimizer"
+    OUTSIDE = "outside the phases"
+    NETWORK = "network"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Who held whom up, and why; or that nobody can be named."""
 
-    kind: str
-    """"slow_rank"; "slow_host": its ranks are late together; "slow_link": late in transfer and not in arrival;
-    "jitter": another rank at every step; "none"."""
+    kind: VerdictKind
     critical: bool
     """Costs a tenth of the step or more, and two independent signs say so."""
-    pattern: str | None
-    """"persistent" or "intermittent". None: no rank is named."""
+    confirmed: bool | None
+    """Whether the other ranks' waits confirm it: they wait while the rank or host that is named waits least. None:
+    none is named, or ranks are missing."""
+    pattern: Pattern | None
+    """None: nothing is named."""
     rank: int | None
     phase: str | None
     """The phase in which the rank loses the time."""
-    cause: str | None
-    """What that phase stands for: "input", "compute", "host", "gradient norm", "optimizer", "outside the phases"."""
+    cause: Cause | None
+    """What the rank does in that phase; of a slow link "network". None: nothing is named."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None

@@ -57,7 +57,7 @@ def make_doubtful_run() -> Run:
 
 def test_one_sign_is_not_enough() -> None:
     verdict = analyze(make_doubtful_run()).verdict
-    assert verdict.rank == 1 and not verdict.critical
+    assert verdict.rank == 1 and not verdict.critical and verdict.confirmed is False
     assert "do not confirm" in verdict.reason
 
 
@@ -66,6 +66,7 @@ def test_with_a_rank_missing_nothing_is_critical() -> None:
     part = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=6))
     verdict = analyze(part).verdict
     assert verdict.rank == 2 and not verdict.critical and "missing" in verdict.reason
+    assert (verdict.confirmed, analyze(run).verdict.confirmed) == (None, True)
     few = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=128))
     none = analyze(few).verdict
     assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are there: too few to compare")

@@ -13,9 +13,9 @@ from distprof.analyze import analyze
 from distprof.facts.run import Phase
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
-from distprof.render.verdict import describe_verdict, list_what_ifs
+from distprof.render.verdict import CAUSES, describe_verdict, list_what_ifs
 from distprof.report.report import Report
-from distprof.report.wait_report import Estimate
+from distprof.report.wait_report import Cause, Estimate
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import make_run
 
@@ -48,6 +48,22 @@ def test_a_tired_person_reads_who_why_and_what_it_buys() -> None:
         "critical: rank 2 is 41.0 ms late in every step: its input pipeline (data +41.0 ms); the other 3 wait 118.0 ms "
         "per step together; fixing it makes steps 19 % shorter (17 to 21 %)"
     )
+
+
+def test_doubt_is_told_from_the_verdict_and_not_from_its_words() -> None:
+    """Whatever the reason says: that the others' waits confirm the rank is a fact of its own."""
+    verdict = dataclasses.replace(LATE.verdict, reason="in other words, the others wait for it")
+    assert LATE.verdict.confirmed and "in other words" not in describe_verdict(
+        dataclasses.replace(LATE, verdict=verdict)
+    )
+    doubtful = dataclasses.replace(LATE.verdict, confirmed=False)
+    assert describe_verdict(dataclasses.replace(LATE, verdict=doubtful)).endswith(f"({LATE.verdict.reason})")
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_every_cause_is_worded(cause: Cause) -> None:
+    verdict = dataclasses.replace(LATE.verdict, cause=cause)
+    assert f": {CAUSES[cause]} (" in describe_verdict(dataclasses.replace(LATE, verdict=verdict))
 
 
 def test_now_and_then_is_said_as_such() -> None:

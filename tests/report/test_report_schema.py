@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import json
 import types
 import typing
@@ -128,6 +129,8 @@ def accepts(schema: dict[str, Any], hint: Any) -> bool:
         return schema["type"] == "array" and accepts(schema["items"], typing.get_args(hint)[0])
     if hint in PARTS.values():
         return schema.get("$ref") == f"#/$defs/{hint.__name__}"
+    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
+        return schema.get("enum") == list(hint)
     if hint is str and ("enum" in schema or "const" in schema):
         return True
     names = {str: "string", float: "number", int: "integer", bool: "boolean"}
