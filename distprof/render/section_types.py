@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from distprof.render.trace_rows import ShownFinding
 from distprof.render.units import NOT_MEASURED
 
 
@@ -37,6 +36,18 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFinding:
+    """A finding in clean text."""
+
+    title: str
+    share: str
+    """Empty: it touches no time."""
+    figures: tuple[str, ...]
+    consequence: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A part of the report under one title; without content it is not shown."""
 
@@ -61,7 +72,10 @@ class Section:
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
-def make_columns(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Iterable[str] = ()) -> tuple[Column, ...]:
-    """Columns from rows; none without rows. ``texts`` names the heads of columns of text."""
-    cells = zip(*rows, strict=True)
-    return tuple(Column(head=head, cells=cell, is_text=head in texts) for head, cell in zip(heads, cells, strict=False))
+def make_columns(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str] = (), *, told_only: bool = False
+) -> tuple[Column, ...]:
+    """Columns from rows; none without rows. ``texts`` are the heads of columns of text."""
+    pairs = zip(heads, zip(*rows, strict=True), strict=True) if rows else ()
+    columns = (Column(head=head, cells=cells, is_text=head in texts) for head, cells in pairs)
+    return tuple(column for column in columns if column.is_told() or not told_only)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.render.ends import name_end
-from distprof.render.section_types import Column, Section
+from distprof.render.section_types import Section, make_columns
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import (
     NOT_MEASURED,
@@ -18,6 +18,9 @@ from distprof.render.units import (
 )
 from distprof.report.report import RankReport, Report
 
+RANK_HEADS = ("FLOP/s", "MFU", "mem. peak", "mem. now", "last step", "ended")
+DEVICE_HEADS = ("rank", "device", "memory", "in use", "busy", "power", "temp.", "processes")
+TEXTS = ("host", "device")
 MAX_RANK_ROWS = 16
 EXTREMES = 4
 """Ranks shown from either end when there are too many for a row each."""
@@ -46,19 +49,24 @@ def find_own_times(report: Report) -> list[float | None]:
 
 def list_rank_sections(report: Report) -> list[Section]:
     """The ranks, and what their devices showed before the first step."""
-    positions = choose_rows(report)
-    if not positions:
-        return []
+    positions, traced = choose_rows(report), is_traced(report)
     ranks = [report.ranks[position] for position in positions]
-    columns = _list_columns(report, positions)
-    if is_traced(report):
-        columns = tuple(column for column in columns if column.head != "ended" and column.is_told())
     left_out = len(report.ranks) - len(ranks)
-    notes = (f"{left_out:,} other ranks are left out; report.json has them",) if left_out else ()
+    hosts = {rank.host for rank in report.ranks}
+    own = "own, ms" if report.phases else "step, ms"
+    columns = make_columns(("rank", "host", "device", own, *RANK_HEADS), _list_ranks(report, positions), TEXTS)
+    hidden = {*(["host"] if len(hosts) == 1 else []), *([] if left_out else [own]), *(["ended"] if traced else [])}
+    devices = make_columns(
+        DEVICE_HEADS, [] if traced else [_list_device(rank) for rank in ranks], TEXTS, told_only=True
+    )
     return [
-        Section(key="ranks", title=_title_ranks(report, left_out), columns=columns, notes=notes),
-        *([] if is_traced(report) else [_show_devices(ranks)]),
-    ]
+        Section(
+            key="ranks", title=_title_ranks(report, left_out),
+            columns=tuple(column for column in columns if column.head not in hidden and (column.is_told() or not traced)),
+            notes=(f"{left_out:,} other ranks are left out; report.json has them",) if left_out else (),
+        ),
+        Section(key="devices", title="devices, before the first step", columns=devices if len(devices) > 2 else ()),
+    ]  # fmt: skip
 
 
 def _title_ranks(report: Report, left_out: int) -> str:
@@ -66,52 +74,30 @@ def _title_ranks(report: Report, left_out: int) -> str:
         what = "time of their own" if report.phases else "step time"
         return f"ranks: the {EXTREMES} with the most {what}, and the {EXTREMES} with the least"
     hosts = {rank.host for rank in report.ranks}
-    return "ranks" if len(hosts) > 1 else f"ranks, all on {clean_text(hosts.pop())}"
+    return f"ranks, all on {clean_text(hosts.pop())}" if len(hosts) == 1 else "ranks"
 
 
-def _list_columns(report: Report, positions: Sequence[int]) -> tuple[Column, ...]:
-    ranks = [report.ranks[position] for position in positions]
-    columns = [_number(ranks)]
-    if len({rank.host for rank in report.ranks}) > 1:
-        hosts = tuple(clean_text(rank.host, NAME_LIMIT) for rank in ranks)
-        columns.append(Column(head="host", cells=hosts, is_text=True))
-    devices = tuple(clean_text(rank.device_name or rank.device, NAME_LIMIT) for rank in ranks)
-    columns.append(Column(head="device", cells=devices, is_text=True))
-    if len(ranks) < len(report.ranks):
-        own_ns = find_own_times(report)
-        own = tuple(format_milliseconds(own_ns[position]) for position in positions)
-        columns.append(Column(head="own, ms" if report.phases else "step, ms", cells=own))
-    cells = {
-        "FLOP/s": [format_flops_per_s(rank.achieved_flops_per_s).removesuffix("FLOP/s").strip() for rank in ranks],
-        "MFU": [format_ratio(rank.mfu_ratio) for rank in ranks],
-        "mem. peak": [format_bytes(rank.memory_peak_bytes) for rank in ranks],
-        "mem. now": [format_bytes(rank.memory_bytes) for rank in ranks],
-        "last step": [NOT_MEASURED if rank.last_step is None else str(rank.last_step) for rank in ranks],
-        "ended": [name_end(rank) for rank in ranks],
-    }
-    return (*columns, *(Column(head=head, cells=tuple(texts)) for head, texts in cells.items()))
+def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
+    own_ns = find_own_times(report)
+    return [
+        [
+            str(rank.rank), clean_text(rank.host, NAME_LIMIT), clean_text(rank.device_name or rank.device, NAME_LIMIT),
+            format_milliseconds(own_ns[position]),
+            format_flops_per_s(rank.achieved_flops_per_s).removesuffix("FLOP/s").strip(), format_ratio(rank.mfu_ratio),
+            format_bytes(rank.memory_peak_bytes), format_bytes(rank.memory_bytes),
+            NOT_MEASURED if rank.last_step is None else str(rank.last_step), name_end(rank),
+        ]
+        for position, rank in ((position, report.ranks[position]) for position in positions)
+    ]  # fmt: skip
 
 
-def _show_devices(ranks: Sequence[RankReport]) -> Section:
-    """One look at every rank's device; only what some device could report."""
-    cells = {
-        "memory": [format_bytes(rank.device_memory_total_bytes) for rank in ranks],
-        "in use": [format_bytes(rank.device_memory_used_bytes) for rank in ranks],
-        "busy": [format_ratio(rank.device_utilization_ratio) for rank in ranks],
-        "power": [_with_unit(rank.device_power_w, "W") for rank in ranks],
-        "temp.": [_with_unit(rank.device_temperature_c, "C") for rank in ranks],
-        "processes": [format_count(rank.device_processes) for rank in ranks],
-    }
-    columns = [Column(head=head, cells=tuple(texts)) for head, texts in cells.items()]
-    told = [column for column in columns if column.is_told()]
-    names = tuple(clean_text(rank.device, DEVICE_LIMIT) for rank in ranks)
-    device = Column(head="device", cells=names, is_text=True)
-    title = "devices, before the first step"
-    return Section(key="devices", title=title, columns=(_number(ranks), device, *told) if told else ())
-
-
-def _number(ranks: Sequence[RankReport]) -> Column:
-    return Column(head="rank", cells=tuple(str(rank.rank) for rank in ranks))
+def _list_device(rank: RankReport) -> list[str]:
+    return [
+        str(rank.rank), clean_text(rank.device, DEVICE_LIMIT), format_bytes(rank.device_memory_total_bytes),
+        format_bytes(rank.device_memory_used_bytes), format_ratio(rank.device_utilization_ratio),
+        _with_unit(rank.device_power_w, "W"), _with_unit(rank.device_temperature_c, "C"),
+        format_count(rank.device_processes),
+    ]  # fmt: skip
 
 
 def _with_unit(value: float | None, unit: str) -> str:

@@ -11,10 +11,9 @@ from rich.text import Text
 
 from distprof.render.ends import describe_ends
 from distprof.render.headline import list_job_facts
-from distprof.render.section_types import Fact, Section
+from distprof.render.section_types import Fact, Section, ShownFinding
 from distprof.render.sections import list_sections
 from distprof.render.terminal_tables import fit_table, keep_told
-from distprof.render.trace_rows import ShownFinding
 from distprof.render.units import clean_text
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.render.markup import list_texts, show
+from distprof.render.section_types import ShownFinding
 from distprof.render.svg import BAR, GAP, LEFT, WIDTH, frame
-from distprof.render.trace_rows import DEVICE_PARTS, ShownFinding
+from distprof.render.trace_rows import DEVICE_PARTS
 from distprof.render.units import format_time
 from distprof.report.trace_report import DeviceReport
 

@@ -1,12 +1,13 @@
-"""What traces say, as rows of text: device time by rank, kernels, ranges, findings; for the terminal and the page."""
+"""What traces show, as sections: findings, device time by rank, kernels, ranges, and the check of the kernel window."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from distprof.analyze.findings.wording import strip_kernel_name
 from distprof.facts.run import PHASES, TRACED
+from distprof.render.section_types import Section, ShownFinding, make_columns
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
@@ -19,7 +20,9 @@ from distprof.report.report import Report
 from distprof.report.trace_report import DeviceReport, Finding, RangeReport, TraceReport, WindowCheck
 
 TEXT_LIMIT = 600
-"""Characters of a sentence of a finding that are shown."""
+"""Characters of a sentence of a finding."""
+NAME_LIMIT = 160
+"""Characters of a kernel or a range; narrow displays shorten further."""
 MAX_DEVICES = 16
 EXTREMES = 4
 """Ranks shown from either end where there are too many for a row each."""
@@ -36,6 +39,12 @@ DEVICE_PARTS: tuple[tuple[str, str, str], ...] = (
 )
 """Head, field and meaning of the parts of a device's time; they add up to the span."""
 DEVICE_HEADS = ("rank", *(head for head, _, _ in DEVICE_PARTS), "span", "overlap", "queue", "empty")
+MEANINGS = {
+    **{head: meaning for head, _, meaning in DEVICE_PARTS},
+    "overlap": "overlap: of communication, beside compute",
+    "queue": "queue: launched and not finished, on average",
+    "empty": "empty: share of the time without any",
+}
 CATEGORY_HEADS = ("category", "launches", "time", "share")
 KERNEL_HEADS = ("kernel", "category", "precision", "launches", "time", "share", "min", "max", "most on")
 RANGE_HEADS = ("range", "count", "host, each", "GPU, each", "GPU/host", "of the step", "of GPU time")
@@ -46,18 +55,7 @@ RANGE_WORDS = (
 )
 CPU_WORDS = "How long a range was open on the host, which is where this job ran."
 HOST_ONLY_WORDS = "Host times only: nothing is known of what the device worked on."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownFinding:
-    """A finding in clean text."""
-
-    title: str
-    share: str
-    """Empty: it touches no time."""
-    figures: tuple[str, ...]
-    consequence: str
-    remedy: str
+SHARE_WORDS = "the share is what a finding touches of the step, no promise"
 
 
 def is_traced(report: Report) -> bool:
@@ -150,12 +148,12 @@ def list_categories(activity: TraceReport) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def list_kernels(activity: TraceReport, limit: int) -> list[list[str]]:
-    """A row per kernel, the longest ones; names cut to a length."""
+def list_kernels(activity: TraceReport) -> list[list[str]]:
+    """A row per kernel, those with the most time."""
     per, several = count_rank_steps(activity), len(activity.devices) > 1
     return [
         [
-            name_kernel(item.name, limit), clean_text(item.category, 16), clean_text(item.precision or "", 8),
+            name_kernel(item.name, NAME_LIMIT), clean_text(item.category, 16), clean_text(item.precision or "", 8),
             format_count(round(item.count / per, 1)), format_time(item.total_ns / per), format_ratio(item.share_ratio),
             format_time(item.min_ns), format_time(item.max_ns), f"rank {item.max_rank}" if several else "",
         ]
@@ -168,11 +166,11 @@ def name_kernel(name: str, limit: int) -> str:
     return clean_text(strip_kernel_name(name), limit) or "(no name)"
 
 
-def list_ranges(activity: TraceReport, limit: int) -> list[list[str]]:
-    """A row per named range, those with the longest host time; names cut to a length."""
+def list_ranges(activity: TraceReport) -> list[list[str]]:
+    """A row per named range, those with the longest host time."""
     return [
         [
-            name_range(item, limit), format_count(item.count), format_time(_per_instance(item.host_ns, item)),
+            name_range(item, NAME_LIMIT), format_count(item.count), format_time(_per_instance(item.host_ns, item)),
             format_time(_per_instance(item.gpu_ns, item)), _show_factor(item.gpu_over_host_ratio),
             format_ratio(item.host_share_ratio), format_ratio(item.gpu_share_ratio),
         ]
@@ -242,3 +240,49 @@ def _find_difference(check: WindowCheck) -> float:
 def _show_difference(ratio: float | None) -> str:
     text = format_ratio(ratio)
     return f"+{text}" if ratio is not None and ratio > 0 and text[0].isdigit() else text
+
+
+def list_findings(report: Report) -> Section:
+    """What is worth changing, in order, and what could not be checked; no content without traces."""
+    if report.activity is None:
+        return Section(key="findings", title="findings")
+    findings = tuple(show_finding(finding) for finding in report.activity.findings)
+    lacking = describe_not_checked(report.activity)
+    notes = (*([] if findings else ["none"]), *([f"not checked: {lacking}"] if lacking else []))
+    about = SHARE_WORDS if findings else ""
+    return Section(key="findings", title="findings", about=about, findings=findings, notes=notes)
+
+
+def list_trace_sections(report: Report) -> list[Section]:
+    """The tables; none without traces."""
+    activity = report.activity
+    if activity is None:
+        return []
+    per = say_per(activity)
+    checks = make_columns(CHECK_HEADS, list_checks(activity), ("clock",))
+    categories = make_columns(CATEGORY_HEADS, list_categories(activity))
+    kernels = make_columns(KERNEL_HEADS, list_kernels(activity), ("kernel", "category", "precision"))
+    ranges = make_columns(RANGE_HEADS, list_ranges(activity), ("range",))
+    title = "kernel window against live phases: mean per step of the rank where they differ most"
+    return [
+        Section(key="checks", title=title, columns=checks),
+        _show_devices(activity),
+        Section(key="categories", title=f"kernels by category: {per}", columns=categories),
+        Section(key="kernels", title=f"top kernels: {per}; min and max of one launch", columns=kernels),
+        Section(
+            key="ranges", title="ranges: host time and GPU time side by side", columns=ranges,
+            notes=tuple(describe_ranges(report)),
+        ),
+    ]  # fmt: skip
+
+
+def _show_devices(activity: TraceReport) -> Section:
+    devices = choose_devices(activity)
+    columns = make_columns(DEVICE_HEADS, list_devices(devices))
+    left_out = len(activity.devices) - len(devices)
+    middle = f"{left_out:,} ranks between those with the most and the least of their own to do are left out"
+    return Section(
+        key="device_time", title=title_devices(activity),
+        columns=tuple(replace(column, meaning=MEANINGS.get(column.head, "")) for column in columns),
+        notes=(f"{middle}; report.json has them",) if left_out else (),
+    )  # fmt: skip
