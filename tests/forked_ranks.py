@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.forked import Command, make_rank, run
-from tests.ranks import find_free_port
+from tests.ranks import find_ports
 
 
 def fork_alone(arguments: Sequence[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,7 @@ def fork_ranks(
     number: int, arguments: Sequence[str], cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """``distprof ARGUMENTS`` as several ranks of one host, with what a launcher tells each."""
-    port = find_free_port()
+    (port,) = find_ports(1)
     return _run([make_rank(rank, number, port, arguments, **environment) for rank in range(number)], cwd)
 
 

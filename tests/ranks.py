@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -42,24 +43,30 @@ def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: s
     return _run([*launcher, "-m", "distprof", *arguments], cwd, environment)
 
 
-def find_free_port() -> int:
-    """A port nobody listens at now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
+def find_ports(number: int) -> list[int]:
+    """Different ports that nobody listens on."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def tell_rank(rank: int, number: int, port: int) -> dict[str, str]:
+    """What a launcher puts into the environment of one rank."""
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
 
 
 def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
     """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
-    shared = make_environment(
-        WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(find_free_port()), OMP_NUM_THREADS="1", **environment,
-    )  # fmt: skip
+    (port,) = find_ports(1)
     return [
         subprocess.Popen(
-            [sys.executable, *command], cwd=cwd, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, *command], cwd=cwd, env=make_environment(**tell_rank(rank, number, port), **environment),
+            text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for rank in range(number)
     ]  # fmt: skip

@@ -16,9 +16,8 @@ import torch
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, FloatArray, Phase
 from distprof.profiler import overhead_budget as budget
-from distprof.profiler.overhead_budget import keep_budget
+from distprof.profiler.overhead_budget import ShadowPlan, keep_budget
 from distprof.profiler.profiler import Profiler
-from distprof.profiler.shadow import ShadowPlan
 from distprof.record.flight_recorder import read_ring
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.live import LiveSteps

@@ -19,7 +19,7 @@ from distprof.facts.run import Clock
 from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
-from tests.ranks import find_free_port, make_environment, run_alone, run_ranks
+from tests.ranks import find_ports, make_environment, run_alone, run_ranks
 
 QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
 DDP_PHASES = {"data", "forward", "backward", "all_reduce", "grad_norm", "optimizer", "other"}
@@ -225,7 +225,7 @@ def test_a_slip_under_torchrun_is_said_once(tmp_path: Path) -> None:
 
 
 def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
-    port = find_free_port()
+    (port,) = find_ports(1)
     started: list[Started] = []
     for rank in (3, 1, 0, 2):
         command = make_rank(rank, 4, port, ["train=gpt2_tiny", "train.steps=2", "logger=none"])

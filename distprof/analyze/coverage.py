@@ -11,7 +11,7 @@ from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.sources import list_sources
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import KINDS, TRACED, Clock, Run
+from distprof.facts.run import KINDS, Clock, Run
 from distprof.report.report import Coverage
 
 MAX_GROUPS = 4
@@ -35,7 +35,9 @@ def report_coverage(
         info.rank for info, there in zip(run.ranks, measured_steps.present, strict=True) if there or info.rank in traced
     ]
     at_work = {info.rank for info in run.ranks if info.last_write is not None and info.last_write.writer_lives}
-    whole = ({info.rank for info in run.ranks if info.ended is not None} & set(present)) | at_work
+    whole = (
+        {info.rank for info in run.ranks if info.source == "trace" or info.ended is not None} & set(present)
+    ) | at_work
     planned = _read_planned_steps(run.meta.config)
     warmup = (run.column("warmup") == 1).any(axis=0)
     return Coverage(
@@ -65,7 +67,9 @@ def _is_complete(measured_steps: MeasuredSteps, planned: int | None) -> bool:
     if run.unread:
         return False
     everyone = {info.rank for info in run.ranks} == set(_expect_ranks(run))
-    ended_well = all(info.ended in ("completed", TRACED) and info.rows_lost == 0 for info in run.ranks)
+    ended_well = all(
+        info.rows_lost == 0 and (info.source == "trace" or info.ended == "completed") for info in run.ranks
+    )
     if run.activity and not measured_steps.recorded.size:
         return everyone  # traces without steps
     wanted = measured_steps.recorded.shape[1] if planned is None else max(planned, measured_steps.recorded.shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, TRACED, Clock, FloatArray
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, Clock, FloatArray
 
 
 def sum_exposed(rows: FloatArray, clock: Clock) -> FloatArray:
@@ -31,7 +31,7 @@ def find_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     exposed_ns: FloatArray = sum_exposed(measured_steps.run.rows, timing.clock)[:, timing.used].mean(axis=1)
     exposed_ns[~timing.measured] = np.nan
     if timing.clock is Clock.HOST:
-        traced = np.array([info.ended == TRACED for info in measured_steps.run.ranks])
+        traced = np.array([info.source == "trace" for info in measured_steps.run.ranks])
         exposed_ns[traced & (exposed_ns == 0)] = np.nan
     return exposed_ns
 

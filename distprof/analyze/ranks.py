@@ -60,6 +60,7 @@ def _report_rank(
         exposed_ns=as_number(float(exposed_ns)),
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
+        source=info.source,
         ended=info.ended,
         last_write=info.last_write,
         error=info.error,

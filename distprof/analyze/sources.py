@@ -8,7 +8,7 @@ import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.facts.run import TRACED, Clock
+from distprof.facts.run import Clock
 
 STAMPS = {
     Clock.HOST: "stamps at their borders",
@@ -28,7 +28,7 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
         timings: The clocks measured.
         cycles: What the verdict stands on.
     """
-    foreign = all(info.ended == TRACED for info in measured_steps.run.ranks)
+    foreign = all(info.source == "trace" for info in measured_steps.run.ranks)
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
             yield f"phases on the {timing.clock} clock: {(TRACES if foreign else STAMPS)[timing.clock]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,6 @@ OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in 
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # every rank may have a size of its own
 
-TRACED = "traced"  # how a rank ended of which there is a trace only: nobody knows
 KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
 
 ROW_FIELDS: tuple[str, ...] = (
@@ -118,15 +118,19 @@ class RankInfo:
     """Who a rank was, and how it ended."""
 
     rank: int
-    local_rank: int
+    local_rank: int | None
+    """None: a trace does not tell."""
     host: str
-    pid: int
-    device: str
-    """"cpu" or "cuda:N"."""
+    pid: int | None
+    device: str | None
+    """"cpu", "cuda:N" or, of a trace, "cuda". None: the trace does not show it."""
     snapshot: DeviceSnapshot | None
     peak: Peak
+    source: Literal["recorded", "trace"] = "recorded"
+    """Whether distprof recorded the rank's steps, or another tool's trace is all there is of it."""
     ended: str | None = None
-    """"completed", "failed", "terminated", `TRACED`. None: the stream has no end (killed, or still running)."""
+    """"completed", "failed", "terminated". None: not known (of a trace), or the stream has no end (killed, or still
+    running)."""
     last_write: LastWrite | None = None  # of a stream without an end
     error: str | None = None
     """The last line of what it failed with; of a terminated rank the signal, and where it was."""
@@ -180,13 +184,14 @@ class RunMeta:
     run_id: str
     """Unique per job; a rank stream of another id is not of this run."""
     name: str
-    started_utc: str
-    """ISO 8601."""
+    started_utc: str | None
+    """ISO 8601. None, here and in the next fields: only traces exist, and they do not say."""
     world_size: int
-    backend: str
-    device_type: str
-    strategy: str
-    precision: str
+    backend: str | None
+    device_type: str | None
+    """"cpu" or "cuda"."""
+    strategy: str | None
+    precision: str | None
     work: Work | None
     versions: Mapping[str, str]
     git: str | None

@@ -122,7 +122,7 @@ class TraceHead:
     """The file."""
     tool: str
     """"kineto" or "nsys"."""
-    pid: int
+    pid: int | None
     rank: int | None
     """None: the file does not say."""
     rank_source: str

@@ -86,8 +86,8 @@ class CopyTotal:
     """"host to device", "device to host", ..."""
     pageable: bool | None
     count: int
-    size_bytes: int
-    """-1: of some of them it is not known."""
+    size_bytes: int | None
+    """None: the size of some of them is not known."""
     total_ns: int
 
 

@@ -2,7 +2,7 @@
 
 A job that is stopped for nothing is worse than one that is recorded for a while at too high a cost, so the evidence
 must be strong, however often it is looked at and whatever else disturbs the steps. It comes from chance that distprof
-made itself: any step of a turn could have been its shadow step (see `distprof.profiler.shadow`). If recording costs no
+made itself: any step of a turn could have been its shadow step (see `ShadowPlan`). If recording costs no
 more than is allowed, a shadow step made longer by that much is shorter than the middle of its turn once in two turns at
 most, however steps vary, drift or depend on each other. Whoever bets on more than that multiplies his stake beyond 200
 with a chance of 1 in 200 at most, in the whole job, at whatever moment he looks (Ville's inequality). That is when
@@ -28,6 +28,43 @@ work and steps in a rhythm, 7 were; of as many without a cost 1."""
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.95)
 """Shares of the capital that are bet on the next turn, for costs that show in some turns only, and in nearly all."""
 MAX_KEPT_STEPS = 4096
+_MASK = 2**64 - 1
+
+
+class ShadowPlan:
+    """One step of every turn of so many is a shadow step; the same on every rank, with nothing to agree on.
+
+    Which one of the turn, chance decides. A step's own rhythm, such as a log line or a checkpoint every ten steps, then
+    strikes shadow steps as often as others, and whatever disturbs a job cannot tell them apart: without a cost, each
+    step of a turn is as likely to have been the shadow step as any other.
+    """
+
+    def __init__(self, every: int) -> None:
+        """Plans by the steps' numbers.
+
+        Args:
+            every: Length of a turn, steps; 0: no shadow steps.
+        """
+        self._every = every
+        self.always = False
+        """Whether every step from the next one on is a shadow step. May be set by another thread."""
+
+    def next_is_shadow(self, step: int, *, warmup: bool) -> bool:
+        """Whether the step of this number, which begins now, is one; none is in the warm-up."""
+        if self._every == 0 or warmup:
+            return self.always
+        return self.always or step % self._every == draw_place(step // self._every, self._every)
+
+
+def draw_place(turn: int, every: int) -> int:
+    """Where the shadow step of a turn stands in it: a number below ``every``, each as likely, always the same one.
+
+    Source: the output function of SplitMix64, Steele, Lea and Flood (2014), with the turn as its counter.
+    """
+    mixed = (turn + 1) * 0x9E3779B97F4A7C15 & _MASK
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+    return (mixed ^ mixed >> 31) % every
 
 
 class BudgetEvidence:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -24,14 +23,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.profiler.shadow import ShadowPlan
+from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.record.capture_range import CaptureRange
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.fsdp import watch_fsdp
 from distprof.record.gather import GatherThread
-from distprof.record.kernel_window import KernelWindow
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
 from distprof.record.step_writer import StepWriter
@@ -170,51 +168,6 @@ class Profiler:
         self._gather_thread.finish(alone=True, timeout_s=0.0)
 
 
-class KernelProfiler(Profiler):
-    """A profiler with a kernel window; outside the window its steps cost one comparison more."""
-
-    def __init__(self, window: KernelWindow, **parts: Any) -> None:
-        """Takes a window, and what `Profiler` takes."""
-        super().__init__(**parts)
-        self._window = window
-
-    def step(self, *, warmup: bool = False) -> Context:
-        """As `Profiler.step`; collective where the window begins and ends. In it no step is a shadow step."""
-        if not self._window.covers(self._next_step, warmup=warmup):
-            return super().step(warmup=warmup)
-        number = self._next_step
-        self._next_step += 1
-        return _WindowContext(self._recorder, number, warmup, self._window)
-
-    def close(self, error: BaseException | None = None) -> None:
-        """As `Profiler.close`; a window that is open is ended first."""
-        if self._recorder.open:
-            self._recorder.end_step(failed=True)
-        if error is None:
-            self._window.finish()
-        else:
-            self._window.abandon()
-        super().close(error)
-
-
-class _WindowContext:
-    __slots__ = ("_number", "_recorder", "_warmup", "_window")
-
-    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: KernelWindow) -> None:
-        self._recorder, self._number, self._warmup, self._window = recorder, number, warmup, window
-
-    def __enter__(self) -> None:
-        self._window.before(self._number)
-        self._recorder.begin_step(self._number, warmup=self._warmup)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._recorder.end_step(failed=error is not None)
-        if error is None:
-            self._window.after(self._number)
-
-
 class _StepContext:
     __slots__ = ("_number", "_recorder", "_shadow", "_warmup")
 
@@ -233,18 +186,3 @@ class _StepContext:
 def _last_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
-
-
-class WarnOnce:
-    """Says each warning once, from whatever thread."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """Takes what says it."""
-        self._say, self._said, self._lock = say, set[str](), threading.Lock()
-
-    def __call__(self, text: str) -> None:
-        with self._lock:
-            if text in self._said:
-                return
-            self._said.add(text)
-        self._say(text)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import TRACED
 from distprof.render.trace_rows import is_traced
-from distprof.render.units import clean_text
+from distprof.render.units import NOT_MEASURED, clean_text
 from distprof.report.report import RankReport, Report
 
 MAX_ALERTS = 12
@@ -50,10 +49,10 @@ def _describe_end(rank: RankReport) -> End | None:
     """How a rank ended early; None: it ended well."""
     started = rank.last_step is not None
     since = f"after step {rank.last_step}" if started else "before the first step"
+    if rank.source == "trace":
+        return None
     if rank.ended is None:
         return describe_silence(rank, since)
-    if rank.ended == TRACED:
-        return None
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
@@ -65,6 +64,8 @@ def _describe_end(rank: RankReport) -> End | None:
 
 def name_end(rank: RankReport) -> str:
     """How a rank ended, in a word or two."""
+    if rank.source == "trace":
+        return NOT_MEASURED
     if rank.ended is not None:
         return clean_text(rank.ended, END_LIMIT)
     return "running" if rank.last_write is not None and rank.last_write.writer_lives else "no word"

@@ -18,7 +18,6 @@ from distprof.render.sections import list_sections
 from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.trace_html import draw_devices, show_findings
 from distprof.render.trace_rows import choose_devices
-from distprof.render.units import NOT_MEASURED
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 
@@ -58,7 +57,7 @@ def _read_style() -> str:
 
 
 def _describe_job(report: Report) -> str:
-    started = f"; started {show(report.started_utc)}" if report.started_utc != NOT_MEASURED else ""
+    started = f"; started {show(report.started_utc)}" if report.started_utc is not None else ""
     return show(", ".join(list_job_facts(report))) + started
 
 

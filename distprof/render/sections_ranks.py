@@ -55,17 +55,17 @@ def list_rank_sections(report: Report) -> list[Section]:
     hosts = {rank.host for rank in report.ranks}
     own = "own, ms" if report.phases else "step, ms"
     columns = make_columns(("rank", "host", "device", own, *RANK_HEADS), _list_ranks(report, positions), TEXTS)
-    hidden = {*(["host"] if len(hosts) == 1 else []), *([] if left_out else [own]), *(["ended"] if traced else [])}
-    devices = make_columns(
-        DEVICE_HEADS, [] if traced else [_list_device(rank) for rank in ranks], TEXTS, told_only=True
-    )
+    hidden = {*(["host"] if len(hosts) == 1 else []), *([] if left_out else [own])}
+    columns = tuple(column for column in columns if column.head not in hidden and (column.is_told() or not traced))
+    rows = [] if traced else [_list_device(rank) for rank in ranks]
+    devices = make_columns(DEVICE_HEADS, rows, TEXTS, told_only=True)
+    told = {column.head for column in devices} - {"rank", "device"}
     return [
         Section(
-            key="ranks", title=_title_ranks(report, left_out),
-            columns=tuple(column for column in columns if column.head not in hidden and (column.is_told() or not traced)),
+            key="ranks", title=_title_ranks(report, left_out), columns=columns,
             notes=(f"{left_out:,} other ranks are left out; report.json has them",) if left_out else (),
         ),
-        Section(key="devices", title="devices, before the first step", columns=devices if len(devices) > 2 else ()),
+        Section(key="devices", title="devices, before the first step", columns=devices if told else ()),
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distprof.analyze.findings.wording import strip_kernel_name
-from distprof.facts.run import PHASES, TRACED
+from distprof.facts.run import PHASES
 from distprof.render.section_types import Section, ShownFinding, make_columns
 from distprof.render.units import (
     NOT_MEASURED,
@@ -60,7 +60,7 @@ SHARE_WORDS = "the share is what a finding touches of the step, no promise"
 
 def is_traced(report: Report) -> bool:
     """Whether there are traces only: nothing was recorded live, so what only a live run tells is not worth a line."""
-    return report.activity is not None and bool(report.ranks) and all(rank.ended == TRACED for rank in report.ranks)
+    return report.activity is not None and bool(report.ranks) and all(rank.source == "trace" for rank in report.ranks)
 
 
 def show_finding(finding: Finding) -> ShownFinding:

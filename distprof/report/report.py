@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
 from distprof.report.trace_report import TraceReport
@@ -126,8 +126,8 @@ class RankReport:
 
     rank: int
     host: str
-    pid: int
-    device: str
+    pid: int | None
+    device: str | None
     device_name: str | None
     device_memory_total_bytes: int | None
     device_memory_used_bytes: int | None
@@ -152,8 +152,10 @@ class RankReport:
     """Mean exposed communication per step on the headline clock. None: not measured."""
     steps_recorded: int
     last_step: int | None
+    source: Literal["recorded", "trace"]
+    """Whether distprof recorded its steps, or a trace is all there is."""
     ended: str | None
-    """"completed", "failed", "terminated"; None: the stream has no end."""
+    """"completed", "failed", "terminated". None: not known (of a trace), or the stream has no end."""
     last_write: LastWrite | None
     """Of a stream without an end. None: it has one, or the rank has no stream."""
     error: str | None
@@ -217,12 +219,12 @@ class Report:
     distprof_version: str
     run_id: str
     name: str
-    started_utc: str
+    started_utc: str | None
     world_size: int
-    backend: str
-    device_type: str
-    strategy: str
-    precision: str
+    backend: str | None
+    device_type: str | None
+    strategy: str | None
+    precision: str | None
     verdict: Verdict
     headline: Headline
     steps: tuple[StepReport, ...]

@@ -14,7 +14,6 @@ from distprof.errors import DataError
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import (
     COLUMN,
-    TRACED,
     ClockReading,
     DeviceSnapshot,
     Peak,
@@ -31,7 +30,6 @@ from distprof.traces.one_job import BY_ORDER, require_one_job, says_world
 from distprof.traces.reduce.claims import UNIX_NS
 from distprof.traces.reduce.traced_rank import TracedRank
 
-UNSAID = "n/a"
 MAX_SPAN_NS = 2**51
 """About 26 days. Traces further apart are of different clocks, and each counts from its own first step."""
 
@@ -197,21 +195,21 @@ def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
 def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
     head = item.head
     kind = _find_device_type([item])
-    name = head.device_name or {"cuda": "GPU", "cpu": "CPU"}.get(kind, kind)
+    name = head.device_name or {"cuda": "GPU", "cpu": "CPU", None: None}[kind]
     return RankInfo(
-        rank=rank, local_rank=0, host=head.host or f"host of rank {rank}", pid=head.pid,
+        rank=rank, local_rank=None, host=head.host or f"host of rank {rank}", pid=head.pid,
         device=kind,
-        snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes),
+        snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes) if name else None,
         peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
-        ended=TRACED, notes=(_say_rank_source(head), *item.notes),
+        source="trace", notes=(_say_rank_source(head), *item.notes),
     )  # fmt: skip
 
 
-def _find_device_type(own: Sequence[TracedRank]) -> str:
+def _find_device_type(own: Sequence[TracedRank]) -> str | None:
     """What the job ran on, as far as the traces show it."""
     if any(item.activity.device is not None for item in own):
         return "cuda"
-    return UNSAID if any(item.head.not_understood for item in own) else "cpu"
+    return None if any(item.head.not_understood for item in own) else "cpu"
 
 
 def _say_rank_source(head: TraceHead) -> str:
@@ -226,7 +224,7 @@ def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence
     heads = [item.head for item in own]
     paths = [Path(head.path) for head in heads]
     origins = [item.origin_ns for item in own if item.origin_ns > UNIX_NS]
-    started = datetime.fromtimestamp(min(origins) / 1e9, UTC).isoformat(timespec="seconds") if origins else UNSAID
+    started = datetime.fromtimestamp(min(origins) / 1e9, UTC).isoformat(timespec="seconds") if origins else None
     name = paths[0].name if len(set(paths)) == 1 else paths[0].resolve().parent.name
     tools = sorted({head.tool for head in heads})
     files = len(set(paths))
@@ -234,9 +232,9 @@ def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence
     return RunMeta(
         run_id=hashlib.sha256(who.encode()).hexdigest()[:16],
         name=name, started_utc=started, world_size=world_size,
-        backend=next((head.backend for head in heads if head.backend), UNSAID),
+        backend=next((head.backend for head in heads if head.backend), None),
         device_type=_find_device_type(own),
-        strategy=UNSAID, precision=UNSAID, work=None, versions={}, git=None, config={},
+        strategy=None, precision=None, work=None, versions={}, git=None, config={},
         notes=(f"read from {files:,} {' and '.join(tools)} file{'s' if files > 1 else ''}",),
         clock_readings=tuple(readings),
     )  # fmt: skip

@@ -46,14 +46,14 @@ def _find_contradictions(claims: Sequence[Claim], *, at_several_times: bool) -> 
     yield from _compare_groups(claims)
 
 
-def require_after(started_utc: str, claims: Sequence[Claim]) -> None:
+def require_after(started_utc: str | None, claims: Sequence[Claim]) -> None:
     """Refuses traces that were over before a run began.
 
     Raises:
         DataError: One was.
     """
     try:
-        started_ns = datetime.fromisoformat(started_utc).timestamp() * 1e9
+        started_ns = datetime.fromisoformat(started_utc or "").timestamp() * 1e9
     except (ValueError, OverflowError):
         return  # it does not say
     for claim in claims:

@@ -14,7 +14,7 @@ from distprof.config.compose import to_yaml
 from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
-from distprof.profiler.start import Job, start_profiler
+from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.record.signals import SignalWatch
 from distprof.render.files import Written, write_files
 from distprof.render.progress import StepProgress
@@ -141,7 +141,7 @@ def run_job(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
         profile=_place_window(config), hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
         work=work, notes=notes, timeout_s=config.group_timeout_s,
-        arguments=arguments, say=reporter.say, on_start=reporter.start, signals=signals,
+        say=reporter.say, hooks=Hooks(arguments=arguments, on_start=reporter.start, signals=signals),
     )  # fmt: skip
     try:
         _train(config, world, job, batches)

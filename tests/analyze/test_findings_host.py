@@ -47,7 +47,7 @@ def test_copies_keep_pageable_ones_apart() -> None:
 
 
 def test_pinned_copies_are_not_called_pageable_and_unknown_ones_are_said_to_be() -> None:
-    pinned = find(check_copies_in_step, make_rank(copies=(make_copy(4, False, size_bytes=-1),)))
+    pinned = find(check_copies_in_step, make_rank(copies=(make_copy(4, False, size_bytes=None),)))
     assert "pageable" not in pinned.title + pinned.consequence
     assert show_evidence(pinned)[1] == ("from pinned memory", "2 copies per step, 2.0 ms", "rank 0")
     unknown = find(check_copies_in_step, make_rank(copies=(make_copy(4, None),)))

@@ -10,7 +10,6 @@ import pytest
 from distprof.analyze.findings.evidence import NO_STEPS
 from distprof.analyze.findings.misreading import check_host_is_not_gpu, check_warmup_in_statistics
 from distprof.analyze.findings.siblings import check_unlike_siblings
-from distprof.facts.run import TRACED
 from distprof.facts.trace_summary import RangeTotal, TraceSummary
 from distprof.report.trace_report import Finding
 from tests.analyze.synthetic_summaries import (
@@ -116,7 +115,7 @@ def test_without_a_sign_of_a_gpu_host_times_may_be_all_there_is() -> None:
 
 
 def _foreign():  # type: ignore[no-untyped-def]
-    return make_run(num_ranks=1, num_steps=3, infos={0: {"ended": TRACED}})
+    return make_run(num_ranks=1, num_steps=3, infos={0: {"source": "trace", "ended": None}})
 
 
 def test_a_job_that_says_it_ran_on_the_cpu_has_host_times_only_and_that_is_right() -> None:

@@ -1,13 +1,11 @@
-"""Configuration: every file of conf/ decodes, every slip is refused by its path, every refusal of `check` is tried."""
+"""Configuration: every file of conf/ decodes, and every slip is refused by its path."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import dataclasses
 import functools
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import hydra
@@ -17,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from distprof.config import check as check_module
 from distprof.config.check import check
 from distprof.config.schema import AccelerateConfig, Config, DdpConfig, NoLoggerConfig, TextDataConfig, decode
 from distprof.errors import DataError, UsageError
@@ -219,106 +216,3 @@ def test_any_value_is_taken_or_refused_by_its_path(path: str, value: object) -> 
 
 
 # Combinations
-
-TEXT = {"name": "text", "path": None, "glob": "*", "max_bytes": 1000, "workers": 0}
-VICTIM = {"rank": 1, "phase": "data", "delay_ms": 5.0, "from_step": 0, "action": "delay"}
-
-ABOVE_ZERO = (
-    "train.steps", "train.seq_len", "train.micro_batch", "train.grad_accum", "group_timeout_s", "train.model.layers",
-    "train.model.width", "train.model.heads", "train.model.vocab_size", "profile.window_s", "train.learning_rate",
-)  # fmt: skip
-REFUSALS: list[tuple[Overrides, str]] = [
-    *(({key: 0}, f"{key}=0") for key in ABOVE_ZERO),
-    ({"train.warmup_steps": -1}, "train.warmup_steps=-1"),
-    ({"train.clip_norm": 0}, "train.clip_norm=0.0"),
-    ({"train.model.heads": 3}, "train.model.heads=3 must divide width=128"),
-    ({"train.model.style": "llama", "train.model.width": 12, "train.model.heads": 4}, "an even head size"),
-    ({"train.seq_len": 257}, "train.seq_len=257 is past train.model.max_seq_len=256"),
-    ({"strategy": {"name": "single"}}, "strategy=single is one process, and this job has 2 ranks"),
-    ({"strategy": {"name": "accelerate", "wrap": "fsdp"}}, "strategy=accelerate strategy.wrap=fsdp"),
-    (
-        {"strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 3}},
-        "strategy.replicas=3 must divide the 2 ranks of the job",
-    ),
-    ({"train.precision": "tf32"}, "train.precision=tf32 needs a GPU"),
-    (
-        {"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 1}},
-        "train.precision=fp16 strategy=fsdp",
-    ),
-    ({"backend": "nccl"}, "backend=nccl needs a GPU"),
-    ({"hardware.peak": 0}, "hardware.peak=0.0"),
-    ({"data": {**TEXT, "workers": -1}}, "data.workers=-1"),
-    ({"data": TEXT, "train.model.vocab_size": 255}, "data=text has 256 tokens; train.model.vocab_size=255"),
-    ({"train.model.ffn_width": 0}, "train.model.ffn_width=0"),
-    ({"name": " "}, "name: empty"),
-    (
-        {"logger": {"name": "wandb", "project": "p", "entity": None, "mode": "auto", "init_timeout_s": float("nan")}},
-        "logger.init_timeout_s=nan",
-    ),
-    ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
-    ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
-    ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
-    ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
-    ({"profile.kernel_from": 2}, "profile.kernel_from=2: from 3, behind the warm-up, to 23, behind the last step"),
-    ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
-    ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
-    ({"data": {**TEXT, "max_bytes": 0}}, "data.max_bytes=0"),
-    ({"inject": {**VICTIM, "from_step": 10**6}}, "inject.from_step=1000000: this job has steps 0 to"),
-    ({"inject.delay_ms": 5}, "inject.delay_ms or inject.action without a rank"),
-    ({"inject.action": "kill"}, "inject.delay_ms or inject.action without a rank"),
-    ({"inject": {**VICTIM, "rank": 2}}, "inject.rank=2: this job has ranks 0 to 1"),
-    ({"inject": {**VICTIM, "rank": -1}}, "inject.rank=-1"),
-    ({"inject": {**VICTIM, "delay_ms": -1.0}}, "inject.delay_ms=-1.0"),
-    ({"inject": {**VICTIM, "phase": "backward"}, "train.mode": "forward"}, "inject.phase=backward"),
-    ({"inject": {**VICTIM, "phase": "grad_norm"}, "train.clip_norm": None}, "inject.phase=grad_norm"),
-    ({"inject": {**VICTIM, "phase": "optimizer"}, "train.mode": "forward_backward"}, "inject.phase=optimizer"),
-]
-"""What is changed in a job of two ranks on a CPU that can run, and how the refusal begins or what it holds."""
-
-
-def test_the_job_that_the_refusals_start_from_can_run() -> None:
-    check(make_config(), world_size=2, device_type="cpu")
-    check(make_config({"inject": VICTIM}), world_size=2, device_type="cpu")
-    check(make_config({"data": TEXT}), world_size=2, device_type="cpu")
-    check(make_config({"profile.kernel_from": 23}), world_size=2, device_type="cpu")
-
-
-@pytest.mark.parametrize(("overrides", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
-def test_what_cannot_work_is_refused(overrides: Overrides, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        check(make_config(overrides), world_size=2, device_type="cpu")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "world_size"),
-    [
-        ({"train.precision": "tf32"}, 2),
-        ({"backend": "nccl"}, 2),
-        ({"strategy": {"name": "accelerate", "wrap": "fsdp"}}, 2),
-        ({"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 1}}, 2),
-        ({"strategy": {"name": "single"}}, 1),
-        ({"train.seq_len": 256, "train.warmup_steps": 0}, 2),
-    ],
-)
-def test_what_works_elsewhere_is_not_refused_there(overrides: Overrides, world_size: int) -> None:
-    check(make_config(overrides), world_size=world_size, device_type="cuda")
-
-
-def test_every_refusal_is_tried() -> None:
-    source = inspect.getsource(check_module)
-    written = {
-        node.lineno: ast.unparse(node)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_require"
-    }
-    untried = {line: call for line, call in written.items() if line not in set(find_refusing_lines(REFUSALS))}
-    assert not untried, f"add a row to REFUSALS for {list(untried.values())}"
-
-
-def find_refusing_lines(rows: Sequence[tuple[Overrides, str]]) -> Iterator[int]:
-    """Lines of check.py whose `_require` refused a row."""
-    for overrides, _ in rows:
-        with pytest.raises(UsageError) as caught:
-            check(make_config(overrides), world_size=2, device_type="cpu")
-        yield caught.traceback[-2].lineno + 1

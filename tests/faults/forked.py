@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.ranks import REPOSITORY, make_environment
+from tests.ranks import REPOSITORY, find_ports, make_environment, tell_rank
 
 LIMIT_S = 120.0
 
@@ -106,33 +105,20 @@ def start(*commands: Command, cwd: Path) -> list[Started]:
     return [Started(pid, f"{place}/") for pid, place in zip(_ask("start", asked), places, strict=True)]
 
 
-def start_ranks(
+def fork_ranks(
     number: int, arguments: Sequence[str], cwd: Path, *, before: str = "", **environment: str
 ) -> list[Started]:
     """Starts a job as several ranks, which nobody watches over or ends."""
     (port,) = find_ports(1)
-    return start(*(make_rank(rank, number, port, arguments, before=before, **environment) for rank in range(number)),
-                 cwd=cwd)  # fmt: skip
+    ranks = (make_rank(rank, number, port, arguments, before=before, **environment) for rank in range(number))
+    return start(*ranks, cwd=cwd)
 
 
 def make_rank(
     rank: int, number: int, port: int, arguments: Sequence[str], *, before: str = "", **environment: str
 ) -> Command:
     """One rank's command, with what a launcher would say to it."""
-    told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
-    return Command(arguments=arguments, environment={**told, **environment}, before=before)
-
-
-def find_ports(number: int) -> list[int]:
-    """Ports that nobody listens at."""
-    held = [socket.socket() for _ in range(number)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
+    return Command(arguments=arguments, environment={**tell_rank(rank, number, port), **environment}, before=before)
 
 
 def run(*commands: Command, cwd: Path) -> list[Done]:

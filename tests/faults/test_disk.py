@@ -15,7 +15,7 @@ import pytest
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK, EXIT_PARTIAL
 from distprof.storage.run_folder import read_run
-from tests.faults.forked import Started, start_ranks
+from tests.faults.forked import Started, fork_ranks
 
 QUICK = ("train=gpt2_tiny", "logger=none", "profile.window_s=0.05")
 LIMIT_S = 120
@@ -44,7 +44,7 @@ def test_fault_08_a_full_disk_ends_recording_once_and_no_training(
     disk, before = small_disk
     steps = 60
     plan = f"train.steps={steps - 2}", "train.warmup_steps=2"
-    ranks = start_ranks(2, [*QUICK, f"runs_dir={disk}/runs", *plan], tmp_path, before=before)
+    ranks = fork_ranks(2, [*QUICK, f"runs_dir={disk}/runs", *plan], tmp_path, before=before)
     said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [EXIT_PARTIAL, EXIT_OK], said
     for rank, (shown, _) in enumerate(said):
@@ -77,7 +77,7 @@ def wait_for_steps(ranks: list[Started], tmp_path: Path) -> Path:
 def test_fault_39_a_running_job_is_told_as_running_and_fault_05_rebuilt_after_rank_0_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranks = start_ranks(2, [*QUICK, "train.steps=100000", "group_timeout_s=60"], tmp_path)
+    ranks = fork_ranks(2, [*QUICK, "train.steps=100000", "group_timeout_s=60"], tmp_path)
     try:
         folder = wait_for_steps(ranks, tmp_path)
         capsys.readouterr()

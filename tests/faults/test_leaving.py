@@ -14,9 +14,8 @@ from typing import Any
 
 from distprof.cli.parser import run_verb
 from distprof.storage.run_folder import read_run
-from tests import ranks as real
-from tests.faults.forked import Started, start_ranks
-from tests.ranks import wait_until
+from tests.faults.forked import Started, fork_ranks
+from tests.ranks import start_ranks, wait_until
 
 ENDLESS = ("train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=1", "profile.window_s=0.1")
 END_LIMIT_S = 5.0
@@ -50,7 +49,7 @@ def read_report(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_fault_33_signals_end_the_files_of_ranks_that_hang_and_twice_is_once(tmp_path: Path) -> None:
-    ranks = start_ranks(3, [*ENDLESS, "logger=none"], tmp_path)
+    ranks = fork_ranks(3, [*ENDLESS, "logger=none"], tmp_path)
     try:
         wait_until(lambda: len(count_steps(tmp_path)) == 3 and min(count_steps(tmp_path)) > 3, ranks)
         ranks[2].send_signal(signal.SIGSTOP)
@@ -82,7 +81,7 @@ def hears(process: subprocess.Popen[str], number: signal.Signals) -> bool:
 
 
 def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> None:
-    (process,) = real.start_ranks(1, ["-m", "distprof", *ENDLESS], tmp_path)
+    (process,) = start_ranks(1, ["-m", "distprof", *ENDLESS], tmp_path)
     try:
         wait_until(lambda: hears(process, signal.SIGHUP), [process])
         process.send_signal(signal.SIGINT)
@@ -95,7 +94,7 @@ def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> N
 def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_group(tmp_path: Path) -> None:
     """Which collective the rank missed is not diagnosed: what the Flight Recorder saw lies beside the streams."""
     drill = ["inject.rank=1", "inject.phase=forward", "inject.delay_ms=600000", "inject.from_step=3"]
-    ranks = start_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=3", *drill], tmp_path)
+    ranks = fork_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=3", *drill], tmp_path)
     try:
         _, errors = ranks[0].communicate(timeout=100)  # the delay is ten minutes
         ranks[1].send_signal(signal.SIGTERM)  # as the launcher does when a rank has failed
@@ -133,7 +132,7 @@ def test_fault_31_a_wandb_that_stands_still_holds_nobody_up_and_leaves_nothing(t
     own = tmp_path / "tmp"
     own.mkdir()
     arguments = ["train=gpt2_tiny", "train.steps=60", "train.warmup_steps=1", "profile.window_s=0.1"]
-    ranks = start_ranks(2, arguments, tmp_path, before=IMPATIENT, WANDB_MODE="offline", TMPDIR=str(own))
+    ranks = fork_ranks(2, arguments, tmp_path, before=IMPATIENT, WANDB_MODE="offline", TMPDIR=str(own))
     service: int | None = None
     try:
         wait_until(lambda: "wandb: offline" in ranks[0].read()[0], ranks)

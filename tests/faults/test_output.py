@@ -6,7 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from tests.faults.forked import Command, find_ports, make_rank, run
+from tests.faults.forked import Command, make_rank, run
+from tests.ranks import find_ports
 
 QUICK = ("train=gpt2_tiny", "train.steps=2", "train.warmup_steps=0", "logger=none", "device=cpu")
 

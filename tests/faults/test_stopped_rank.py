@@ -15,7 +15,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_PARTIAL
 from distprof.facts.run import Run
 from distprof.storage.run_folder import read_run
-from tests.faults.forked import Started, start_ranks
+from tests.faults.forked import Started, fork_ranks
 
 QUICK = (
     "train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=2", "logger=none", "profile.window_s=0.1",
@@ -53,7 +53,7 @@ def find_struck(run: Run, stopped_ns: list[tuple[int, int]]) -> list[set[int]]:
 def test_fault_34_a_stopped_rank_has_one_stall_or_nobody_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranks = start_ranks(2, QUICK, tmp_path)
+    ranks = fork_ranks(2, QUICK, tmp_path)
     stopped_ns = []
     try:
         run = wait_for_steps(ranks, tmp_path, 30)

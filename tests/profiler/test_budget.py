@@ -14,8 +14,14 @@ from distprof.analyze import analyze
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 from distprof.profiler import overhead_budget as budget
-from distprof.profiler.overhead_budget import MAX_FALSE_RATIO, MAX_KEPT_STEPS, Budget, BudgetEvidence, keep_budget
-from distprof.profiler.shadow import draw_place
+from distprof.profiler.overhead_budget import (
+    MAX_FALSE_RATIO,
+    MAX_KEPT_STEPS,
+    Budget,
+    BudgetEvidence,
+    draw_place,
+    keep_budget,
+)
 from distprof.profiler.start import start_profiler
 from distprof.record.gather import Exchange
 from distprof.report.report import OverheadReport

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
-from distprof.profiler.shadow import ShadowPlan, draw_place
+from distprof.profiler.overhead_budget import ShadowPlan, draw_place
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row
 from distprof.record.timeline import PhaseContext

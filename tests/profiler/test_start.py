@@ -15,8 +15,8 @@ from torch.multiprocessing import ProcessExitedException
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray
-from distprof.profiler import start
-from distprof.profiler.start import Job, start_profiler
+from distprof.profiler import host_readings, run_files, start
+from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.record import clock_sync as host_clock
 from distprof.record import live
 from distprof.storage.run_folder import read_run
@@ -45,7 +45,7 @@ def run_steps(job: Job, number: int) -> None:
 
 def work_on_one_host(world: World, runs_dir: str) -> None:
     seen: list[FloatArray] = []
-    job = start_job(world, runs_dir, on_start=lambda meta, ranks, folder: seen.append)
+    job = start_job(world, runs_dir, hooks=Hooks(on_start=lambda meta, ranks, folder: seen.append))
     assert [info.rank for info in job.ranks] == [0, 1]
     run_steps(job, 5)
     job.profiler.close()
@@ -73,8 +73,8 @@ def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
 def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
     host_clock.identify_clock = host_clock.identify_host = lambda: f"host {world.rank}"
     if world.rank == 1:  # its disk is another one
-        agreed = start._agree_on_folder
-        start._agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
+        agreed = start.agree_on_folder
+        start.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
     job = start_job(world, runs_dir)
     run_steps(job, 3)
     job.profiler.close()
@@ -98,7 +98,7 @@ def read_no_clock(world: World, runs_dir: str) -> None:
     def fail(group: object) -> tuple[ClockReading, ...]:
         raise RuntimeError("Connection closed by peer\nmore")
 
-    start.read_clocks = fail
+    host_readings.read_clocks = fail
     job = start_job(world, runs_dir)
     run_steps(job, 3)
     job.profiler.close()
@@ -117,21 +117,21 @@ def refuse_together(world: World, file: str, readonly: str, runs_dir: str) -> No
     for place in (file, readonly):
         with pytest.raises(UsageError, match="cannot make the run folder"):
             start_job(world, place)
-    written, opened = start.write_meta, start.StreamWriter
+    written, opened = run_files.write_meta, run_files.StreamWriter
 
     def refuse(*args: object, **options: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     if world.rank == 0:
-        start.write_meta = refuse
+        run_files.write_meta = refuse
     with pytest.raises(UsageError, match=r"rank 0 on test-host cannot write there .No space left on device"):
         start_job(world, runs_dir)
-    start.write_meta = written
+    run_files.write_meta = written
     if world.rank == 1:
-        start.StreamWriter = refuse  # type: ignore[assignment,misc]
+        run_files.StreamWriter = refuse  # type: ignore[assignment,misc]
     with pytest.raises(UsageError, match=r"rank 1 on test-host cannot write there .No space left on device"):
         start_job(world, runs_dir)
-    start.StreamWriter = opened  # type: ignore[misc]
+    run_files.StreamWriter = opened  # type: ignore[misc]
     start_job(world, runs_dir).profiler.close()  # nobody waits for what another rank has left
 
 
@@ -189,7 +189,7 @@ def never_begin(meta: Any, ranks: Any, folder: Path) -> Any:
 def work_beside_the_deaf(world: World, runs_dir: str) -> None:
     live.CALL_LIMIT_S = 1.0
     for on_start in (be_deaf, never_begin):
-        job = start_job(world, runs_dir, on_start=on_start)
+        job = start_job(world, runs_dir, hooks=Hooks(on_start=on_start))
         run_steps(job, 5)
         job.profiler.close()
         if world.rank == 0:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.analyze.findings import RULES
-from distprof.facts.run import TRACED, Run
+from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, TraceSummary
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
@@ -57,8 +57,8 @@ def make_host_bound(rank: int, name: str = "attention") -> TraceSummary:
 
 def make_report(num_ranks: int = 2, name: str = "attention", *, traced: bool = True, **changes: Any) -> Report:
     """Of traces alone, unless a job of its own is wanted."""
-    infos = {rank: {"ended": TRACED} for rank in range(num_ranks)} if traced else None
-    work = {"work": None, "strategy": "n/a", "precision": "n/a"} if traced else {}
+    infos = {rank: {"source": "trace", "ended": None} for rank in range(num_ranks)} if traced else None
+    work = {"work": None, "strategy": None, "precision": None} if traced else {}
     run = make_run(
         num_ranks=num_ranks, num_steps=3, infos=infos, device_ns=USUAL_NS, meta=work,
         columns={"tokens": float("nan")} if traced else None,
@@ -129,7 +129,7 @@ def test_of_many_ranks_those_with_the_most_and_the_least_to_do_are_shown() -> No
         )
         for rank in range(512)
     ]
-    run = make_run(num_ranks=512, num_steps=3, infos={rank: {"ended": TRACED} for rank in range(512)})
+    run = make_run(num_ranks=512, num_steps=3, infos={rank: {"source": "trace", "ended": None} for rank in range(512)})
     report = analyze(make_traced(*items, run=run))
     text = show(report, 80)
     table = text[text.index("device time by rank") : text.index("kernels by category")]
@@ -181,7 +181,7 @@ def test_ranges_show_both_times_their_ratio_and_what_they_are() -> None:
 
 def test_ranges_without_device_activity_are_said_to_be_the_hosts() -> None:
     items = [make_rank(device=None, queue=None, kernels=(), ranges=(make_range("attention", 100, None),))]
-    run = make_run(num_ranks=1, num_steps=3, infos={0: {"ended": TRACED}})
+    run = make_run(num_ranks=1, num_steps=3, infos={0: {"source": "trace", "ended": None}})
     report = analyze(make_traced(*items, run=run))
     text = show(report, 80)
     assert strip_ends(text).count("Host times only") == 1 and HOST_ONLY_WORDS[:40] in text
@@ -233,7 +233,9 @@ def test_traces_alone_show_no_line_that_says_nothing() -> None:
 
 
 def test_traces_without_steps_are_a_report_too() -> None:
-    run: Run = make_run(num_ranks=1, num_steps=0, infos={0: {"ended": TRACED}}, meta={"world_size": 8, "work": None})
+    run: Run = make_run(
+        num_ranks=1, num_steps=0, infos={0: {"source": "trace", "ended": None}}, meta={"world_size": 8, "work": None}
+    )
     items = [dataclasses.replace(make_host_bound(0), num_steps=0)]
     report = analyze(make_traced(*items, run=run))
     text = strip_ends(show(report, 80))

@@ -125,6 +125,8 @@ def accepts(schema: dict[str, Any], hint: Any) -> bool:
         if "anyOf" in schema:
             return {"type": "null"} in schema["anyOf"] and any(accepts(item, options[0]) for item in schema["anyOf"])
         return schema["type"][1:] == ["null"] and accepts({**schema, "type": schema["type"][0]}, options[0])
+    if typing.get_origin(hint) is typing.Literal:
+        return schema["type"] == "string" and schema["enum"] == list(typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         return schema["type"] == "array" and accepts(schema["items"], typing.get_args(hint)[0])
     if hint in PARTS.values():

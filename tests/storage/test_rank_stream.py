@@ -228,6 +228,15 @@ def test_a_newer_minor_version_is_read_and_a_newer_major_one_refused(tmp_path: P
                 read_stream(tmp_path / "b")
 
 
+@pytest.mark.parametrize("claim", [{}, {"source": "trace"}], ids=["written before there were sources", "a false claim"])
+def test_a_stream_is_recorded_whatever_its_header_says(claim: dict[str, str], tmp_path: Path) -> None:
+    lines = write_file(tmp_path / "a", end=False).splitlines(keepends=True)
+    header = decode_line(lines[0]) or {}
+    info = {key: value for key, value in header["info"].items() if key != "source"} | claim
+    (tmp_path / "b").write_bytes(b"".join([encode_line({**header, "info": info}), *lines[1:]]))
+    assert read_stream(tmp_path / "b").info.source == "recorded"
+
+
 @pytest.mark.parametrize("data", [b"", b"\0" * 100, b"{" * 5000, b'{"type":"header"}\n', b"\x80\x04\x95pickle"])
 def test_garbage_is_one_line(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(data)

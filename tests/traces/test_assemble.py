@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN, Clock
 from distprof.facts.trace import Trace
+from distprof.render.html import render_html
 from distprof.render.verdict import describe_clocks
+from distprof.report.report import to_plain
 from distprof.traces.assemble import assemble_run, attach_traces
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
@@ -108,3 +111,14 @@ def test_traces_stand_beside_the_rows_of_the_run_they_belong_to() -> None:
     assert np.array_equal(steps[:, :2], run.column("step")[:, :2]) and np.isnan(steps[:, 2]).all()
     with pytest.raises(DataError, match="rank 5, and the run has 2 ranks"):
         attach_traces(run, [rename(traced[0], rank=5)])
+
+
+def test_what_traces_do_not_tell_is_none_and_their_ranks_have_no_end() -> None:
+    run = assemble_run(trace_all(make_job(num_ranks=2, num_steps=2)))
+    assert (run.meta.strategy, run.meta.precision, run.meta.started_utc) == (None, None, None)
+    assert [(info.source, info.ended, info.local_rank) for info in run.ranks] == [("trace", None, None)] * 2
+    report = analyze(run)
+    assert report.coverage.ranks_missing == () and {rank.source for rank in report.ranks} == {"trace"}
+    assert '"n/a"' not in json.dumps(to_plain(report)) and '"traced"' not in json.dumps(to_plain(report))
+    page = render_html(report)
+    assert "None" not in page and "started n/a" not in page and "no word" not in page

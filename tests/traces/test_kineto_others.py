@@ -129,7 +129,7 @@ def test_what_nobody_understands_is_named_with_counts(tmp_path: Path, capsys: py
     assert "no device activity was traced" not in text and "no calls of the device's API were traced" not in text
     why = {item["rule"]: item["why"] for item in report["activity"]["not_checked"]}
     assert why["host_is_not_gpu"] == "no device activity was understood (the coverage says what there is)"
-    assert (report["device_type"], report["ranks"][0]["device_name"]) == ("n/a", "n/a")
+    assert (report["device_type"], report["ranks"][0]["device_name"]) == (None, None)
     html = (tmp_path / "out" / "report.html").read_text()
     assert "<script>\\x1b" not in html and "&lt;script&gt;\\x1b[31m" in html
 

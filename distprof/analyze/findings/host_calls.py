@@ -121,7 +121,7 @@ def _show_kinds(item: TraceSummary) -> list[Figure]:
 
 
 def _say_sizes(copy: CopyTotal, item: TraceSummary) -> str:
-    return f"{say_size(per_step(copy.size_bytes, item))}, " if copy.size_bytes >= 0 else ""
+    return "" if copy.size_bytes is None else f"{say_size(per_step(copy.size_bytes, item))}, "
 
 
 def check_sync_in_step(run: Run) -> Result:

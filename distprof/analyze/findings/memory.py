@@ -52,6 +52,6 @@ def _read_sizes(run: Run) -> dict[int, tuple[float, float]]:
     under_window = run.column("window") == 1
     for place, info in enumerate(run.ranks):
         known = peaks[place, np.isfinite(peaks[place]) & ~under_window[place]]
-        if info.device.startswith("cuda") and known.size and info.snapshot and info.snapshot.memory_total_bytes:
+        if (info.device or "").startswith("cuda") and known.size and info.snapshot and info.snapshot.memory_total_bytes:
             sizes[info.rank] = float(known.max()), info.snapshot.memory_total_bytes
     return sizes

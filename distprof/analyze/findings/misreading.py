@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distprof.analyze.findings.evidence import NO_DEVICE, NO_STEPS, Result, divide, name_some, say_untraced
 from distprof.analyze.findings.wording import say_count, say_factor, say_name, say_share, say_time
 from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
-from distprof.facts.run import TRACED, Run
+from distprof.facts.run import Run
 from distprof.facts.trace_summary import TraceSummary
 from distprof.report.trace_report import Figure, Finding, NotChecked
 
@@ -171,7 +171,7 @@ def _say_host_only(run: Run, ranges: list[_Merged]) -> Finding:
 
 def _is_cpu_job(run: Run) -> bool:
     """Whether the job itself said that it ran on the CPU: then host times are the times."""
-    said = [info for info in run.ranks if info.ended != TRACED]
+    said = [info for info in run.ranks if info.source != "trace"]
     return bool(said) and all(info.device == "cpu" for info in said)
 
 

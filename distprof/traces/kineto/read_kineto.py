@@ -218,7 +218,7 @@ def _make_head(
     device = find_device(outside, devices.most_common(1)[0][0] if devices else UNKNOWN)
     pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common()]
     return TraceHead(
-        path=str(path), tool="kineto", pid=pids[0] if pids else UNKNOWN, rank=outside.rank,
+        path=str(path), tool="kineto", pid=pids[0] if pids else None, rank=outside.rank,
         rank_source=outside.rank_source, world_size=outside.world_size, host=outside.host, backend=outside.backend,
         device_name=device.name, device_memory_bytes=device.memory_bytes,
         compute_capability=device.compute_capability,

@@ -79,7 +79,7 @@ def total_copies(trace: Trace, counted: BoolArray | None) -> tuple[CopyTotal, ..
                 direction=_DIRECTIONS.get(key // 3, "other"),
                 pageable=None if key % 3 == 0 else key % 3 == 2,
                 count=len(part),
-                size_bytes=int(size_bytes.sum()) if (size_bytes >= 0).all() else -1,
+                size_bytes=int(size_bytes.sum()) if (size_bytes >= 0).all() else None,
                 total_ns=int(np.maximum(gpu.end_ns[part] - gpu.begin_ns[part], 0).sum()),
             )
         )

@@ -183,7 +183,8 @@ def _code_pairs(
         rest, name = divmod(key, wide)
         label_code, at = divmod(rest, len(threads))
         tid = int(threads[at])
-        ids = (None, None) if tid == UNKNOWN else (trace.head.pid & _ID_BITS, tid & _ID_BITS)
+        pid = trace.head.pid
+        ids = (None, None) if tid == UNKNOWN or pid is None else (pid & _ID_BITS, tid & _ID_BITS)
         text = trace.names[name - 1] if name else None
         codes.append(keys.setdefault((*(shown[label_code] or (None, None)), *ids, text), len(keys)))
     coded: IntArray = np.array(codes, dtype=np.int64)[place]

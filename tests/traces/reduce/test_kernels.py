@@ -79,7 +79,7 @@ def test_copies() -> None:
     assert total_copies(made.build(), None) == (
         CopyTotal(direction="host to device", pageable=False, count=1, size_bytes=7, total_ns=60),
         CopyTotal(direction="host to device", pageable=True, count=2, size_bytes=150, total_ns=15),
-        CopyTotal(direction="host to device", pageable=None, count=2, size_bytes=-1, total_ns=6),
+        CopyTotal(direction="host to device", pageable=None, count=2, size_bytes=None, total_ns=6),
         CopyTotal(direction="other", pageable=None, count=1, size_bytes=8, total_ns=1),
     )
     assert [total.count for total in total_copies(made.build(), np.arange(7) == 1)] == [1]

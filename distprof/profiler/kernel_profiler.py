@@ -1,0 +1,55 @@
+"""A profiler whose job has a kernel window: a few steps that torch.profiler traces, on every rank at once."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from distprof.profiler.profiler import Context, Profiler
+from distprof.record.kernel_window import KernelWindow
+from distprof.record.recorder import Recorder
+
+
+class KernelProfiler(Profiler):
+    """A profiler with a kernel window; outside the window its steps cost one comparison more."""
+
+    def __init__(self, window: KernelWindow, **parts: Any) -> None:
+        """Takes a window, and what `Profiler` takes."""
+        super().__init__(**parts)
+        self._window = window
+
+    def step(self, *, warmup: bool = False) -> Context:
+        """As `Profiler.step`; collective where the window begins and ends. In it no step is a shadow step."""
+        if not self._window.covers(self._next_step, warmup=warmup):
+            return super().step(warmup=warmup)
+        number = self._next_step
+        self._next_step += 1
+        return _WindowContext(self._recorder, number, warmup, self._window)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """As `Profiler.close`; a window that is open is ended first."""
+        if self._recorder.open:
+            self._recorder.end_step(failed=True)
+        if error is None:
+            self._window.finish()
+        else:
+            self._window.abandon()
+        super().close(error)
+
+
+class _WindowContext:
+    __slots__ = ("_number", "_recorder", "_warmup", "_window")
+
+    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: KernelWindow) -> None:
+        self._recorder, self._number, self._warmup, self._window = recorder, number, warmup, window
+
+    def __enter__(self) -> None:
+        self._window.before(self._number)
+        self._recorder.begin_step(self._number, warmup=self._warmup)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder.end_step(failed=error is not None)
+        if error is None:
+            self._window.after(self._number)

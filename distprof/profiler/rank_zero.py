@@ -1,0 +1,65 @@
+"""What rank 0 does with the rows of all ranks: files for distant ranks, the overhead budget, and the live display."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from distprof.errors import DistprofError
+from distprof.facts.run import FloatArray
+from distprof.profiler.overhead_budget import keep_budget
+from distprof.profiler.setting import Setting
+from distprof.record.live import Listener, LiveSteps
+from distprof.record.remote import RemoteStreams
+from distprof.record.step_writer import StepWriter
+from distprof.storage.run_folder import add_note
+
+
+class RankZero:
+    """Receives every rank's rows. `deliver` belongs to the gather thread, `finish` to the end of the job."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        step_writer: StepWriter,
+        *,
+        on_start: Callable[[], Callable[[FloatArray], None] | None] | None,
+        stop_recording: Callable[[], None],
+    ) -> None:
+        """Starts the live display, if there is one.
+
+        Args:
+            setting: Of rank 0.
+            step_writer: Keeps notes of what could not be written.
+            on_start: Called on a thread of its own; returns what gets the whole steps. None: there is no display.
+            stop_recording: Asks every rank to stop recording phases.
+        """
+        self._folder, self._warn = setting.folder, setting.warn
+        self._remote = RemoteStreams(setting.streams.apart, step_writer.refuse)
+        self._listener: Listener | None = None
+        if on_start is not None:
+            self._listener = Listener(on_start, what="the display of steps", failed=setting.warn)
+            self._listener.start()
+        on_steps = keep_budget(
+            setting.limit_ratio, every=setting.profile.shadow_every, stop=stop_recording, say=setting.say,
+            on_steps=None if self._listener is None else self._listener.tell,
+        )  # fmt: skip
+        self._live = None if on_steps is None else LiveSteps(setting.world.size, on_steps)
+
+    def deliver(self, tables: list[FloatArray]) -> None:
+        """Takes the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each."""
+        self._remote.write(tables)
+        if self._live is not None:
+            self._live.add(tables)
+
+    def finish(self) -> None:
+        """After every rank's last row: ends the files written for other ranks, and waits briefly for the display."""
+        self._remote.end()
+        if self._listener is None:
+            return
+        self._listener.finish()
+        if missed := self._listener.missed_steps:
+            note = f"{missed} step(s) were not shown while the job ran: what on_start gave was too slow, or failed"
+            self._warn(note)
+            with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
+                add_note(self._folder, note)

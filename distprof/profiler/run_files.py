@@ -1,0 +1,118 @@
+"""Where the ranks of a job write: one run folder, and a stream for every rank.
+
+Everything here is collective: the ranks agree on one folder, or all leave with the same message.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from distprof.config.decode import decode
+from distprof.errors import DistprofError, UsageError
+from distprof.facts.run import RankInfo, RunMeta
+from distprof.storage.rank_stream import StreamWriter
+from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
+from distprof.world import World, collect_texts, share_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """The open files of a rank."""
+
+    own: StreamWriter
+    ranks: tuple[RankInfo, ...]
+    """Every rank of the job, in order."""
+    apart: dict[int, StreamWriter]
+    """On rank 0: files that it writes for the ranks that cannot see its folder. Empty elsewhere."""
+
+
+def agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | None) -> tuple[Path, str]:
+    """Has rank 0 make the run folder, and tells every rank the folder and the run's id. Collective.
+
+    Raises:
+        UsageError: The folder cannot be made; raised on every rank.
+    """
+    said: dict[str, str] = {}
+    if world.rank == 0:
+        try:
+            folder = create_run_folder(runs_dir=runs_dir, run_dir=run_dir, name=name, now=datetime.now())
+            said = {"folder": str(folder.absolute()), "run_id": uuid.uuid4().hex}
+        except UsageError as error:
+            said = {"error": str(error)}
+    said = json.loads(share_text(json.dumps(said)))
+    if "error" in said:
+        raise UsageError(said["error"])
+    return Path(said["folder"]), said["run_id"]
+
+
+def open_streams(world: World, folder: Path, meta: RunMeta, info: RankInfo) -> Streams:
+    """Opens every rank's file, and on rank 0 one more for each rank that cannot see its folder. Collective.
+
+    Raises:
+        UsageError: Some rank cannot write; raised on every rank.
+    """
+    problem = _write_run_json(world, folder, meta) if world.rank == 0 else None
+    dist.all_reduce(torch.zeros(1))  # rank 0 has written run.json before any rank looks for it
+    shared = _sees(folder, meta.run_id)
+    own, refusal = _open_own(world, folder, meta, info)
+    said = [json.loads(text) for text in collect_texts(json.dumps([asdict(info), shared, problem or refusal]))]
+    for _, _, failure in said:
+        if failure is not None:
+            raise UsageError(failure)
+    assert own is not None
+    ranks = tuple(decode(RankInfo, facts, error=DistprofError) for facts, _, _ in said)
+    unseen = [other for other, (_, visible, _) in zip(ranks, said, strict=True) if not visible]
+    return Streams(own=own, ranks=ranks, apart=_open_for_others(world, folder, meta, unseen))
+
+
+def _write_run_json(world: World, folder: Path, meta: RunMeta) -> str | None:
+    try:
+        write_meta(folder, meta)
+    except OSError as error:
+        return _describe_refusal(world, folder, error)
+    return None
+
+
+def _open_own(world: World, folder: Path, meta: RunMeta, info: RankInfo) -> tuple[StreamWriter | None, str | None]:
+    """This rank's file, or why it cannot be opened."""
+    try:
+        (folder / "ranks").mkdir(parents=True, exist_ok=True)
+        path = rank_path(folder, world.rank)
+        return StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info), None
+    except OSError as error:
+        return None, _describe_refusal(world, folder, error)
+
+
+def _open_for_others(world: World, folder: Path, meta: RunMeta, unseen: Sequence[RankInfo]) -> dict[int, StreamWriter]:
+    """On rank 0, files for the ranks that do not see the folder. Collective."""
+    apart: dict[int, StreamWriter] = {}
+    problem = None
+    if world.rank == 0:
+        try:
+            for info in unseen:
+                path = rank_path(folder, info.rank)
+                apart[info.rank] = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info)
+        except OSError as error:
+            problem = _describe_refusal(world, folder, error)
+    if failure := share_text(problem):
+        raise UsageError(failure)
+    return apart
+
+
+def _describe_refusal(world: World, folder: Path, error: OSError) -> str:
+    return f"{folder}: rank {world.rank} on {world.host} cannot write there ({error.strerror}): set runs_dir=..."
+
+
+def _sees(folder: Path, run_id: str) -> bool:
+    try:
+        return read_meta(folder).run_id == run_id
+    except DistprofError:
+        return False

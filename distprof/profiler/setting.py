@@ -1,0 +1,62 @@
+"""What the parts of one rank's profiler share while they are put together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from distprof.config.schema import ProfileConfig
+from distprof.profiler.run_files import Streams
+from distprof.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A rank of a job whose files are open."""
+
+    world: World
+    profile: ProfileConfig
+    folder: Path
+    streams: Streams
+    group: dist.ProcessGroup | None
+    """A gloo group for distprof alone. None: the job has one rank."""
+    timeout_s: float
+    """How long the end of the job waits for the slowest rank."""
+    say: Callable[[str], None]
+    """Says a line to the user."""
+    warn: Callable[[str], None]
+    """The same, once for each text and with the rank."""
+
+    @property
+    def phases(self) -> bool:
+        """Whether phases are recorded, not step times only."""
+        return self.profile.level != "off"
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the rank trains on a GPU."""
+        return self.world.device.type == "cuda"
+
+    @property
+    def limit_ratio(self) -> float | None:
+        """The largest cost of recording that is allowed, as a share of the step. None: any cost."""
+        return self.profile.max_overhead_ratio if self.phases else None
+
+
+class WarnOnce:
+    """Says each warning once, from whatever thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Takes what says it."""
+        self._say, self._said, self._lock = say, set[str](), threading.Lock()
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            if text in self._said:
+                return
+            self._said.add(text)
+        self._say(text)
