@@ -104,15 +104,15 @@ def describe_busiest(report: Report) -> str:
     """The busiest rank in one sentence, or why none is named."""
     busiest = report.headline.busiest
     if busiest is None:
-        return "one rank: nobody to compare it with" if report.world_size == 1 else NOT_MEASURED
+        return "one rank: nothing to compare it with" if report.world_size == 1 else NOT_MEASURED
     there = {rank.rank for rank in report.ranks}
-    which = "of those that are there, " if set(report.coverage.ranks_missing) - there else ""
+    which = "of the ranks present, " if set(report.coverage.ranks_missing) - there else ""
     if not busiest.stands_out:
         return (
             f"{which}no rank stands out: rank {busiest.rank} has the most to do, "
             f"{format_time(busiest.excess_ns)} per step more than the median of the others"
         )
-    where = "in no phase more than they"
+    where = "in no single phase more than the others"
     if busiest.phase is not None:
         where = f"most of it in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
     return (
@@ -130,7 +130,7 @@ def _describe_model(report: Report) -> str:
     off = flops.analytic_error_ratio
     if off is not None and flops.analytic_flops_per_step is not None:
         text += f"; the formula gives {format_flops(flops.analytic_flops_per_step)}"
-        text += f" ({format_ratio(off)} off)" if off <= 1 else ", so it is not of this model"
+        text += f" ({format_ratio(off)} off)" if off <= 1 else ", so it does not describe this model"
     return text
 
 
@@ -146,11 +146,11 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
     present = f"{len(facts.ranks_present):,} of {facts.world_size:,}"
     if facts.ranks_missing:
         present += f"; missing: {clean_text(name_ranks(facts.ranks_missing), TEXT_LIMIT)}"
-    planned = "" if facts.steps_planned is None else f"; planned, warm-up included: {facts.steps_planned:,}"
+    planned = "" if facts.steps_planned is None else f"; {facts.steps_planned:,} planned, warm-up included"
     lines = [
         ("complete", "yes" if facts.complete else "no"),
         ("ranks present", present),
-        ("steps", f"{facts.steps_measured:,} measured, {facts.steps_warmup:,} of warm-up left out{planned}"),
+        ("steps", f"{facts.steps_measured:,} measured, {facts.steps_warmup:,} warm-up left out{planned}"),
         ("lost", f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments"),
         ("clocks", ", ".join(facts.clocks) or NOT_MEASURED),
         ("recording", describe_overhead(report.overhead)),

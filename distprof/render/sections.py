@@ -66,7 +66,7 @@ def _show_phases(report: Report, step: StepReport) -> Section:
     by_rank = [[format_milliseconds(value_ns) for value_ns in row[: len(heads)]] for row in means]
     notes = [] if phases else ["phases were not recorded: step time only"]
     if step.identity_error_ratio is not None and step.identity_error_ratio > NOTABLE_IDENTITY_RATIO:
-        notes.append(f"in one step the phases miss the step by {format_ratio(step.identity_error_ratio)}")
+        notes.append(f"in one step the phases differ from the step by {format_ratio(step.identity_error_ratio)}")
     title = f"phases by rank, {step.clock} clock: mean per step, ms"
     return Section(
         key="phases", title=title, clock=step.clock, columns=make_columns(PHASE_HEADS, rows),
@@ -75,7 +75,7 @@ def _show_phases(report: Report, step: StepReport) -> Section:
 
 
 def _list_verdict_sections(report: Report) -> list[Section]:
-    """What the verdict stands on, what changes would buy, and who waited for whom."""
+    """The evidence for the verdict, what changes would gain, and who waited for whom."""
     traced = is_traced(report)
     assumptions = (clean_text(f"{item.change}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
     evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), told_only=traced)
@@ -84,11 +84,11 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     return [
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
-            key="what_if", title="what if: the recorded steps, run again", about="ceilings; they do not add up",
+            key="what_if", title="what if: the recorded steps, replayed", about="upper limits that do not add up",
             columns=what_ifs, details=tuple(dict.fromkeys(assumptions)),
         ),
         Section(
-            key="waits", title="waits: until the last rank arrives, and the transfer after it, per collective",
+            key="waits", title="waits: until the last rank arrives, then the transfer, per collective",
             columns=waits,
         ),
     ]  # fmt: skip

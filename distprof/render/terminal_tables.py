@@ -24,7 +24,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "waits": ("group", "payload", "count"),
 }
 """Columns that can be dropped on a narrow terminal, by section: the first one first."""
-TOLD_ONLY = {"device_time", "kernels", "ranges", "communication"}
+TOLD_ONLY = {"device_time", "ranges", "communication"}
 """Sections in which columns without any measured cell are dropped at every width."""
 
 WHOLE = 1_000
@@ -106,11 +106,11 @@ def _shorten(column: Column, limit: int) -> Iterable[str]:
 def choose_fitting(tables: Iterator[Table], console: Console) -> Table:
     """The first table that fits the console's width without wrapping, or the last.
 
-    A table that fits is told how wide its columns are: rich would measure every cell twice more.
+    The widths of a table that fits are set, or rich would measure every cell twice more.
     """
     for table in tables:
         widths = [max(map(_measure, (column.header, *column.cells))) for column in table.columns]
-        gaps = (len(widths) - 1) * (sum(table.padding[1::2]) + 1)  # the padding between two, and what the box draws
+        gaps = (len(widths) - 1) * (sum(table.padding[1::2]) + 1)  # padding between two columns, and the box's line
         if sum(widths) + gaps <= console.width:
             for column, width in zip(table.columns, widths, strict=True):
                 column.width = width

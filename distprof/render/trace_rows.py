@@ -25,41 +25,42 @@ NAME_LIMIT = 160
 """Characters of a kernel or a range; narrow displays shorten further."""
 MAX_DEVICES = 16
 EXTREMES = 4
-"""Ranks shown from either end where there are too many for a row each."""
+"""Ranks shown from either end when there are too many for a row each."""
 MAX_KERNELS = 15
 MAX_RANGES = 15
 
 DEVICE_PARTS: tuple[tuple[str, str, str], ...] = (
-    ("compute", "compute_ns", "compute: kernels that are no collectives"),
+    ("compute", "compute_ns", "compute: kernels other than collectives"),
     ("copies", "memory_ns", "copies: copies and memsets while nothing computes"),
-    ("exposed", "idle_communication_ns", "exposed: nothing but collectives runs"),
-    ("host", "idle_host_ns", "host: idle, what comes next is not launched yet"),
-    ("launch", "idle_launch_ns", "launch: idle, though what comes next is launched"),
+    ("exposed", "idle_communication_ns", "exposed: only collectives run"),
+    ("host", "idle_host_ns", "host: idle, the next work is not launched yet"),
+    ("launch", "idle_launch_ns", "launch: idle, although the next work is launched"),
     ("unknown", "idle_unknown_ns", "unknown: idle, its launch is not in the trace"),
 )
-"""Head, field and meaning of the parts of a device's time; they add up to the span."""
+"""Heads, fields and meanings of the parts of a device's time, which add up to the span."""
 DEVICE_HEADS = ("rank", *(head for head, _, _ in DEVICE_PARTS), "span", "overlap", "queue", "empty")
 MEANINGS = {
     **{head: meaning for head, _, meaning in DEVICE_PARTS},
-    "overlap": "overlap: of communication, beside compute",
-    "queue": "queue: launched and not finished, on average",
-    "empty": "empty: share of the time without any",
+    "overlap": "overlap: share of communication that runs beside compute",
+    "queue": "queue: launched but not finished, on average",
+    "empty": "empty: share of the time with an empty queue",
 }
 CATEGORY_HEADS = ("category", "launches", "time", "share")
 KERNEL_HEADS = ("kernel", "category", "precision", "launches", "time", "share", "min", "max", "most on")
+KERNEL_TEXTS = ("kernel", "category", "precision")
 RANGE_HEADS = ("range", "count", "host, each", "GPU, each", "GPU/host", "of the step", "of GPU time")
 CHECK_HEADS = ("phase", "clock", "live", "trace", "difference", "rank")
 RANGE_WORDS = (
-    "host: how long a range was open there; GPU: how long the device worked on what was launched inside. "
-    "Neither is a share of the other, and warm-up is in neither."
+    "host: how long a range was open on the host; GPU: how long the device worked on what was launched inside it. "
+    "Neither is a share of the other, and both exclude warm-up."
 )
 CPU_WORDS = "How long a range was open on the host, which is where this job ran."
-HOST_ONLY_WORDS = "Host times only: nothing is known of what the device worked on."
-SHARE_WORDS = "the share is what a finding touches of the step, no promise"
+HOST_ONLY_WORDS = "Host times only: the work of the device is not known."
+SHARE_WORDS = "the share is the part of the step concerned, not a promised gain"
 
 
 def is_traced(report: Report) -> bool:
-    """Whether there are traces only: nothing was recorded live, so what only a live run tells is not worth a line."""
+    """Whether the report is on traces alone: lines that only a live run can fill are then left out."""
     return report.activity is not None and bool(report.ranks) and all(rank.source == "trace" for rank in report.ranks)
 
 
@@ -77,7 +78,7 @@ def show_finding(finding: Finding) -> ShownFinding:
 
 
 def describe_not_checked(activity: TraceReport) -> str:
-    """The rules that lacked their data, those with the same reason together; empty: all had theirs."""
+    """The rules that lacked their data, grouped by reason; empty if none did."""
     reasons: dict[str, list[str]] = {}
     for item in activity.not_checked:
         reasons.setdefault(clean_text(item.why, TEXT_LIMIT), []).append(clean_text(item.rule))
@@ -85,16 +86,16 @@ def describe_not_checked(activity: TraceReport) -> str:
 
 
 def title_devices(activity: TraceReport) -> str:
-    """What the table of device times is of."""
+    """The title of the table of device times."""
     stepped = {device.steps > 0 for device in activity.devices}
     what = "mean per step" if True in stepped else "over the whole trace"
     if len(stepped) > 1:
-        what = "mean per step, or the whole trace where no steps are known"
+        what = "mean per step, or over the whole trace where no steps are marked"
     return f"device time by rank: {what}, ms"
 
 
 def choose_devices(activity: TraceReport) -> list[DeviceReport]:
-    """All ranks, or of many those whose devices have the most and then the least of their own to do, most first."""
+    """All ranks or, when there are many, those with the busiest and the least busy devices, busiest first."""
     devices = list(activity.devices)
     if len(devices) <= MAX_DEVICES:
         return devices
@@ -103,12 +104,12 @@ def choose_devices(activity: TraceReport) -> list[DeviceReport]:
 
 
 def _find_own_ratio(device: DeviceReport) -> float:
-    """Share of the span that is not exposed communication: of the rank that comes late it is the largest."""
+    """Share of the span that is not exposed communication: largest on the rank that arrives last."""
     return 1 - device.idle_communication_ns / device.span_ns if device.span_ns else 0.0
 
 
 def list_devices(devices: Sequence[DeviceReport]) -> list[list[str]]:
-    """A row per rank: the parts, their sum, and what it had to overlap and to do."""
+    """A row per rank: the parts, their sum, overlap and queue."""
     return [
         [
             str(device.rank), *(format_milliseconds(getattr(device, field)) for _, field, _ in DEVICE_PARTS),
@@ -124,13 +125,13 @@ def _show_queue(device: DeviceReport) -> str:
 
 
 def count_rank_steps(activity: TraceReport) -> int:
-    """Steps of all ranks together, by which sums are divided; 1 where some rank has none: then sums are shown."""
+    """The number by which sums over ranks are divided: all their steps, or 1 if a rank has no steps."""
     steps = [device.steps for device in activity.devices]
     return sum(steps) if steps and all(steps) else 1
 
 
 def say_per(activity: TraceReport) -> str:
-    """What the sums over all ranks are shown as."""
+    """What the sums over all ranks are divided by, in words."""
     if count_rank_steps(activity) == 1 and not (len(activity.devices) == 1 and activity.devices[0].steps == 1):
         return "all ranks, the whole trace" if len(activity.devices) > 1 else "the whole trace"
     return "per step and rank" if len(activity.devices) > 1 else "per step"
@@ -179,12 +180,12 @@ def list_ranges(activity: TraceReport) -> list[list[str]]:
 
 
 def choose_ranges(activity: TraceReport) -> list[RangeReport]:
-    """The ranges with the longest host time among those that were measured at all."""
+    """The measured ranges with the longest host time."""
     return [item for item in activity.ranges if item.count][:MAX_RANGES]
 
 
 def name_range(item: RangeReport, limit: int) -> str:
-    """Domain and name; the default domain is not named."""
+    """Domain and name; the default domain is left out."""
     return clean_text(f"{item.domain}:{item.name}" if item.domain else item.name, limit) or "(no name)"
 
 
@@ -193,12 +194,12 @@ def _per_instance(total_ns: float | None, item: RangeReport) -> float | None:
 
 
 def _show_factor(ratio: float | None) -> str:
-    """How many times as long the device worked; no share, so no percent."""
+    """How many times as long the device worked. Not a share, so not in percent."""
     return NOT_MEASURED if ratio is None else f"{ratio:.2f} x"
 
 
 def describe_ranges(report: Report) -> list[str]:
-    """What the table of ranges is, and what is not in it."""
+    """What the table of ranges shows, and what it leaves out."""
     activity = report.activity
     if activity is None or not choose_ranges(activity):
         return []
@@ -209,16 +210,16 @@ def describe_ranges(report: Report) -> list[str]:
     if outside := [item for item in activity.ranges if item.outside_count]:
         names = ", ".join(name_range(item, 40) for item in outside[:3]) + (", ..." if len(outside) > 3 else "")
         count = sum(item.outside_count for item in outside)
-        lines.append(f"{count:,} ranges began between two steps or after the last one and are in no sum: {names}")
+        lines.append(f"{count:,} ranges began between two steps or after the last one and are left out: {names}")
     if opened := [item for item in activity.ranges if item.open_count]:
         names = ", ".join(name_range(item, 40) for item in opened[:3]) + (", ..." if len(opened) > 3 else "")
-        lines.append(f"{sum(item.open_count for item in opened):,} ranges were never closed and are in no sum: {names}")
+        lines.append(f"{sum(item.open_count for item in opened):,} ranges were never closed and are left out: {names}")
     return lines
 
 
 def list_checks(activity: TraceReport) -> list[list[str]]:
-    """A row per phase: the rank on which the live figure and the trace's differ most."""
-    order = {name: place for place, name in enumerate(("step", *map(str, PHASES)))}
+    """A row per phase: the rank on which the live time and the time in the trace differ most."""
+    order = {name: row for row, name in enumerate(("step", *map(str, PHASES)))}
     worst: dict[tuple[str, str], WindowCheck] = {}
     for check in activity.window_checks:
         key = check.phase, check.clock
@@ -261,7 +262,7 @@ def list_trace_sections(report: Report) -> list[Section]:
     per = say_per(activity)
     checks = make_columns(CHECK_HEADS, list_checks(activity), ("clock",))
     categories = make_columns(CATEGORY_HEADS, list_categories(activity))
-    kernels = make_columns(KERNEL_HEADS, list_kernels(activity), ("kernel", "category", "precision"))
+    kernels = make_columns(KERNEL_HEADS, list_kernels(activity), KERNEL_TEXTS, told_only=True)
     ranges = make_columns(RANGE_HEADS, list_ranges(activity), ("range",))
     title = "kernel window against live phases: mean per step of the rank where they differ most"
     return [
@@ -280,7 +281,7 @@ def _show_devices(activity: TraceReport) -> Section:
     devices = choose_devices(activity)
     columns = make_columns(DEVICE_HEADS, list_devices(devices))
     left_out = len(activity.devices) - len(devices)
-    middle = f"{left_out:,} ranks between those with the most and the least of their own to do are left out"
+    middle = f"{left_out:,} ranks between the busiest and the least busy are left out"
     return Section(
         key="device_time", title=title_devices(activity),
         columns=tuple(replace(column, meaning=MEANINGS.get(column.head, "")) for column in columns),

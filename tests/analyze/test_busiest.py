@@ -79,7 +79,9 @@ def test_a_rank_above_the_others_in_no_phase_has_no_phase() -> None:
     assert report.headline.busiest == BusiestRank(
         rank=0, own_ns=40 * MS, excess_ns=20 * MS, stands_out=True, phase=None, phase_excess_ns=None
     )
-    assert describe_busiest(report).endswith("20.0 ms more than the median of the others, in no phase more than they")
+    assert describe_busiest(report).endswith(
+        "20.0 ms more than the median of the others, in no single phase more than the others"
+    )
 
 
 @pytest.mark.parametrize(("delay_ms", "stands_out"), [(4.9, False), (6.0, True)])

@@ -94,7 +94,7 @@ def test_with_a_rank_missing_a_late_rank_is_late_and_nothing_is_said_of_what_it_
     assert (verdict.kind, verdict.rank, verdict.phase, verdict.critical) == ("slow_rank", 2, "data", False)
     assert (verdict.lost_ns, verdict.lost_ratio, verdict.waited_ns, report.what_if) == (None, None, None, ())
     assert describe_verdict(report).endswith(
-        "against the ranks that are there; what fixing it would buy is not known "
+        "compared with the ranks present; what fixing it would gain is not known "
         "(ranks are missing: the slowest may be one of them)"
     )
     assert all(item.members_missing == 1 and item.transfer_ns is None for item in report.waits) and report.waits
@@ -110,7 +110,7 @@ def test_with_the_late_rank_missing_nobody_is_cleared() -> None:
     assert describe_verdict(report) == (
         "no verdict: 1 of 4 ranks is missing: whoever the others wait for may be one of them"
     )
-    assert describe_busiest(report).startswith("of those that are there, ")
+    assert describe_busiest(report).startswith("of the ranks present, ")
 
 
 def test_with_a_rank_missing_no_link_is_blamed() -> None:

@@ -64,7 +64,7 @@ def test_a_formula_that_gives_another_model_is_no_percentage() -> None:
     assert run.meta.work is not None
     work = replace(run.meta.work, analytic_flops_per_micro_step=run.meta.work.model_flops_per_micro_step // 1000)
     text = " ".join(show(replace(run, meta=replace(run.meta, work=work))).split())
-    assert "; the formula gives 2.00 MFLOP, so it is not of this model" in text
+    assert "; the formula gives 2.00 MFLOP, so it does not describe this model" in text
 
 
 def test_the_straggler_is_one_plain_sentence() -> None:
@@ -199,7 +199,7 @@ def test_coverage_says_what_the_numbers_stand_on() -> None:
     text = show(make_run(infos={0: {"rows_lost": 2}}, meta={"config": config, "notes": notes}))
     assert re.search(r"complete +no\n", strip_ends(text))
     assert "ranks present  2 of 2" in text
-    assert "3 measured, 1 of warm-up left out; planned, warm-up included: 5" in text
+    assert "3 measured, 1 warm-up left out; 5 planned, warm-up included" in text
     assert "2 rows, 0 segments" in text
     assert f"note number {MAX_NOTES - 1}" in text and f"note number {MAX_NOTES}" not in text
     assert "and 5 more, in report.json" in text

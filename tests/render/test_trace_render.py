@@ -135,7 +135,7 @@ def test_of_many_ranks_those_with_the_most_and_the_least_to_do_are_shown() -> No
     table = text[text.index("device time by rank") : text.index("kernels by category")]
     rows = [line.split()[0] for line in table.splitlines() if re.match(r"\d+ ", line)]
     assert len(rows) == 9 and rows[0] == "77" and rows[7] == "400"  # the ninth counts those left out
-    assert "504 ranks between those" in table
+    assert "504 ranks between the busiest and the least busy" in table
     page = render_html(report)
     assert page.count('class="d-compute" x=') == 8 and "504 ranks between" in page
     assert len(text.splitlines()) < 160
@@ -176,7 +176,7 @@ def test_ranges_show_both_times_their_ratio_and_what_they_are() -> None:
     row = next(line for line in table.splitlines() if line.startswith("attention "))
     assert row.split() == ["attention", "4", "50.0", "ms", "8.5", "ms", "0.17", "x", "50.0", "%", "13.7", "%"]
     assert RANGE_WORDS.split(";")[0] in text
-    assert "4 ranges were never closed and are in no sum: mlp" in text
+    assert "4 ranges were never closed and are left out: mlp" in text
 
 
 def test_ranges_without_device_activity_are_said_to_be_the_hosts() -> None:
