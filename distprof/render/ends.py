@@ -38,7 +38,7 @@ def describe_ends(report: Report) -> list[str]:
     silent = {rank.rank: rank for rank in report.ranks if rank.ended is None}
     lines = [
         f"{clean_text(name_ranks(ranks), TEXT_LIMIT)} {several if len(ranks) > 1 else one}"
-        f"{describe_writes([silent[rank] for rank in ranks if rank in silent])}"
+        f"{_describe_writes([silent[rank] for rank in ranks if rank in silent])}"
         for (_, one, several), ranks in sorted(ranks_by_end.items())
     ]
     more = len(lines) - MAX_ALERTS
@@ -52,7 +52,7 @@ def _describe_end(rank: RankReport) -> End | None:
     if rank.source == "trace":
         return None
     if rank.ended is None:
-        return describe_silence(rank, since)
+        return _describe_silence(rank, since)
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
@@ -68,28 +68,23 @@ def name_end(rank: RankReport) -> str:
         return NOT_MEASURED
     if rank.ended is not None:
         return clean_text(rank.ended, END_LIMIT)
-    return "running" if rank.last_write is not None and rank.last_write.writer_lives else "no word"
+    return "running" if rank.last_write is not None and rank.last_write.writer_lives else "unknown"
 
 
-def describe_silence(rank: RankReport, since: str) -> End:
-    """A rank whose stream has no end record.
-
-    Args:
-        rank: The rank.
-        since: After which step.
-    """
+def _describe_silence(rank: RankReport, since: str) -> End:
+    """A rank whose stream has no end record; ``since`` says after which step."""
     lives = False if rank.last_write is None else rank.last_write.writer_lives
     if lives:
         return 4, "is still running", "are still running"
     if lives is None:
-        what = f"no end {since} (killed, or still running elsewhere)"
-        return 1, f"has {what}", f"have {what}"
-    one, several = f"is missing {since}: its stream stops", f"are missing {since}: their streams stop"
-    return 1, f"{one} without a word (killed?)", f"{several} without a word (killed?)"
+        what = f"stopped recording {since} (killed, or still running elsewhere)"
+        return 1, what, what
+    one, several = f"is missing {since}: its stream ends", f"are missing {since}: their streams end"
+    return 1, f"{one} abruptly (killed?)", f"{several} abruptly (killed?)"
 
 
-def describe_writes(ranks: Sequence[RankReport]) -> str:
-    """When ranks without an end record were last written, to follow `describe_silence`; empty where unknown."""
+def _describe_writes(ranks: Sequence[RankReport]) -> str:
+    """When ranks without an end record were last written, to follow `_describe_silence`; empty where unknown."""
     known = [(rank.last_write.ago_s, rank.rank, rank.last_write.at_utc) for rank in ranks if rank.last_write]
     if not known:
         return ""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group, JustifyMethod, RenderableType
-from rich.segment import Segment, Segments
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from distprof.render.terminal_tables import print_parts
 from distprof.render.units import clean_text, format_time, strip_controls
 from distprof.traces.tables.six_tables import Table
 
@@ -83,15 +83,7 @@ def render_table(table: Table, title: str, console: Console, *, max_rows: int | 
             parts.append(Text(f"no room for {_name_missing(table.heads, columns)}: see --width and --csv", style="dim"))
     if len(shown) < len(table.rows):
         parts.append(Text(f"and {len(table.rows) - len(shown):,} more rows: see --rows", style="dim"))
-    console.print(Segments(_make_encodable(console.render(Group(*parts, Text())), console.encoding)), end="")
-
-
-def _make_encodable(segments: Iterable[Segment], encoding: str) -> list[Segment]:
-    """Replaces characters that the console cannot encode."""
-    return [
-        Segment(segment.text.encode(encoding, "replace").decode(encoding), segment.style, segment.control)
-        for segment in segments
-    ]
+    print_parts([*parts, Text()], console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

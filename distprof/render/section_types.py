@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from distprof.render.units import NOT_MEASURED
 
+MAX_RANK_ROWS = 16
+EXTREMES = 4
+"""Ranks shown from either end when there are too many for a row each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:

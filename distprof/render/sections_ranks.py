@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.render.ends import name_end
-from distprof.render.section_types import Section, make_columns
+from distprof.render.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import (
     NOT_MEASURED,
@@ -21,9 +21,6 @@ from distprof.report.report import RankReport, Report
 RANK_HEADS = ("FLOP/s", "MFU", "mem. peak", "mem. now", "last step", "ended")
 DEVICE_HEADS = ("rank", "device", "memory", "in use", "busy", "power", "temp.", "processes")
 TEXTS = ("host", "device")
-MAX_RANK_ROWS = 16
-EXTREMES = 4
-"""Ranks shown from either end when there are too many for a row each."""
 NAME_LIMIT, DEVICE_LIMIT = 160, 12
 """Characters of a host's or a device's name, and of a device such as ``cuda:0``."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
-from rich.segment import Segment, Segments
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +12,7 @@ from distprof.render.ends import describe_ends
 from distprof.render.headline import list_job_facts
 from distprof.render.section_types import Fact, Section, ShownFinding
 from distprof.render.sections import list_sections
-from distprof.render.terminal_tables import fit_table, keep_told
+from distprof.render.terminal_tables import fit_table, keep_told, print_parts
 from distprof.render.units import clean_text
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
@@ -34,7 +33,7 @@ def render_terminal(report: Report, console: Console) -> None:
     parts.append(Text.assemble((clean_text(report.name), "bold"), f": {', '.join(list_job_facts(report))}"))
     for section in list_sections(report, max_notes=MAX_NOTES, note_limit=TEXT_LIMIT):
         parts += _show_section(section, console)
-    console.print(Segments(_make_encodable(console.render(Group(*parts)), console.encoding)), end="")
+    print_parts(parts, console)
 
 
 def _show_section(section: Section, console: Console) -> list[RenderableType]:
@@ -84,11 +83,3 @@ def _hang(marker: str, text: Text) -> RenderableType:
     grid.add_column(overflow="fold")
     grid.add_row(Text(marker), text)
     return grid
-
-
-def _make_encodable(segments: Iterable[Segment], encoding: str) -> list[Segment]:
-    """Replaces characters that the console cannot encode, so that a name in another script does not end the report."""
-    return [
-        Segment(segment.text.encode(encoding, "replace").decode(encoding), segment.style, segment.control)
-        for segment in segments
-    ]

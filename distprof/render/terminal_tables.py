@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -116,6 +117,16 @@ def choose_fitting(tables: Iterator[Table], console: Console) -> Table:
                 column.width = width
             break
     return table
+
+
+def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
+    """Prints parts one below the other. Characters that the console cannot encode are replaced."""
+    encoding = console.encoding
+    segments = [
+        Segment(segment.text.encode(encoding, "replace").decode(encoding), segment.style, segment.control)
+        for segment in console.render(Group(*parts))
+    ]
+    console.print(Segments(segments), end="")
 
 
 def _measure(cell: RenderableType) -> int:

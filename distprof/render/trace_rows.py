@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distprof.analyze.findings.wording import strip_kernel_name
 from distprof.facts.run import PHASES
-from distprof.render.section_types import Section, ShownFinding, make_columns
+from distprof.render.section_types import EXTREMES, MAX_RANK_ROWS, Section, ShownFinding, make_columns
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
@@ -23,9 +23,6 @@ TEXT_LIMIT = 600
 """Characters of a sentence of a finding."""
 NAME_LIMIT = 160
 """Characters of a kernel or a range; narrow displays shorten further."""
-MAX_DEVICES = 16
-EXTREMES = 4
-"""Ranks shown from either end when there are too many for a row each."""
 MAX_KERNELS = 15
 MAX_RANGES = 15
 
@@ -97,7 +94,7 @@ def title_devices(activity: TraceReport) -> str:
 def choose_devices(activity: TraceReport) -> list[DeviceReport]:
     """All ranks or, when there are many, those with the busiest and the least busy devices, busiest first."""
     devices = list(activity.devices)
-    if len(devices) <= MAX_DEVICES:
+    if len(devices) <= MAX_RANK_ROWS:
         return devices
     order = sorted(devices, key=lambda device: (-_find_own_ratio(device), device.rank))
     return [*order[:EXTREMES], *order[-EXTREMES:]]

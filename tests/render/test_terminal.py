@@ -121,7 +121,7 @@ def test_lost_ranks_stand_at_the_very_top() -> None:
     run = drop_rows(drop_rows(drop_rows(run, 1, 4), 3, 5), 4, 5)
     assert show(run, 120).splitlines()[:5] == [
         "ranks 5-7 are missing: they left no record",
-        "rank 1 is missing after step 3: its stream stops without a word (killed?)",
+        "rank 1 is missing after step 3: its stream ends abruptly (killed?)",
         "rank 2 failed after step 5: RuntimeError: Connection closed by peer",
         "ranks 3-4 were terminated after step 4",
         "no verdict: 3 measured steps: at least 8 are needed to tell a slow rank from chance",
@@ -133,7 +133,7 @@ def test_ranks_that_never_got_to_a_step_are_told_apart() -> None:
     run = make_run(num_ranks=3, infos={0: {"ended": None}, 1: {"ended": "failed", "error": "E"}}, num_steps=0)
     assert describe_ends(analyze(run)) == [
         "rank 2 is missing: it recorded no step",
-        "rank 0 is missing before the first step: its stream stops without a word (killed?)",
+        "rank 0 is missing before the first step: its stream ends abruptly (killed?)",
         "rank 1 failed before the first step: E",
     ]
 
