@@ -26,7 +26,8 @@ ALLOWED = {
     "torch": "world record profiler train attach cli/bench/wrapped.py cli/doctor/torch_facts.py",
     "accelerate": "train attach",
     "wandb": "render/wandb_log.py",
-    "rich": "render cli __main__ train/job.py",
+    "rich": "render/terminal.py render/terminal_tables.py render/nsys_tables.py render/progress.py cli __main__ "
+    "train/job.py",
     "nvtx": "record",
     "hydra": "config/compose",
     "omegaconf": "config/compose",
@@ -98,6 +99,18 @@ def test_foreign_packages_stay_where_they_belong(path: Path) -> None:
     here = {name_room(path), name_file(path), path.relative_to(PACKAGE).parent.as_posix()}
     wrong = {package for package, places in ALLOWED.items() if package in packages and not here & set(places.split())}
     assert not wrong, f"{name_file(path)} imports {sorted(wrong)}; allowed: {[ALLOWED[package] for package in wrong]}"
+
+
+def test_the_page_is_made_without_rich() -> None:
+    """The terminal and the page share sections and nothing of each other: followed through every module imported."""
+    modules = {".".join(("distprof", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
+    found, new = set[str](), {"distprof.render.html"}
+    while new:
+        found |= new
+        new = {name for module in new for name in modules.keys() & read_imports(modules[module])} - found
+    assert "distprof.render.sections" in found
+    wrong = sorted(name for name in found if any(word.split(".")[0] == "rich" for word in read_imports(modules[name])))
+    assert not wrong, f"render/html.py imports {wrong}, which import rich"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_file)

@@ -1,1 +1,1 @@
-"""Shows a `distprof.report.report.Report`: in a terminal, as a page, to other programs. Shows, and computes nothing."""
+"""Shows a `distprof.report.report.Report`: on a terminal, as a page, in other programs. Draws no conclusions."""

@@ -18,12 +18,12 @@ from distprof.storage.run_folder import write_json, write_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What became of the files."""
+    """Which files were written."""
 
     names: tuple[str, ...]
-    """Of those that were written."""
+    """The files that were written."""
     problem: str | None
-    """Which are not written, and why. None: all are."""
+    """Which were not written, and why. None: all were."""
 
 
 def describe_plain(report: Report) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def describe_plain(report: Report) -> dict[str, Any]:
 
 
 def write_files(folder: Path, run: Run, report: Report) -> Written:
-    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each whole or not at all; never raises OSError."""
+    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_html(report)),
         "report.json": lambda path: write_json(path, describe_plain(report)),

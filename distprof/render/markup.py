@@ -1,4 +1,4 @@
-"""Text, tables and sections of the page; whatever comes from a run is escaped here."""
+"""Text, lists, tables and sections of the page. Everything that comes from a run is escaped here."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ TEXT_LIMIT = 1_000
 
 
 def show(text: object, limit: int = TEXT_LIMIT) -> str:
-    """Text from a run, safe between tags and in attributes."""
+    """Text from a run, escaped for use between tags and in attributes."""
     return html.escape(clean_text(str(text), limit))
 
 
 def show_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Every cell of some rows made safe."""
+    """Rows with every cell escaped."""
     return [[show(cell) for cell in row] for row in rows]
 
 
 def make_section(title: str, content: str) -> str:
-    """A section with a title that is safe already; nothing without content."""
+    """A section; the title is escaped already. Empty without content."""
     return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
 def tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> str:
-    """A table of cells that are safe already; the style sheet knows its kinds. Nothing without rows."""
+    """A table of escaped cells; ``kind`` is its class in the style sheet. Empty without rows."""
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def list_texts(texts: Sequence[str]) -> str:
+    """A list of texts, which are escaped here. Empty without texts."""
+    return f"<ul>{''.join(f'<li>{show(text)}</li>' for text in texts)}</ul>" if texts else ""

@@ -1,42 +1,42 @@
-"""Tables of traces, as text for a terminal and as CSV. The heads are nsys's; the CSV's numbers are too."""
+"""Tables of traces, as text for a terminal and as CSV. The heads, and the numbers in the CSV, are those of nsys."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group, JustifyMethod, RenderableType
-from rich.segment import Segment, Segments
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from distprof.render.terminal_tables import print_parts
 from distprof.render.units import clean_text, format_time, strip_controls
 from distprof.traces.tables.six_tables import Table
 
 DROPPED_FIRST = ("StdDev", "TID", "PID", "Min", "Style", "Med", "Max", "Lvl", "Child", "Avg", "Ops")
-"""Words of the heads of the columns that give way on a narrow terminal, the first one first."""
+"""Columns with these words in their head are dropped on a narrow terminal, in this order."""
 LONGEST, NAME_LIMIT = 10_000, 2_000
-"""Characters of a name that are looked at, and that are left once it is clean; a terminal shows fewer."""
+"""Characters of a name before and after cleaning; a terminal shows fewer."""
 ROOM = 28
-"""Columns wanted for a text before a column of numbers gives way."""
+"""Width that a text needs before a column of numbers is dropped for it."""
 NARROWEST = 8
 GAP = 2
 NUMBERED = ("PID", "TID")
-"""Heads of numbers that are no amounts."""
+"""Heads of numbers that are not quantities."""
 DANGEROUS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a cell begins with that a spreadsheet would run; the last four are the full-width forms of the others."""
+"""First characters of cells that a spreadsheet would run; the last four are full-width forms of the others."""
 
 Format = Callable[[str, object], str]
 
 
 def write_csv(table: Table) -> bytes:
-    """The table as CSV: heads and numbers as `nsys stats --format csv` has them.
+    """The table as CSV, with heads and numbers as in `nsys stats --format csv`.
 
-    Texts are without escape sequences, control and direction-changing characters; one that a spreadsheet would take
-    for a formula, be it behind white space, gets a ``'`` in front.
+    Escape sequences, control and direction-changing characters are removed from texts. A text that a spreadsheet would
+    take for a formula, even after white space, gets a ``'`` in front.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -54,7 +54,7 @@ def _write_cell(head: str, cell: object) -> str:
 
 
 def format_cell(head: str, cell: object) -> str:
-    """A cell in nsys's own digits: whole numbers as they are, others with one decimal, sizes with three."""
+    """A cell with as many digits as nsys prints: whole numbers in full, others with one decimal, sizes with three."""
     if cell is None:
         return ""
     if isinstance(cell, float):
@@ -65,14 +65,14 @@ def format_cell(head: str, cell: object) -> str:
 def render_table(table: Table, title: str, console: Console, *, max_rows: int | None = None) -> None:
     """Prints a table, fitted to the console's width.
 
-    Where there is room all columns stand in ns, as `nsys stats` shows them; with less room times get the unit that
-    suits their size, then columns give way (`DROPPED_FIRST`), which is said below.
+    With enough room all columns are shown in ns, as in `nsys stats`. With less room times get a unit that suits their
+    size, then columns are dropped (`DROPPED_FIRST`) and named below the table.
 
     Args:
-        table: What is shown.
-        title: Stands above it, after its name.
-        console: Where to.
-        max_rows: Most rows shown, the first ones. None: all.
+        table: The table.
+        title: Printed above it, after its name.
+        console: Where it is printed.
+        max_rows: Rows shown at most. None: all.
     """
     shown = table.rows if max_rows is None else table.rows[:max_rows]
     parts: list[RenderableType] = [Text(f"{table.name}: {title}", style="bold")]
@@ -83,45 +83,37 @@ def render_table(table: Table, title: str, console: Console, *, max_rows: int | 
             parts.append(Text(f"no room for {_name_missing(table.heads, columns)}: see --width and --csv", style="dim"))
     if len(shown) < len(table.rows):
         parts.append(Text(f"and {len(table.rows) - len(shown):,} more rows: see --rows", style="dim"))
-    console.print(Segments(_make_encodable(console.render(Group(*parts, Text())), console.encoding)), end="")
-
-
-def _make_encodable(segments: Iterable[Segment], encoding: str) -> list[Segment]:
-    """Replaces what the console's encoding cannot say."""
-    return [
-        Segment(segment.text.encode(encoding, "replace").decode(encoding), segment.style, segment.control)
-        for segment in segments
-    ]
+    print_parts([*parts, Text()], console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """A head and the cells below it, as shown."""
+    """A head and its cells as they are printed."""
 
     head: str
     cells: Sequence[str]
     is_text: bool
     natural: int
-    """Columns of the terminal that the widest cell takes."""
+    """Width of the widest cell on a terminal."""
 
 
 def _list_columns(
     table: Table, rows: Sequence[tuple[object, ...]], form: Format, heads: Sequence[str]
 ) -> list[_Column]:
     columns = []
-    for place, head in enumerate(table.heads):
-        values = [row[place] for row in rows]
+    for index, head in enumerate(table.heads):
+        values = [row[index] for row in rows]
         cells = [
             clean_text(value[:LONGEST], NAME_LIMIT) if isinstance(value, str) else form(head, value) for value in values
         ]
-        natural = max(map(cell_len, (heads[place], *cells)))
+        natural = max(map(cell_len, (heads[index], *cells)))
         is_text = any(isinstance(value, str) for value in values)
-        columns.append(_Column(head=heads[place], cells=cells, is_text=is_text, natural=natural))
+        columns.append(_Column(head=heads[index], cells=cells, is_text=is_text, natural=natural))
     return columns
 
 
 def _fit(table: Table, rows: Sequence[tuple[object, ...]], width: int) -> tuple[list[_Column], list[int]]:
-    """The most generous choice of columns that fits, and their widths; the narrowest there is, if none does."""
+    """The most generous choice of columns that fits, or the narrowest if none does, and their widths."""
     columns = _list_columns(table, rows, _show_exact, table.heads)
     widths = _share_width(columns, width)
     words = iter(DROPPED_FIRST)
@@ -135,19 +127,19 @@ def _fit(table: Table, rows: Sequence[tuple[object, ...]], width: int) -> tuple[
 
 
 def _is_roomy(columns: Sequence[_Column], widths: Sequence[int], width: int) -> bool:
-    """Whether all fits, and every text has the room that it wants, or `ROOM`."""
+    """Whether everything fits, and every text has the width that it needs, or `ROOM`."""
     texts = all(got >= min(column.natural, ROOM) for got, column in zip(widths, columns, strict=True) if column.is_text)
     return texts and sum(widths) + GAP * (len(widths) - 1) <= width
 
 
 def _share_width(columns: Sequence[_Column], width: int) -> list[int]:
-    """The width of each column: numbers get what they need, texts the rest, a short one no more than it needs."""
+    """The width of each column: numbers get what they need, texts share the rest, and none gets more than it needs."""
     widths = [column.natural for column in columns]
-    texts = sorted((column.natural, place) for place, column in enumerate(columns) if column.is_text)
+    texts = sorted((column.natural, index) for index, column in enumerate(columns) if column.is_text)
     left = width - GAP * (len(columns) - 1) - sum(column.natural for column in columns if not column.is_text)
-    for position, (natural, place) in enumerate(texts):
-        widths[place] = max(min(natural, left // (len(texts) - position)), NARROWEST)
-        left -= widths[place]
+    for done, (natural, index) in enumerate(texts):
+        widths[index] = max(min(natural, left // (len(texts) - done)), NARROWEST)
+        left -= widths[index]
     return widths
 
 
@@ -162,7 +154,7 @@ def _draw(columns: Sequence[_Column], widths: Sequence[int]) -> Grid:
 
 
 def _cut(text: str, width: int) -> str:
-    """The text's begin and its end where the whole does not fit: names of kernels differ in either."""
+    """The beginning and the end of a text that does not fit: names of kernels may differ in either."""
     if cell_len(text) <= width:
         return text
     back = max((width - 3) // 3, 0)

@@ -1,4 +1,4 @@
-"""What recording costs, in words."""
+"""The cost of recording, in words."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from distprof.report.report import OverheadReport
 def describe_overhead(overhead: OverheadReport | None) -> str:
     """The cost with its interval: ``costs 0.4 % of a step (0 % to 1.1 %, 12 shadow steps)``.
 
-    The comparison of steps is as often below nothing as above where nothing is spent; a cost is not.
+    If recording costs nothing, noise makes the measured ratio negative half of the time; that is shown as 0.
     """
     if overhead is None:
         return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
     steps = f"{format_count(overhead.shadow_steps)} shadow steps"
     if overhead.high_ratio <= 0:
-        return f"costs nothing that can be measured ({steps})"
+        return f"costs nothing measurable ({steps})"
     cost, low = (format_ratio(max(value, 0.0)) for value in (overhead.ratio, overhead.low_ratio))
     return f"costs {cost} of a step ({low} to {format_ratio(overhead.high_ratio)}, {steps})"

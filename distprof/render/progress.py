@@ -1,4 +1,4 @@
-"""What rank 0 shows while the job runs."""
+"""Progress that rank 0 shows while the job runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINE_EVERY_S = 10.0
 
 
 class StepProgress:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """A progress bar on a terminal; elsewhere an occasional line."""
 
     def __init__(self, console: Console, total: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
         """Shows progress towards ``total`` steps, warm-up included."""
@@ -30,7 +30,7 @@ class StepProgress:
             self._bar.start()
 
     def show(self, rows: FloatArray) -> None:
-        """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+        """Adds completed steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         self._done += rows.shape[1]
         step_ns = float(np.max(rows[:, -1, COLUMN["step_host_ns"]]))
         tokens_per_s = float(np.sum(rows[:, -1, COLUMN["tokens"]])) / step_ns * 1e9
@@ -42,7 +42,7 @@ class StepProgress:
             self._console.print(f"step {self._done}/{self._total}  {facts}", highlight=False)
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

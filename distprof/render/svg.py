@@ -1,4 +1,4 @@
-"""The drawings of the HTML report: plain SVG, coloured by the page's style."""
+"""The drawings of the HTML report: plain SVG, coloured by the page's style sheet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.facts.run import FloatArray
-from distprof.render.terminal_tables import choose_rows
+from distprof.render.sections_ranks import choose_rows
 from distprof.render.units import format_time
 from distprof.report.report import Report
 
@@ -18,7 +18,7 @@ WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 84
 
 
 def draw_phases(report: Report, clock: str) -> str:
-    """A bar per rank, its phases side by side; of many ranks some, and among them whoever stands out."""
+    """A bar per rank with its phases side by side; when there are many ranks, a selection of them."""
     phases = [phase for phase in report.phases if phase.clock == clock]
     positions = _choose_bars(report)
     table = _as_table([phase.mean_ns for phase in phases])
@@ -51,20 +51,20 @@ def draw_phases(report: Report, clock: str) -> str:
 
 
 def _choose_bars(report: Report) -> list[int]:
-    """All, or of many: the rank of the verdict, those with the most and the least time of their own, and every n-th."""
+    """All ranks or, when there are many, the verdict's rank, those with the most and least own time, and every n-th."""
     count = len(report.ranks)
     if count <= MAX_BARS:
         return list(range(count))
-    named = [place for place, rank in enumerate(report.ranks) if rank.rank == report.verdict.rank]
+    named = [position for position, rank in enumerate(report.ranks) if rank.rank == report.verdict.rank]
     return sorted({*named, *choose_rows(report), *range(0, count, -(-count // (MAX_BARS // 2)))})
 
 
 def draw_steps(report: Report) -> str:
-    """Step time by step: a line per rank, or of many ranks the smallest, the median and the largest; of many steps the
-    longest of each few, so that no peak is lost."""
+    """Step time by step: a line per rank or, when there are many, the smallest, the median and the largest. Many steps
+    are thinned to the longest of every few, which keeps the peaks."""
     table = _as_table(report.step_times_ns)
     if table.size == 0 or table.shape[1] < 2 or not np.isfinite(table).any():
-        return ""  # one step is no line
+        return ""  # one step makes no line
     stride = -(-table.shape[1] // MAX_POINTS)
     warmup = report.coverage.steps_warmup
     if len(table) > MAX_LINES:
@@ -80,7 +80,7 @@ def draw_steps(report: Report) -> str:
     shapes = []
     if 0 < warmup < steps:
         shapes.append(
-            f'<rect class="warmup" x="{LEFT}" y="0" width="{_place(warmup - 0.5, steps) - LEFT:.1f}" height="{height}">'
+            f'<rect class="warmup" x="{LEFT}" y="0" width="{_to_x(warmup - 0.5, steps) - LEFT:.1f}" height="{height}">'
             "<title>warm-up</title></rect>"
         )
     for fraction in (0.0, 0.5, 1.0):
@@ -90,19 +90,19 @@ def draw_steps(report: Report) -> str:
         shapes.append(f'<text x="{LEFT - 8}" y="{max(y, 12):.1f}" class="end">{label}</text>')
     for index, (name, line) in enumerate(zip(names, table, strict=True)):
         points = [
-            f"{_place(step, steps):.1f},{height - line[step] / top_ns * (height - 10):.1f}"
+            f"{_to_x(step, steps):.1f},{height - line[step] / top_ns * (height - 10):.1f}"
             for first in range(0, steps, stride)
             if np.isfinite(line[first : first + stride]).any()
             for step in [first + int(np.nanargmax(line[first : first + stride]))]
         ]
         shapes.append(f'<polyline class="l{index % 8}" points="{" ".join(points)}"><title>{name}</title></polyline>')
     shaded = "Warm-up is shaded. " if 0 < warmup < steps else ""
-    thinned = f"Of every {stride} steps the longest is drawn. " if stride > 1 else ""
+    thinned = f"Only the longest of every {stride} steps is drawn. " if stride > 1 else ""
     legend = "".join(f'<li><i class="l{index % 8}"></i>{name}</li>' for index, name in enumerate(names))
     return f'<ul class="legend">{legend}</ul>{frame(shapes, height, "Step time by step")}<p>{shaded}{thinned}</p>'
 
 
-def _place(step: float, steps: int) -> float:
+def _to_x(step: float, steps: int) -> float:
     return LEFT + (step + 0.5) / steps * (WIDTH - LEFT)
 
 

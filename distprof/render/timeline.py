@@ -16,10 +16,10 @@ STEP_THREAD, PHASE_THREAD = 0, 1
 
 
 def render_trace(run: Run) -> bytes:
-    """A process per rank with two threads: its steps, and their segments. Host clock; the same run, the same bytes.
+    """A process per rank with two threads: its steps, and their segments. Host clock; deterministic.
 
-    The ranks of a host share its clock. Another host's clock has another zero, so that each host starts at its own
-    first segment: distances between hosts mean nothing, and the trace's ``otherData`` says so.
+    The ranks of a host share its clock. The clocks of different hosts have different zeros, so each host starts at its
+    own first segment: distances between hosts mean nothing, as the trace's ``otherData`` states.
     """
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as packed:
@@ -57,19 +57,19 @@ def _list_events(run: Run) -> Iterator[bytes]:
 
 
 def _find_steps(run: Run) -> dict[tuple[int, int], tuple[bool, float]]:
-    """Whether each kept step was warm-up, and how long it took: its kept segments may be fewer than it had."""
-    places = {int(number): index for index, number in enumerate(np.nanmax(run.column("step"), axis=0, initial=-1))}
+    """Whether each kept step was warm-up, and how long it took, since some of its segments may not have been kept."""
+    columns = {int(number): index for index, number in enumerate(np.nanmax(run.column("step"), axis=0, initial=-1))}
     positions = {info.rank: position for position, info in enumerate(run.ranks)}
     facts = {}
     for rank, step in run.segments:
-        row = run.rows[positions[rank], places[step]] if step in places else np.full(len(COLUMN), np.nan)
+        row = run.rows[positions[rank], columns[step]] if step in columns else np.full(len(COLUMN), np.nan)
         if np.isfinite(row[COLUMN["step_host_ns"]]):
             facts[rank, step] = bool(row[COLUMN["warmup"]] == 1), float(row[COLUMN["step_host_ns"]])
     return facts
 
 
 def _list_step(rank: int, step: int, kept: Segments, start_ns: int, warmup: bool, step_ns: float) -> Iterator[bytes]:
-    """The step, then its segments; those of no length are left out. Times in microseconds, as the format wants."""
+    """The step, then its segments, without empty ones. Times in microseconds, as the format requires."""
     args: dict[str, object] = {"step": step, "warmup": warmup}
     if kept.truncated:
         args["truncated"] = True

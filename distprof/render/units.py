@@ -1,6 +1,6 @@
-"""Numbers and names as people read them. The only place where ns become ms, and ratios percent.
+"""Numbers and names as people read them. The only place where ns become ms and ratios become percent.
 
-``None``, and anything not finite, is shown as `NOT_MEASURED`; 0 is measured, and shown as 0.
+``None`` and anything not finite are shown as `NOT_MEASURED`; 0 is a measurement and shown as 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import unicodedata
 
 NOT_MEASURED = "n/a"
 NAME_LIMIT = 60
-"""Characters shown of a name that comes from data."""
+"""Characters shown of a name from data."""
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(
 
 
 def format_time(value_ns: float | None) -> str:
-    """A duration in the unit that suits its size: ``412.3 ms``, ``1.204 s``."""
+    """A duration in a unit that suits its size: ``412.3 ms``, ``1.204 s``."""
     if value_ns is None or not math.isfinite(value_ns):
         return NOT_MEASURED
     if value_ns == 0:
@@ -37,13 +37,13 @@ def format_time(value_ns: float | None) -> str:
 
 
 def format_excess(value_ns: float | None) -> str:
-    """A difference of durations with its sign: ``+200.1 ms``."""
+    """A difference of durations with a sign: ``+200.1 ms``."""
     text = format_time(value_ns)
     return f"+{text}" if value_ns is not None and 0 < value_ns < math.inf else text
 
 
 def format_milliseconds(value_ns: float | None) -> str:
-    """A duration in ms without the unit, for columns that name it."""
+    """A duration in ms without the unit, for columns whose head names it."""
     if value_ns is None or not math.isfinite(value_ns):
         return NOT_MEASURED
     value_ms = value_ns / 1e6
@@ -67,12 +67,12 @@ def format_bytes(value_bytes: float | None) -> str:
 
 
 def format_flops(value_flops: float | None) -> str:
-    """An amount of arithmetic: ``1.84 TFLOP``."""
+    """A number of floating-point operations: ``1.84 TFLOP``."""
     return _format_decimal(value_flops, "FLOP")
 
 
 def format_flops_per_s(value_flops_per_s: float | None) -> str:
-    """A rate of arithmetic: ``312.4 TFLOP/s``."""
+    """Floating-point operations per second: ``312.4 TFLOP/s``."""
     return _format_decimal(value_flops_per_s, "FLOP/s")
 
 
@@ -89,7 +89,7 @@ def _format_decimal(value: float | None, unit: str) -> str:
 
 
 def format_count(value: float | None) -> str:
-    """How many: whole numbers in full, means with one decimal."""
+    """A count: whole numbers in full, means with one decimal."""
     if value is None or not math.isfinite(value):
         return NOT_MEASURED
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
@@ -130,11 +130,11 @@ def format_number(value: float | None) -> str:
 
 
 def clean_text(text: object, limit: int = NAME_LIMIT) -> str:
-    """Text from data, made safe to show: one line, no escape sequence, nothing invisible or direction-changing.
+    """Text from data, made safe to show: one line, no escape sequences, no invisible or direction-changing characters.
 
     Args:
         text: Anything; ``None`` is shown as not measured.
-        limit: Most characters shown; a longer text ends in ``...``. At least 4.
+        limit: Characters shown at most, at least 4; a longer text ends in ``...``.
     """
     if text is None:
         return NOT_MEASURED
@@ -148,9 +148,9 @@ def clean_text(text: object, limit: int = NAME_LIMIT) -> str:
 
 
 def strip_controls(text: str) -> str:
-    """Text from data for a file that other programs read: all of it, but nothing that a terminal or an editor obeys.
+    """Text from data for a file that other programs read: whole, but without anything that a terminal or editor obeys.
 
-    Line ends stay, tabs and returns become spaces; lone surrogates stay for whoever encodes it.
+    Line ends stay; tabs and carriage returns become spaces; lone surrogates are left to the encoder.
     """
     return "".join(
         " " if character in "\t\r" else character

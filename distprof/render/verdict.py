@@ -1,4 +1,4 @@
-"""The verdict in a sentence that a tired person understands, and what stands behind it."""
+"""The verdict in a sentence that a tired person understands, and the rows of the tables behind it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT_LIMIT = 300
 
 
 def describe_verdict(report: Report) -> str:
-    """One sentence; empty for a job of one rank, and for traces without steps, where there is nothing to say."""
+    """One sentence; empty for a job of one rank and for traces without steps."""
     verdict = report.verdict
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
@@ -28,7 +28,7 @@ def describe_verdict(report: Report) -> str:
         return mark + _describe_link(verdict)
     if verdict.lost_ratio is None:
         return f"no verdict: {clean_text(verdict.reason, TEXT_LIMIT)}"
-    costs = f"waiting for whoever is last costs {_show_share(verdict.lost_ratio, 'of a step')}"
+    costs = f"waiting for the last rank costs {_show_share(verdict.lost_ratio, 'of a step')}"
     if verdict.kind is VerdictKind.JITTER:
         return f"nobody in particular: now one rank is late, now another; {costs}"
     return f"nobody holds the others up: {clean_text(verdict.reason, TEXT_LIMIT)}; {costs}"
@@ -50,7 +50,7 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     told = f"{name} is {late} late in {often}: {CAUSES[verdict.cause]} ({verdict.phase} {format_excess(excess)})"
     if verdict.lost_ratio is None:
-        return f"{told}, against the ranks that are there; what fixing it would buy is not known{doubt}"
+        return f"{told}, compared with the ranks present; what fixing it would gain is not known{doubt}"
     return (
         f"{told}; {who} {format_time(verdict.waited_ns)} per step{together}; "
         f"fixing it makes steps {_show_share(verdict.lost_ratio, 'shorter')}{doubt}"
@@ -69,7 +69,7 @@ def _describe_link(verdict: Verdict) -> str:
 
 
 def _show_share(share: Estimate, what: str = "") -> str:
-    """``19 % shorter (17 to 21 %)``; one digit more for what is small."""
+    """``19 % shorter (17 to 21 %)``; small shares get one more digit."""
     digits = 0 if share.value >= 0.1 else 1
     shown = (round(100 * number, digits) + 0.0 for number in (share.value, share.low, share.high))  # no -0.0
     value, low, high = (f"{number:.{digits}f}" for number in shown)
@@ -78,7 +78,7 @@ def _show_share(share: Estimate, what: str = "") -> str:
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:
-    """A row per sign: what was looked at, the rank's, the others', and in how many steps it alone says so."""
+    """A row per sign: its name, the rank's time, the others', and in how many steps this sign alone agrees."""
     return [
         [clean_text(item.sign, NAME_LIMIT), format_time(item.rank_ns), format_time(item.others_ns),
          format_ratio(item.agree_ratio)]
@@ -87,7 +87,7 @@ def list_evidence(verdict: Verdict) -> list[list[str]]:
 
 
 def list_what_ifs(report: Report) -> list[list[str]]:
-    """A row per change: what, the step that results, by how much it is shorter, tokens/s, rank-hours a day."""
+    """A row per change: its name, the resulting step, what is saved, tokens/s, rank-hours a day."""
     return [
         [clean_text(item.change, NAME_LIMIT), format_time(item.step_ns), _show_share(item.saved_ratio),
          format_number(item.tokens_per_s), "" if item.rank_hours_per_day is None else f"{item.rank_hours_per_day:,.1f}"]
@@ -96,7 +96,7 @@ def list_what_ifs(report: Report) -> list[list[str]]:
 
 
 def list_waits(report: Report) -> list[list[str]]:
-    """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who comes last."""
+    """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who arrives last."""
     return [
         [
             clean_text(f"{item.kind} in {item.phase}", NAME_LIMIT), clean_text(item.group, 24),
@@ -108,8 +108,8 @@ def list_waits(report: Report) -> list[list[str]]:
 
 
 def _show_waits(item: WaitReport) -> str:
-    """The shortest and the longest of the ranks, n/a where the clocks may be wrong by more; no more is known than "at
-    least" where members are missing."""
+    """From the shortest wait of a rank to the longest; n/a if the clocks may be off by more. If members are missing, it
+    is a lower limit."""
     known = [value for value in item.wait_ns if value is not None]
     low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
     shown = low if low == high else f"{low} to {high}"
@@ -117,23 +117,23 @@ def _show_waits(item: WaitReport) -> str:
 
 
 def _show_last(report: Report, item: WaitReport) -> str:
-    """Who arrived last most often, and how often; or how many members are missing, of which each may have."""
+    """Who arrived last most often, and how often; n/a if members are missing, since one of them may have been last."""
     if item.members_missing:
         members = item.members_missing + sum(value is not None for value in item.exposed_ns)
         return f"n/a: {item.members_missing:,} of {members:,} missing"
-    known = [(value, -place) for place, value in enumerate(item.last_ratio) if value is not None]
-    share, place = max(known, default=(0.0, 0))
-    return f"rank {report.ranks[-place].rank}: {format_ratio(share)}" if share > 0 else "n/a"
+    known = [(value, -position) for position, value in enumerate(item.last_ratio) if value is not None]
+    share, position = max(known, default=(0.0, 0))
+    return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
 
 
 def describe_stall(stall: Stall) -> str:
-    """One step far beyond the others, in a sentence."""
+    """An unusually long step, in a sentence."""
     who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"
 
 
 def describe_clocks(report: Report) -> str:
-    """How well the hosts' clocks are known; empty where one clock serves all."""
+    """Offsets and bounds of the hosts' clocks; empty if all ranks share one clock."""
     apart = [clock for clock in report.clocks if clock.bound_ns > 0]
     shown = [
         f"{clean_text(clock.host, NAME_LIMIT)} {format_excess(clock.offset_ns)} (within {format_time(clock.bound_ns)})"

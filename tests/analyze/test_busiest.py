@@ -11,7 +11,8 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.facts.run import Phase
-from distprof.render.terminal import describe_busiest, render_terminal
+from distprof.render.headline import describe_busiest
+from distprof.render.terminal import render_terminal
 from distprof.report.report import BusiestRank
 from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
@@ -78,7 +79,9 @@ def test_a_rank_above_the_others_in_no_phase_has_no_phase() -> None:
     assert report.headline.busiest == BusiestRank(
         rank=0, own_ns=40 * MS, excess_ns=20 * MS, stands_out=True, phase=None, phase_excess_ns=None
     )
-    assert describe_busiest(report).endswith("20.0 ms more than the median of the others, in no phase more than they")
+    assert describe_busiest(report).endswith(
+        "20.0 ms more than the median of the others, in no single phase more than the others"
+    )
 
 
 @pytest.mark.parametrize(("delay_ms", "stands_out"), [(4.9, False), (6.0, True)])

@@ -68,4 +68,4 @@ def test_what_begins_after_the_last_step_is_no_warmup(capsys: pytest.CaptureFixt
     assert (forward.count, forward.warmup_count, forward.outside_count, forward.host_ns) == (2, 1, 3, 60)
     render_terminal(found, Console(width=100))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "3 ranges began between two steps or after the last one and are in no sum: forward" in shown
+    assert "3 ranges began between two steps or after the last one and are left out: forward" in shown

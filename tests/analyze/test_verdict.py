@@ -9,7 +9,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
-from distprof.render.terminal import describe_busiest
+from distprof.render.headline import describe_busiest
 from distprof.render.verdict import describe_verdict
 from distprof.render.wandb_scalars import make_summary
 from distprof.report.wait_report import Verdict
@@ -94,7 +94,7 @@ def test_with_a_rank_missing_a_late_rank_is_late_and_nothing_is_said_of_what_it_
     assert (verdict.kind, verdict.rank, verdict.phase, verdict.critical) == ("slow_rank", 2, "data", False)
     assert (verdict.lost_ns, verdict.lost_ratio, verdict.waited_ns, report.what_if) == (None, None, None, ())
     assert describe_verdict(report).endswith(
-        "against the ranks that are there; what fixing it would buy is not known "
+        "compared with the ranks present; what fixing it would gain is not known "
         "(ranks are missing: the slowest may be one of them)"
     )
     assert all(item.members_missing == 1 and item.transfer_ns is None for item in report.waits) and report.waits
@@ -107,8 +107,8 @@ def test_with_the_late_rank_missing_nobody_is_cleared() -> None:
     job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
     report = analyze(lose_rank(simulate(job, seed=3).run, 2))
     assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("none", None, None)
-    assert describe_verdict(report) == ("no verdict: 1 of 4 ranks is missing: the others may wait for one of them")
-    assert describe_busiest(report).startswith("of those that are there, ")
+    assert describe_verdict(report) == "no verdict: 1 of 4 ranks is missing: the others may wait for one of them"
+    assert describe_busiest(report).startswith("of the ranks present, ")
 
 
 def test_with_a_rank_missing_no_link_is_blamed() -> None:

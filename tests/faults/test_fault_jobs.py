@@ -55,7 +55,7 @@ def test_fault_12_a_deleted_rank_a_foreign_one_and_one_that_is_there_twice(
     shown, part = capsys.readouterr().out, read_json(folder)
     assert part["coverage"]["ranks_missing"] == [3] and "rank 3 is missing" in shown
     assert (part["verdict"]["rank"], part["verdict"]["critical"], part["verdict"]["lost_ns"]) == (2, False, None)
-    assert part["what_if"] == [] and "what fixing it would buy is not known" in shown
+    assert part["what_if"] == [] and "what fixing it would gain is not known" in shown
     for item in part["waits"]:
         assert (item["members_missing"], item["transfer_ns"], set(item["last_ratio"])) == (1, None, {None})
     assert "n/a: 1 of 4 missing" in shown and "members of default (1 of 4) are missing" in shown

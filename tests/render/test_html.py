@@ -54,7 +54,7 @@ def test_the_page_shows_the_report() -> None:
         assert phase.phase in text
     assert page.tags.count("rect") >= 4 * len(report.phases)
     assert page.tags.count("polyline") == 4
-    assert "Coverage" in text and "complete: 4 of 4 ranks" in text
+    assert "Coverage" in text and "complete: yes" in text and "ranks present: 4 of 4" in text
     for table in re.findall(r"<table>.*?</table>", render_html(report)):
         assert table.count("<th ") * (table.count("<tr>") - 1) == table.count("<td>")
 
@@ -95,7 +95,7 @@ def test_a_thousand_ranks_and_steps_stay_small() -> None:
     text = render_html(report)
     assert len(text.encode()) < 3 * 2**20
     assert "ranks that do not stand out are not drawn" in text and "</i>smallest</li>" in text
-    assert "Of every 2 steps the longest is drawn" in text
+    assert "Only the longest of every 2 steps is drawn" in text
 
 
 def test_of_many_ranks_the_one_that_is_named_is_drawn() -> None:

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, DeviceSnapshot, Peak, Run
-from distprof.render.terminal import MAX_ALERTS, MAX_NOTES, describe_busiest, describe_ends, render_terminal
-from distprof.render.terminal_tables import choose_rows
+from distprof.render.ends import MAX_ALERTS, describe_ends
+from distprof.render.headline import describe_busiest
+from distprof.render.sections_ranks import choose_rows
+from distprof.render.terminal import MAX_NOTES, render_terminal
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
 GPU = DeviceSnapshot(
@@ -51,7 +53,7 @@ def test_the_headline_says_the_numbers() -> None:
     assert "\nmade_up: ddp, 4 ranks, gloo, cpu (Made-up Device), fp32\n" in text
     assert "step time      300.0 ms mean, 300.0 ms median, 300.0 ms p95 (slowest rank, host clock)" in text
     assert "throughput     13,653 tokens/s" in text
-    assert "arithmetic     6.67 GFLOP/s per device" in text
+    assert "FLOP/s         6.67 GFLOP/s per device" in text
     assert "MFU, HFU       0.7 %, 1.0 %" in text
     assert "exposed comm.  55.0 % of the step, 165.0 ms (mean over ranks)" in text
     assert "; the formula gives 1.60 GFLOP (25.0 % off)" in " ".join(text.split())
@@ -62,7 +64,7 @@ def test_a_formula_that_gives_another_model_is_no_percentage() -> None:
     assert run.meta.work is not None
     work = replace(run.meta.work, analytic_flops_per_micro_step=run.meta.work.model_flops_per_micro_step // 1000)
     text = " ".join(show(replace(run, meta=replace(run.meta, work=work))).split())
-    assert "; the formula gives 2.00 MFLOP, so it is not of this model" in text
+    assert "; the formula gives 2.00 MFLOP, so it does not describe this model" in text
 
 
 def test_the_straggler_is_one_plain_sentence() -> None:
@@ -119,7 +121,7 @@ def test_lost_ranks_stand_at_the_very_top() -> None:
     run = drop_rows(drop_rows(drop_rows(run, 1, 4), 3, 5), 4, 5)
     assert show(run, 120).splitlines()[:5] == [
         "ranks 5-7 are missing: they left no record",
-        "rank 1 is missing after step 3: its stream stops without a word (killed?)",
+        "rank 1 is missing after step 3: its stream ends abruptly (killed?)",
         "rank 2 failed after step 5: RuntimeError: Connection closed by peer",
         "ranks 3-4 were terminated after step 4",
         "no verdict: 3 measured steps: at least 8 are needed to tell a slow rank from chance",
@@ -131,7 +133,7 @@ def test_ranks_that_never_got_to_a_step_are_told_apart() -> None:
     run = make_run(num_ranks=3, infos={0: {"ended": None}, 1: {"ended": "failed", "error": "E"}}, num_steps=0)
     assert describe_ends(analyze(run)) == [
         "rank 2 is missing: it recorded no step",
-        "rank 0 is missing before the first step: its stream stops without a word (killed?)",
+        "rank 0 is missing before the first step: its stream ends abruptly (killed?)",
         "rank 1 failed before the first step: E",
     ]
 
@@ -173,7 +175,7 @@ def test_of_many_ranks_the_extremes_are_shown() -> None:
     text = show(run)
     table = text[text.index("ranks: the 4 with the most time of their own, and the 4 with the least") :].splitlines()
     assert [int(line.split()[0]) for line in table[3:11]] == expected
-    assert table[11] == "1,016 other ranks are left out here"
+    assert table[11] == "1,016 other ranks are left out; report.json has them"
     assert len(text.splitlines()) < 72
 
 
@@ -197,7 +199,7 @@ def test_coverage_says_what_the_numbers_stand_on() -> None:
     text = show(make_run(infos={0: {"rows_lost": 2}}, meta={"config": config, "notes": notes}))
     assert re.search(r"complete +no\n", strip_ends(text))
     assert "ranks present  2 of 2" in text
-    assert "3 measured, 1 of warm-up left out; planned, warm-up included: 5" in text
+    assert "3 measured, 1 warm-up left out; 5 planned, warm-up included" in text
     assert "2 rows, 0 segments" in text
     assert f"note number {MAX_NOTES - 1}" in text and f"note number {MAX_NOTES}" not in text
     assert "and 5 more, in report.json" in text

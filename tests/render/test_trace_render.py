@@ -140,7 +140,7 @@ def test_of_many_ranks_those_with_the_most_and_the_least_to_do_are_shown() -> No
     table = text[text.index("device time by rank") : text.index("kernels by category")]
     rows = [line.split()[0] for line in table.splitlines() if re.match(r"\d+ ", line)]
     assert len(rows) == 9 and rows[0] == "77" and rows[7] == "400"  # the ninth counts those left out
-    assert "504 ranks between those" in table
+    assert "504 ranks between the busiest and the least busy" in table
     page = render_html(report)
     assert page.count('class="d-compute" x=') == 8 and "504 ranks between" in page
     assert len(text.splitlines()) < 160
@@ -181,7 +181,7 @@ def test_ranges_show_both_times_their_ratio_and_what_they_are() -> None:
     row = next(line for line in table.splitlines() if line.startswith("attention "))
     assert row.split() == ["attention", "4", "50.0", "ms", "8.5", "ms", "0.17", "x", "50.0", "%", "13.7", "%"]
     assert RANGE_WORDS.split(";")[0] in text
-    assert "4 ranges were never closed and are in no sum: mlp" in text
+    assert "4 ranges were never closed and are left out: mlp" in text
 
 
 def test_ranges_without_device_activity_are_said_to_be_the_hosts() -> None:
@@ -227,7 +227,7 @@ def test_the_window_is_set_beside_live_phases_where_they_differ_most() -> None:
 def test_traces_alone_show_no_line_that_says_nothing() -> None:
     report = make_report(2)
     text = show(report, 100)
-    for word in ("throughput", "arithmetic", "MFU", "devices, before", "shadow", "FLOP/s", "traced", "\nlost"):
+    for word in ("throughput", "MFU", "devices, before", "shadow", "FLOP/s", "traced", "\nlost"):
         assert word not in text, word
     assert "step time" in text and "exposed comm." in text
     assert "\nmade_up: 2 ranks, gloo, cuda (Made-up Device)\n" in strip_ends(text)
@@ -272,7 +272,7 @@ def test_kernel_names_lose_what_all_have() -> None:
     assert len(name_kernel("x" * 10**6, 60)) == 60
     report = make_report()
     assert report.activity is not None
-    assert [row[0] for row in list_kernels(report.activity, 24)] == ["elementwise_kernel_wi...", "attention"]
+    assert [row[0][:21] for row in list_kernels(report.activity)] == ["elementwise_kernel_wi", "attention"]
 
 
 def test_every_finding_of_every_rule_can_be_shown() -> None:

@@ -121,4 +121,4 @@ def test_what_traces_do_not_tell_is_none_and_their_ranks_have_no_end() -> None:
     assert report.coverage.ranks_missing == () and {rank.source for rank in report.ranks} == {"trace"}
     assert '"n/a"' not in json.dumps(to_plain(report)) and '"traced"' not in json.dumps(to_plain(report))
     page = render_html(report)
-    assert "None" not in page and "started n/a" not in page and "no word" not in page
+    assert "None" not in page and "started n/a" not in page and "<td>unknown</td>" not in page

@@ -49,9 +49,9 @@ def test_fault_08_ranks_that_completed_and_could_not_say_so_are_not_taken_for_ki
     path = rank_path(folder, 1)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))  # a broken disk: no last step, no end
     exit_code, shown = report(folder)
-    assert exit_code == EXIT_PARTIAL and "rank 1 has no end after step 0" in shown and "0 rows, " in shown
+    assert exit_code == EXIT_PARTIAL and "rank 1 stopped recording after step 0" in shown and "0 rows, " in shown
     exit_code, shown = report(folder, {0: 2, 1: 2})
-    assert exit_code == EXIT_PARTIAL and "no end" not in shown and "1 rows, " in shown
+    assert exit_code == EXIT_PARTIAL and "stopped recording" not in shown and "1 rows, " in shown
 
 
 def test_a_job_whose_report_cannot_be_written_is_partial_and_names_no_file(folder: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.presence import LastWrite
+from distprof.render.ends import describe_ends
 from distprof.render.html import render_html
-from distprof.render.terminal import describe_ends
 from tests.factories import make_run
 
 AT = "2026-01-02T03:04:05+00:00"
@@ -30,9 +30,9 @@ def make_silent(ago_s: float, *, lives: bool | None) -> dict[str, Any]:
         ({0: make_silent(8_000, lives=True)},
          [f"rank 0 is still running{WRITTEN}, 2 h {BEFORE}"]),
         ({1: make_silent(200_000, lives=None)},
-         [f"rank 1 has no end after step 3 (killed, or still running elsewhere){WRITTEN}, 2 days {BEFORE}"]),
+         [f"rank 1 stopped recording after step 3 (killed, or still running elsewhere){WRITTEN}, 2 days {BEFORE}"]),
         ({0: make_silent(3, lives=True), 1: make_silent(130, lives=False)},
-         [f"rank 1 is missing after step 3: its stream stops without a word (killed?){WRITTEN}, 2 min {BEFORE}",
+         [f"rank 1 is missing after step 3: its stream ends abruptly (killed?){WRITTEN}, 2 min {BEFORE}",
           f"rank 0 is still running{WRITTEN}, 3 s {BEFORE}"]),
     ],
 )  # fmt: skip

@@ -1,0 +1,85 @@
+"""The building blocks of a report that renderers lay out. All text is clean, formatted and free of markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from distprof.render.units import NOT_MEASURED
+
+MAX_RANK_ROWS = 16
+EXTREMES = 4
+"""Ranks shown from either end when there are too many for a row each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    head: str
+    cells: tuple[str, ...]
+    is_text: bool = False
+    """Aligned left, and may be shortened on a narrow display. Numbers are neither."""
+    meaning: str = ""
+    """Explains the head where it needs explaining."""
+
+    def is_told(self, empty: Iterable[str] = ("", NOT_MEASURED)) -> bool:
+        """Whether any cell says something."""
+        return bool({*self.cells} - {*empty})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A labelled line."""
+
+    label: str
+    number: str = ""
+    """The figure itself, which may stand in larger type. Empty: the fact is a sentence."""
+    text: str = ""
+    """Follows the figure directly, punctuation included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFinding:
+    """A finding in clean text."""
+
+    title: str
+    share: str
+    """Empty: it touches no time."""
+    figures: tuple[str, ...]
+    consequence: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the report under one title; without content it is not shown."""
+
+    key: str
+    """Names the section for renderers that add a drawing or drop columns."""
+    title: str
+    about: str = ""
+    """Explains the title."""
+    clock: str = ""
+    facts: tuple[Fact, ...] = ()
+    findings: tuple[ShownFinding, ...] = ()
+    columns: tuple[Column, ...] = ()
+    by_rank: tuple[Column, ...] = ()
+    """The same rows for each rank; empty when there are many. For renderers that draw no bars."""
+    notes: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """For displays with room."""
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The table's rows."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+
+def make_columns(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str] = (), *, told_only: bool = False
+) -> tuple[Column, ...]:
+    """Columns from rows; none without rows. ``texts`` are the heads of columns of text."""
+    pairs = zip(heads, zip(*rows, strict=True), strict=True) if rows else ()
+    columns = (Column(head=head, cells=cells, is_text=head in texts) for head, cells in pairs)
+    return tuple(column for column in columns if column.is_told() or not told_only)
