@@ -40,7 +40,7 @@ class VerdictKind(enum.StrEnum):
     JITTER = "jitter"
     """A different rank is late at every step."""
     NONE = "none"
-    """Nothing, or nobody can tell."""
+    """Nothing does, or it is not known."""
 
 
 class Pattern(enum.StrEnum):
