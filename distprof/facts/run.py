@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.columns import COLUMN as COLUMN
+from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
+from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.presence import LastWrite
 from distprof.facts.trace_summary import TraceSummary
 
@@ -21,7 +24,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Phase(enum.StrEnum):
-    """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder."""
+    """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder.
+
+    ``ALL_REDUCE`` here is exposed gradient synchronisation, by whatever collective (FSDP: a reduce-scatter), and
+    ``ALL_GATHER`` is exposed gathering of parameters. The collectives of these names are members of `CollectiveKind`.
+    """
 
     DATA = "data"
     FORWARD = "forward"
@@ -41,7 +48,10 @@ class Clock(enum.StrEnum):
 
 
 class CollectiveKind(enum.StrEnum):
-    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like."""
+    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like.
+
+    ``ALL_REDUCE`` here is the operation, in whatever phase; the phase of that name is a member of `Phase`.
+    """
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
@@ -59,27 +69,6 @@ KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # every rank may have a size of its own
 
 TRACED = "traced"  # how a rank ended of which there is a trace only: nobody knows
-KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
-
-ROW_FIELDS: tuple[str, ...] = (
-    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
-    *(f"{phase}_host_ns" for phase in PHASES),
-    *(f"{phase}_wait_host_ns" for phase in OWN_PHASES),
-    "step_device_ns",
-    *(f"{phase}_device_ns" for phase in PHASES),
-    *(f"{phase}_wait_device_ns" for phase in OWN_PHASES),
-    *(f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS),
-    "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
-)  # fmt: skip
-"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
-
-``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
-the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
-without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases.
-``window``: the step ran under a kernel window, which slows it down.
-"""
-COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
-ROW_WIDTH = len(ROW_FIELDS)
 
 
 def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
