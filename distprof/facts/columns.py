@@ -1,6 +1,6 @@
 """The columns of one rank's step, written out so that a search for a column's name finds this file.
 
-``PHASE_CLOCK_ns`` is the duration of a `Phase` on a clock; ``PHASE_wait_CLOCK_ns`` is the part of the phase in which the
+``PHASE_CLOCK_ns`` is how long a `Phase` took on a clock; ``PHASE_wait_CLOCK_ns`` is the part of the phase in which the
 rank waited in a collective inside it. ``KIND_count``, ``KIND_bytes``, ``KIND_busy_CLOCK_ns`` (the union of the
 intervals) and ``KIND_exposed_CLOCK_ns`` (the part that the rank's compute waited for) belong to a `CollectiveKind`.
 So ``all_reduce_host_ns`` is the *phase* all_reduce: exposed gradient synchronisation, by whatever collective.
