@@ -1,4 +1,4 @@
-"""What is read of real traces, to the nanosecond, against `recounts`: those in tests/data, and more beside the checkout."""
+"""Real traces against `recounts`, to the nanosecond: those in tests/data, and more beside the checkout."""
 
 from __future__ import annotations
 
