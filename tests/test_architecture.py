@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,6 +118,17 @@ def test_the_workload_uses_the_public_profiler_only(path: Path) -> None:
 def test_files_say_what_they_are_and_stay_short(path: Path) -> None:
     assert not {*path.relative_to(PACKAGE).parent.parts, path.stem} & VAGUE
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE_LINES
+
+
+def test_contributing_lists_the_rooms_and_no_others() -> None:
+    """In the same order of floors, so that the table can be read from top to bottom."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `distprof/(\w+)(/|\.py)` \|", text, re.M)
+    assert sorted(room for room, _ in listed) == sorted(" ".join(ROOMS).split())
+    floors = [find_floor(room) for room, _ in listed]
+    assert floors == sorted(floors, reverse=True)
+    for room, suffix in listed:
+        assert (PACKAGE / room).is_dir() if suffix == "/" else (PACKAGE / f"{room}.py").is_file(), room
 
 
 def test_reports_are_made_without_torch() -> None:
