@@ -19,9 +19,10 @@ from tests.traces.reduce.recounts import recount
 KINETO = SHARED / "data" / "kineto"
 EXCERPTS = Path(__file__).resolve().parents[2] / "data"
 FILES = sorted(path for folder in (EXCERPTS, KINETO) for path in folder.rglob("*.json*") if path.is_file())
+MARKED = [pytest.param(path, marks=pytest.mark.slow if path.is_relative_to(KINETO) else ()) for path in FILES]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.partition('.')[0]}")
+@pytest.mark.parametrize("path", MARKED, ids=lambda path: f"{path.parent.name}/{path.name.partition('.')[0]}")
 def test_real_traces_are_counted_as_by_plain_loops(path: Path) -> None:
     found, truth = trace_rank(read_kineto(path), NameMap()), recount(path)
     activity = found.activity
