@@ -17,7 +17,7 @@ from distprof.traces.reduce.kernels import SMALL_NS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule as the table in docs/findings.md lists it."""
+    """One rule as the README's table has it."""
 
     name: str
     looks_at: str
