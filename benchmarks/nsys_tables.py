@@ -32,15 +32,15 @@ SHOWN, CELL_LETTERS = 10, 80
 PROJECTED = ("nvtx_gpu_proj_sum", "nvtx_kern_sum")
 """nsys' tables of ranges and the device together."""
 DESCRIPTION = """\
-Makes the six tables of a capture with `distprof tables --csv` and with `nsys stats --format csv`, in fresh processes
-that take turns, and compares every cell. Without a file, it makes a synthetic capture of two processes. Memory is
-measured in one more run of each, which is not timed: the proportional set size of all its processes together.
+Makes the six tables of a capture with `distprof tables --csv` and with `nsys stats --format csv`, as fresh processes
+that take turns, and compares every cell of them. Without a file, a capture of two processes is made up. Memory is taken
+in one more run of each, which is not timed: the proportional set size of all its processes together.
 """
 EPILOG = """\
 examples:
-  python -m benchmarks tables node0.sqlite --projections   compares the tables of this capture
-  python -m benchmarks tables --rows 1000000 --repeats 5   times them on a synthetic capture
-nsys is the one on PATH, or the command in the variable NSYS.
+  python -m benchmarks tables node0.sqlite --projections   are the tables of this capture those of nsys?
+  python -m benchmarks tables --rows 1000000 --repeats 5   how much faster are they made?
+The nsys is the one on PATH, or the one that the variable NSYS names.
 Exit codes: 0 every cell is the same, 1 a cell differs or a run failed, 2 usage.
 """
 
@@ -62,18 +62,16 @@ class TableTiming:
 def add_nsys_tables(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``benchmarks tables``."""
     tables = subjects.add_parser(
-        "tables", help="the six tables of a capture, compared with nsys stats: time, and every cell",
+        "tables", help="the six tables of a capture, beside nsys stats: time, and every cell",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    tables.add_argument(
-        "file", type=Path, nargs="?", metavar="FILE.sqlite", help="an export (default: a synthetic one)"
-    )
-    tables.add_argument("--rows", type=int, default=ROWS, help=f"events of the synthetic one (default: {ROWS})")
+    tables.add_argument("file", type=Path, nargs="?", metavar="FILE.sqlite", help="an export (one is made up)")
+    tables.add_argument("--rows", type=int, default=ROWS, help=f"events of the one that is made up ({ROWS})")
     tables.add_argument(
         "--projections", action="store_true", help=f"also {' and '.join(PROJECTED)}: ranges and the device together"
     )
-    tables.add_argument("--repeats", type=int, default=3, help="timed runs of each program (default: 3)")
-    tables.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    tables.add_argument("--repeats", type=int, default=3, help="timed runs of each program (3)")
+    tables.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
 
 
 def run_nsys_tables(options: argparse.Namespace) -> int:

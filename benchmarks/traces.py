@@ -31,18 +31,18 @@ OURS, RIVAL = "distprof", "HolisticTraceAnalysis"
 MAX_DIFFERENCE_RATIO = 0.01
 """Of the overlap of one rank: beyond, the two did not do the same."""
 DESCRIPTION = f"""\
-Makes synthetic traces of a job with a straggler, and times how long it takes to load them, to find the overlap of
-communication with compute on every rank, and to find the straggler: with distprof, which makes the facts of a whole
-report, and with {RIVAL}. Both read the same files, in fresh processes that take turns; imports count.
-Memory is measured in one more run of each, which is not timed: the proportional set size of all its processes together,
-sampled every 20 ms. The overlaps that the two find may differ by at most 1 %.
+Makes up the traces of a job in which one rank comes late, and times what it takes to load them, to find the overlap of
+communication with compute on every rank, and to find the straggler: by distprof, which makes the facts of a whole
+report, and by {RIVAL}. Both read the same files, in fresh processes that take turns, the imports included.
+Memory is taken in one more run of each, which is not timed: the proportional set size of all its processes together,
+looked at every 20 ms. The overlaps that the two find are compared: 1 % is the most they may differ by.
 """
 EPILOG = f"""\
 examples:
   python -m benchmarks traces --hta-python hta/bin/python     8 ranks x 150,000 events, about three minutes
   python -m benchmarks traces --ranks 512 --events 20000 --against none --repeats 1
-{RIVAL} 0.5.0 needs pandas below 3: python -m venv hta; hta/bin/pip install HolisticTraceAnalysis 'pandas<3'.
-Its straggler search knows only kernel names of up to 2022, which --names old (the default) makes.
+{RIVAL} 0.5.0 wants pandas before 3: python -m venv hta; hta/bin/pip install HolisticTraceAnalysis 'pandas<3'.
+Its straggler search knows kernels only by their names up to 2022, which --names old (the usual) has.
 Exit codes: 0 measured, 1 a run failed or the two disagree, 2 usage.
 """
 
@@ -72,21 +72,18 @@ Run = Callable[[Sequence[str], bool], ProcessOutcome]
 def add_traces(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``benchmarks traces``."""
     traces = subjects.add_parser(
-        "traces", help="time and memory of many traces, compared with HolisticTraceAnalysis",
+        "traces", help="time and memory of many traces, beside HolisticTraceAnalysis",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    traces.add_argument("--ranks", type=int, default=8, help="files (default: 8)")
-    traces.add_argument("--events", type=int, default=150_000, help="events per file (default: 150000)")
-    traces.add_argument("--repeats", type=int, default=3, help="timed runs of each program (default: 3)")
-    traces.add_argument("--against", choices=("hta", "none"), default="hta", help="what to compare with (default: hta)")
-    traces.add_argument("--hta-python", metavar="PYTHON", help=f"an interpreter that has {RIVAL} (default: this one)")
+    traces.add_argument("--ranks", type=int, default=8, help="files (8)")
+    traces.add_argument("--events", type=int, default=150_000, help="of each file (150000)")
+    traces.add_argument("--repeats", type=int, default=3, help="timed runs of each program (3)")
+    traces.add_argument("--against", choices=("hta", "none"), default="hta", help="whom to compare with (hta)")
+    traces.add_argument("--hta-python", metavar="PYTHON", help=f"an interpreter that has {RIVAL} (this one, if it has)")
     traces.add_argument(
-        "--names",
-        choices=[item.value for item in Generation],
-        default="old",
-        help="generation of kernel names (default: old)",
+        "--names", choices=[item.value for item in Generation], default="old", help="whose kernel names (old)"
     )
-    traces.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    traces.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
 
 
 def run_traces(options: argparse.Namespace) -> int:

@@ -87,7 +87,7 @@ def _read_number(name: str, text: str) -> int:
 
 
 def resolve_device_type(wanted: str) -> str:
-    """Returns "cpu" or "cuda": what was asked for, or with "auto" what is there.
+    """ "cpu" or "cuda": what was asked for, or with "auto" what is there.
 
     Raises:
         UsageError: cuda was asked for and there is none.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,6 +86,16 @@ def test_imports_go_down(path: Path) -> None:
     assert not wrong, f"{name_file(path)} imports {sorted(wrong)}, which do not lie below '{own}'"
 
 
+def test_contributing_lists_the_rooms_and_no_others() -> None:
+    """From the top floor to the bottom, as the table says."""
+    lines = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    listed = [line.split("`")[1].removeprefix("distprof/") for line in lines if line.startswith("| `distprof/")]
+    assert all((PACKAGE / path).is_dir() if path.endswith("/") else (PACKAGE / path).is_file() for path in listed)
+    rooms = [path.removesuffix("/").removesuffix(".py") for path in listed]
+    assert sorted(rooms) == sorted(" ".join(ROOMS).split())
+    assert [find_floor(room) for room in rooms] == sorted(map(find_floor, rooms), reverse=True)
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     modules = {".".join(("distprof", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
     TopologicalSorter({name: modules.keys() & read_imports(path) for name, path in modules.items()}).prepare()
@@ -118,17 +127,6 @@ def test_the_workload_uses_the_public_profiler_only(path: Path) -> None:
 def test_files_say_what_they_are_and_stay_short(path: Path) -> None:
     assert not {*path.relative_to(PACKAGE).parent.parts, path.stem} & VAGUE
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE_LINES
-
-
-def test_contributing_lists_the_rooms_and_no_others() -> None:
-    """In the same order of floors, so that the table can be read from top to bottom."""
-    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `distprof/(\w+)(/|\.py)` \|", text, re.M)
-    assert sorted(room for room, _ in listed) == sorted(" ".join(ROOMS).split())
-    floors = [find_floor(room) for room, _ in listed]
-    assert floors == sorted(floors, reverse=True)
-    for room, suffix in listed:
-        assert (PACKAGE / room).is_dir() if suffix == "/" else (PACKAGE / f"{room}.py").is_file(), room
 
 
 def test_reports_are_made_without_torch() -> None:

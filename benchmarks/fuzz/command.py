@@ -31,33 +31,29 @@ AT_ONCE = 16
 TOLD_EVERY = 1_000
 """Cases after which a run without a terminal says how far it is."""
 DESCRIPTION = """\
-Changes valid inputs at random and makes reports on them: run folders whose records are absurd behind valid checksums
-(streams); Nsight Systems exports with other schemas, other rows and damaged pages (sqlite); PyTorch profiler traces
-with fields lost, repeated, huge or of another type (kineto); and several of them together (mixed). Whatever the input,
-`distprof report` and `distprof tables` must end in time and within 1 GiB, with an exit code of 0 to 3 and no traceback:
-with one line if they fail, else with strict JSON, printable text and shares of at most 100 %. A case's input depends on
-the seed, its number and --only.
+Changes sound inputs by chance and reports on them: run folders whose records say what no rank would, behind checksums
+that are right (streams); exports of Nsight Systems of another schema, with other rows and damaged pages (sqlite);
+traces of PyTorch's profiler with fields lost, twice, huge or of another kind (kineto); and several of them together
+(mixed). Whatever the input, `distprof report` and `distprof tables` must end in time and within 1 GiB, with an exit
+code of 0 to 3, without a traceback, with one line where they fail, and with strict JSON, printable text and shares of
+at most 100 % where they do not. A case's input depends on the seed, its number and --only.
 """
 
 
 def add_fuzz(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``benchmarks fuzz``."""
     fuzz = subjects.add_parser(
-        "fuzz", help="reports on randomly changed inputs: no traceback, no hang, no absurd number",
+        "fuzz", help="reports on inputs changed by chance: no traceback, no hang, no absurd figure",
         description=DESCRIPTION, epilog="Exit codes: 0 all is well, 1 a case failed, 2 usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    fuzz.add_argument("--cases", type=int, default=CASES, metavar="N", help=f"number of cases (default: {CASES})")
-    fuzz.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all cases (default: 0)")
-    fuzz.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case (default: 0)")
-    fuzz.add_argument(
-        "--only", choices=KINDS, action="append", help="inputs of this kind; may be repeated (default: all)"
-    )
-    fuzz.add_argument("--jobs", type=int, metavar="N", help="cases at once (default: one per processor)")
-    fuzz.add_argument(
-        "--limit", type=float, default=LIMIT_S, metavar="S", help=f"seconds for a case (default: {LIMIT_S:g})"
-    )
-    fuzz.add_argument("--keep", type=Path, metavar="FOLDER", help="keep inputs that fail in this folder")
+    fuzz.add_argument("--cases", type=int, default=CASES, metavar="N", help=f"how many ({CASES})")
+    fuzz.add_argument("--seed", type=int, default=0, metavar="S", help="of all cases (0)")
+    fuzz.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case (0)")
+    fuzz.add_argument("--only", choices=KINDS, action="append", help="inputs of this kind; may be repeated (all)")
+    fuzz.add_argument("--jobs", type=int, metavar="N", help="cases at once (the processors)")
+    fuzz.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help=f"seconds for a case ({LIMIT_S:g})")
+    fuzz.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the inputs that fail there")
 
 
 def run_fuzz(options: argparse.Namespace) -> int:

@@ -67,7 +67,6 @@ def naive(events: list[dict[str, Any]], role: str) -> list[tuple[int, int, str]]
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("file", REAL)
 def test_real_files_hold_what_a_plain_count_finds(file: str) -> None:
     path = find_real(file)
