@@ -25,9 +25,9 @@ def add_simulated(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``bench verdicts`` and ``bench report``."""
     verdicts = subjects.add_parser(
         "verdicts", help="how often the verdict is right, by slowdown",
-        description="Simulates jobs of 8 ranks and 50 steps with 2 %% of jitter, and one step in a hundred of each "
-        "rank three times as long; delays a random rank in a random phase, and counts right answers. In as many jobs "
-        "nobody is delayed, so every answer is a false alarm. Prints the table of docs/verdict.md.",
+        description="Plays simulated jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
+        "rank three times as long, delays one rank in one phase, both drawn by chance, and counts right answers; and "
+        "as many jobs in which nobody is delayed, where every answer is a false alarm. Prints docs/verdict.md's table.",
     )  # fmt: skip
     verdicts.add_argument("--runs", type=int, default=400, help="jobs per row (default: 400, about two minutes)")
     report = subjects.add_parser(
