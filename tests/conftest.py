@@ -41,6 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(Path(__file__).parent)
         if any(place.is_relative_to(live) for live in LIVE):
             item.add_marker(pytest.mark.live)
+        if any(
+            place.is_relative_to(folder) for folder in (*LIVE, "faults")
+        ):  # they start processes, which takes seconds
+            item.add_marker(pytest.mark.slow)
         for mark, find_missing in NEEDS.items():
             if item.get_closest_marker(mark) and (reason := find_missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))

@@ -88,6 +88,16 @@ def test_imports_go_down(path: Path) -> None:
     assert not wrong, f"{name_file(path)} imports {sorted(wrong)}, which do not lie below '{own}'"
 
 
+def test_contributing_lists_the_rooms_and_no_others() -> None:
+    """From the top floor to the bottom, as the table says."""
+    lines = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    listed = [line.split("`")[1].removeprefix("distprof/") for line in lines if line.startswith("| `distprof/")]
+    assert all((PACKAGE / path).is_dir() if path.endswith("/") else (PACKAGE / path).is_file() for path in listed)
+    rooms = [path.removesuffix("/").removesuffix(".py") for path in listed]
+    assert sorted(rooms) == sorted(" ".join(ROOMS).split())
+    assert [find_floor(room) for room in rooms] == sorted(map(find_floor, rooms), reverse=True)
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     modules = {".".join(("distprof", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
     TopologicalSorter({name: modules.keys() & read_imports(path) for name, path in modules.items()}).prepare()

@@ -32,6 +32,9 @@ SHIPPED = (
     "constraints.txt",
     "LICENSE",
     "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs",
 )
 
 
@@ -124,6 +127,7 @@ def test_the_sdist_can_be_tested(built: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     needed = {"conf/config.yaml", "constraints.txt", "launch/test.sh", "tests/conftest.py", "tests/test_package.py"}
+    needed |= {"docs/concepts.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/data/README.md"}
     assert needed <= names
 
 

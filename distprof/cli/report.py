@@ -23,9 +23,9 @@ from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 
 DESCRIPTION = """\
-Reports on a run folder (also when ranks are missing or the job died), on traces of PyTorch's profiler (JSON, gzipped or
-not; files or folders of them), on captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), or on any
-mix of them that belongs to one job.
+Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
+gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
+or from any mix that belongs to one job. File types are detected from content.
 """
 EPILOG = """\
 examples:
@@ -34,14 +34,14 @@ examples:
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
 
-Steps are distprof's own ranges, or ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
+Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
 Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
-names others. Patterns are globs of a range's whole name, and go before the usual names.
+names others. A pattern is a glob that matches a range's whole name; it takes precedence over the usual names.
 
-The report's files are written into the run folder, or without one into --out.
+report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none.
 
-Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 a rank, a step or a file is missing, or the job
-is still running (the report says which), or a file could not be written.
+Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing or
+the job is still running (the report says which), or a file could not be written.
 """
 LONGEST_NAME = 1000
 """Letters of a folder's name in a message."""
@@ -59,10 +59,10 @@ def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
     )
     report.add_argument(
         "--out", type=Path, metavar="FOLDER",
-        help=f"where report.html, report.json and trace.json.gz go (the run folder, or ./{DEFAULT_OUT})",
+        help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
     )  # fmt: skip
-    report.add_argument("--no-write", action="store_true", help="only show it")
-    report.add_argument("--width", type=int, help="columns of the terminal report (default: the terminal's)")
+    report.add_argument("--no-write", action="store_true", help="show the report, and write no files")
+    report.add_argument("--width", type=int, help="width of the terminal report (default: the terminal's)")
     add_names(report)
 
 
@@ -70,9 +70,11 @@ def add_names(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say what the names in a trace stand for."""
     parser.add_argument(
         "--phase", action="append", default=[], metavar="PHASE=PATTERN",
-        help=f"ranges that stand for a phase: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
+        help=f"ranges that are a phase, one of: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
     )  # fmt: skip
-    parser.add_argument("--step", metavar="PATTERN", help="ranges that are steps; a name's last number is the step's")
+    parser.add_argument(
+        "--step", metavar="PATTERN", help="ranges that are steps; the last number in a name is the step"
+    )
 
 
 def read_names(options: argparse.Namespace) -> NameMap:

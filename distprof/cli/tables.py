@@ -33,37 +33,37 @@ ROWS = 20
 MAX_NOTES = 10
 TEXT_LIMIT = 300
 DESCRIPTION = """\
-Shows the tables that `nsys stats` makes, with the same numbers, of captures of Nsight Systems (.sqlite, or .nsys-rep
-where nsys is installed) and of traces of PyTorch's profiler; of all ranks together, or rank by rank.
+Shows the tables of `nsys stats`, with the same numbers, for captures of Nsight Systems (.sqlite, or .nsys-rep where
+nsys is installed) and for traces of PyTorch's profiler: for all ranks together, or rank by rank.
 
-  nvtx_sum               named ranges of the host: how long they were open (not what the GPU took for them)
+  nvtx_sum               named ranges on the host: how long they were open (not how long the GPU worked for them)
   osrt_sum               calls of the operating system's runtime
   cuda_api_sum           calls of the CUDA API
   cuda_gpu_kern_sum      kernels
   cuda_gpu_mem_time_sum  copies and memsets, by time
   cuda_gpu_mem_size_sum  copies and memsets, by size (MB is 10**6 bytes)
 
-and, where asked for with --table, ranges and the device together:
+With --table, also tables of ranges and the device together:
 
-  nvtx_gpu_proj_sum      how long what a range launched lasted on the GPU, from the first begin to the last end
+  nvtx_gpu_proj_sum      ranges projected onto the GPU: from the begin of the first operation launched to the last end
   nvtx_kern_sum          kernels by the range that launched them
-  projection             every range with what it launched and what it called (no table of nsys; --exclusive)
+  projection             every range with what it launched and what it called (not a table of nsys)
 """
 EPILOG = """\
 examples:
-  distprof tables node0.sqlite                               the six tables, all processes together, as nsys has them
-  distprof tables node0.sqlite node1.sqlite --drop-warmup    what began in a measured step, of all ranks of two nodes
+  distprof tables node0.sqlite                               the six tables, all processes together, as in nsys
+  distprof tables node0.sqlite node1.sqlite --drop-warmup    all ranks of two nodes, without warm-up
   distprof tables trace.json.gz --table cuda_gpu_kern_sum --rows 0
-  distprof tables node0.sqlite --per-rank --csv tables/      nvtx_sum_rank-00000.csv and so on
+  distprof tables node0.sqlite --per-rank --csv tables/      writes nvtx_sum_rank-00000.csv and so on
   distprof tables node0.sqlite --table projection --exclusive
 
-"Together" stands on every single duration: medians and deviations are those of all ranks' rows.
-Times are shown in ns where the terminal is wide enough, else in the unit that suits them. The CSV has nsys's heads and
-digits; a text that a spreadsheet would take for a formula gets a ' in front.
---drop-warmup keeps what began within a measured step: distprof's own steps know which were warm-up, others' are told by
-a range called warm-up around them; --step says which ranges are steps.
+Merged tables are computed from every single duration: medians and deviations are over the rows of all ranks.
+Times are shown in ns if the terminal is wide enough, else in a suitable unit. The CSV has nsys's headers and digits;
+a text that a spreadsheet would take for a formula gets a leading '.
+--drop-warmup keeps what began within a measured step. distprof's own steps are marked as warm-up or measured; other
+steps are warm-up inside a range called warm-up. --step says which ranges are steps.
 
-Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown without the files that are not readable.
+Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown, but some files could not be read.
 """
 
 
@@ -83,25 +83,27 @@ class _Share:
 def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb to the command line."""
     tables = verbs.add_parser(
-        "tables", help="the tables of nsys stats: ranges, API calls, kernels and copies, by rank or together",
+        "tables", help="show the tables of nsys stats: ranges, API calls, kernels and copies, by rank or merged",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     tables.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
     tables.add_argument(
         "--table", action="append", choices=(*TABLES, *PROJECTIONS), metavar="NAME",
-        help="only this one; may be repeated (the first six)",
+        help="only this table; may be repeated (default: the first six)",
     )  # fmt: skip
     which = tables.add_mutually_exclusive_group()
-    which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (all together)")
+    which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (default: merged)")
     which.add_argument("--rank", type=int, metavar="N", help="only this rank")
-    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside the measured steps")
-    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: a glob of the ranges that are steps")
+    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside of the measured steps")
+    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: which ranges are steps (a glob)")
+    tables.add_argument("--exclusive", action="store_true", help="in the projection, leave out what nested ranges hold")
     tables.add_argument(
-        "--exclusive", action="store_true", help="of the projection: without what ranges nested in a range hold"
+        "--csv", type=Path, metavar="FOLDER", help="write NAME.csv files there instead of showing the tables"
     )
-    tables.add_argument("--csv", type=Path, metavar="FOLDER", help="write NAME.csv there instead of showing them")
-    tables.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"most rows shown, 0 for all ({ROWS})")
-    tables.add_argument("--width", type=int, metavar="W", help="columns to fill (the terminal's)")
+    tables.add_argument(
+        "--rows", type=int, default=ROWS, metavar="N", help=f"show at most this many rows, 0 for all (default: {ROWS})"
+    )
+    tables.add_argument("--width", type=int, metavar="W", help="width in columns (default: the terminal's)")
 
 
 def run_tables(options: argparse.Namespace) -> int:

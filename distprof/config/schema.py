@@ -190,6 +190,8 @@ class InjectConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
+    """The whole configuration of a training job."""
+
     name: str
     """Names the run folder and the W&B run."""
     runs_dir: str

@@ -14,6 +14,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.columns import COLUMN as COLUMN
+from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
+from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.presence import LastWrite
 from distprof.facts.trace_summary import TraceSummary
 
@@ -24,8 +27,9 @@ IntArray = npt.NDArray[np.int64]
 class Phase(enum.StrEnum):
     """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder.
 
-    ``ALL_REDUCE`` is exposed synchronisation of gradients and ``ALL_GATHER`` exposed gathering of parameters, whatever
-    collective does it. The members of `CollectiveKind` with these names are operations."""
+    ``ALL_REDUCE`` here is exposed gradient synchronisation, by whatever collective (FSDP: a reduce-scatter), and
+    ``ALL_GATHER`` is exposed gathering of parameters. The collectives of these names are members of `CollectiveKind`.
+    """
 
     DATA = "data"
     FORWARD = "forward"
@@ -45,7 +49,10 @@ class Clock(enum.StrEnum):
 
 
 class CollectiveKind(enum.StrEnum):
-    """The operation of a collective, not a `Phase` of a step; ``OTHER``: broadcasts, barriers, exchanges and so on."""
+    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like.
+
+    ``ALL_REDUCE`` here is the operation, in whatever phase; the phase of that name is a member of `Phase`.
+    """
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
@@ -61,29 +68,6 @@ OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in 
 """Phases of a rank's own work; waits in collectives may be part of them too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # sizes may differ between ranks
-
-KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
-
-ROW_FIELDS: tuple[str, ...] = (
-    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
-    *(f"{phase}_host_ns" for phase in PHASES),
-    *(f"{phase}_wait_host_ns" for phase in OWN_PHASES),
-    "step_device_ns",
-    *(f"{phase}_device_ns" for phase in PHASES),
-    *(f"{phase}_wait_device_ns" for phase in OWN_PHASES),
-    *(f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS),
-    "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
-)  # fmt: skip
-"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
-
-Each phase has ``all_reduce_host_ns`` and so on; each own phase ``grad_norm_wait_host_ns`` and so on, the part in which
-the rank waited in a collective. Each kind of collective has ``all_reduce_count``, ``all_reduce_bytes``, the union of
-its intervals as ``all_reduce_busy_host_ns``, and the part that compute waited for as ``all_reduce_exposed_host_ns``.
-``shadow``: the step ran without recording, to measure what recording costs, and has a step time but no phases.
-``window``: the step ran under a kernel window, which slows it down.
-"""
-COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
-ROW_WIDTH = len(ROW_FIELDS)
 
 
 def make_rows(num_ranks: int, num_steps: int) -> FloatArray:

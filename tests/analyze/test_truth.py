@@ -65,6 +65,7 @@ def gather_by_table(made: Simulated, table: Collectives, number: int, values: Fl
     return values[table.ranks][:, :, list(places)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(NUM_BATCHES))
 def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
     for seed in range(batch, NUM_RUNS, NUM_BATCHES):

@@ -34,6 +34,7 @@ def test_a_slow_rank_is_critical_with_two_signs() -> None:
     assert [item.agree_ratio for item in verdict.evidence] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     inside = 0
     for seed in range(40):

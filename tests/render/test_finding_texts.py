@@ -19,7 +19,7 @@ from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, Ru
 from tests.analyze.synthetic_summaries import make_rank, make_traced
 from tests.analyze.test_findings import list_numbers, make_bad_rank
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "findings.md"
 
 
 def test_every_rule_has_words() -> None:
@@ -111,7 +111,7 @@ def test_the_file_holds_numbers_and_words(tmp_path: Path) -> None:
 
 def test_the_readme_has_the_table_of_rules() -> None:
     assert list(RULE_TEXTS) == list(RuleName)
-    assert write_table() in README.read_text(encoding="utf-8")
+    assert write_table() in PAGE.read_text(encoding="utf-8")
 
 
 def test_traits_are_worded() -> None:

@@ -96,6 +96,7 @@ def check_prefix(data: bytes, path: Path, *, exact_prefix: bool) -> RankStream |
     return stream
 
 
+@pytest.mark.slow
 def test_fault_06_cut_at_every_byte_the_rows_are_a_prefix_and_the_offset_is_told(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "cut"
     borders = [0, *(place + 1 for place, byte in enumerate(whole) if byte == ord("\n"))]
@@ -108,6 +109,7 @@ def test_fault_06_cut_at_every_byte_the_rows_are_a_prefix_and_the_offset_is_told
             assert stream.warnings == told
 
 
+@pytest.mark.slow
 def test_fault_07_a_flipped_byte_costs_its_record_and_no_other_and_is_counted(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "flipped"
     lines = whole.splitlines(keepends=True)

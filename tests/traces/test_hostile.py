@@ -26,6 +26,8 @@ from distprof.traces.limits import Limits
 from tests.ranks import REPOSITORY, make_environment
 from tests.traces.hostile_files import CANARY, CORPUS, EVIL_NAMES, Hostile, make_events, write_trace
 
+pytestmark = pytest.mark.slow
+
 ROOM_BYTES = 1 << 30
 """Addresses that a report of a small file may take beyond what the process has: threads alone reserve half of them."""
 BOMB_ROOM_BYTES = 3 << 29

@@ -87,6 +87,7 @@ def test_a_user_names_the_steps_of_an_old_trace(tmp_path: Path) -> None:
     assert (report["coverage"]["steps_measured"], report["ranks"][0]["last_step"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_real_trace_of_torch_1_9(tmp_path: Path) -> None:
     path = find_real("v100_resnet50_torch19.pt.trace.json.gz")
     if path is None:

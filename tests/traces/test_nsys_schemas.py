@@ -98,6 +98,7 @@ def read_ours(path: Path, table: str) -> list[tuple[int, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), kinds, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [KERNEL, RANGES])
 def test_fault_17_whatever_the_layout_the_numbers_are_sqlites_or_there_is_one_line(table: str, tmp_path: Path) -> None:
     sound = make_training_export(num_ranks=1, num_steps=2).write(tmp_path / "sound.sqlite").read_bytes()

@@ -40,6 +40,7 @@ def make_run_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_side_by_side_is_one_after_the_other_and_progress_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_side_by_side_is_one_after_the_other_and_progress_is_told(
     assert len(alone.collectives) == len(together.collectives) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least_bytes", [0, 1 << 40], ids=["side by side", "one after the other"])
 def test_a_damaged_file_costs_itself_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least_bytes: int

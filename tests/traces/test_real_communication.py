@@ -17,6 +17,8 @@ from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.reduce.device import code_collectives, measure_device
 from tests.traces.reduce.real_traces import find_shared, read_events
 
+pytestmark = pytest.mark.slow
+
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 

@@ -19,6 +19,8 @@ from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.traces.reduce.real_traces import find_shared, read_events
 
+pytestmark = pytest.mark.slow
+
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 PARTS = ("compute", "memory", "idle_communication", "idle_host", "idle_launch", "idle_unknown")
 FORWARD, BACKWARD = "## forward ##", "## backward ##"

@@ -25,18 +25,18 @@ def add_simulated(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``bench verdicts`` and ``bench report``."""
     verdicts = subjects.add_parser(
         "verdicts", help="how often the verdict is right, by slowdown",
-        description="Plays made-up jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
+        description="Plays simulated jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
         "rank three times as long, delays one rank in one phase, both drawn by chance, and counts right answers; and "
-        "as many jobs in which nobody is delayed, where every answer is a false alarm. Prints the README's table.",
+        "as many jobs in which nobody is delayed, where every answer is a false alarm. Prints docs/verdict.md's table.",
     )  # fmt: skip
-    verdicts.add_argument("--runs", type=int, default=400, help="jobs per row (400: about two minutes)")
+    verdicts.add_argument("--runs", type=int, default=400, help="jobs per row (default: 400, about two minutes)")
     report = subjects.add_parser(
         "report", help="time and memory of a report of many ranks",
-        description="Makes a job up, analyses it and renders the terminal report; prints how long each took, and the "
-        "largest memory of this process.",
+        description="Simulates a job, analyses it and renders the terminal report; prints how long each took, and this "
+        "process's peak memory.",
     )  # fmt: skip
-    report.add_argument("--ranks", type=int, default=1024, help="(1024)")
-    report.add_argument("--steps", type=int, default=1000, help="(1000)")
+    report.add_argument("--ranks", type=int, default=1024, help="(default: 1024)")
+    report.add_argument("--steps", type=int, default=1000, help="(default: 1000)")
 
 
 def run_verdicts(options: argparse.Namespace) -> int:

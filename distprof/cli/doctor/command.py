@@ -35,13 +35,13 @@ def add_doctor(verbs: argparse._SubParsersAction[Any]) -> None:
     doctor = verbs.add_parser(
         "doctor",
         help="check whether this machine is fit to train and to measure on",
-        description="Looks at what is installed, at the devices, at settings that cost time and at the machine's "
-        "limits; changes nothing. Run it on every host, in the environment the job will have.",
+        description="Checks what is installed, the devices, settings that cost time, and the machine's limits; changes "
+        "nothing. Run it on every host, in the environment that the job will have.",
         epilog="Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage.",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    doctor.add_argument("--runs-dir", default="runs", help="where runs will be written (runs)")
-    doctor.add_argument("--width", type=int, help="columns (default: the terminal's)")
+    doctor.add_argument("--runs-dir", default="runs", help="where runs will be written (default: runs)")
+    doctor.add_argument("--width", type=int, help="width in columns (default: the terminal's)")
 
 
 def run_doctor(options: argparse.Namespace) -> int:
