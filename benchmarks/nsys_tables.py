@@ -87,7 +87,7 @@ def run_nsys_tables(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as folder:
         file = options.file
         if file is None:
-            file = Path(folder) / "made-up.sqlite"
+            file = Path(folder) / "synthetic.sqlite"
             rows = make_capture(file, rows=options.rows)
             console.print(f"{rows:,} rows made up, {file.stat().st_size / 1e6:,.0f} MB", highlight=False)
         commands = write_commands(nsys, file, Path(folder), tables)

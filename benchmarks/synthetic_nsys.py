@@ -1,4 +1,4 @@
-"""A made-up export of Nsight Systems: an SQLite file of chosen rows, as two generations of nsys would have written it.
+"""A synthetic nsys export: an SQLite file of chosen rows, as two generations of nsys would have written it.
 
 Columns that no argument names hold NULL. Times are ns on the file's clock. Threads are numbers as the system gives
 them; None is the main thread, whose number is the process' own.
@@ -62,7 +62,7 @@ def pack_thread(pid: int, thread: int | None) -> int:
 class SyntheticExport:
     """Gathers rows, and writes them as an export. Tables without rows are left out, as nsys leaves them out."""
 
-    def __init__(self, *, generation: Generation = Generation.PRESENT, host: str = "made-up-host") -> None:
+    def __init__(self, *, generation: Generation = Generation.PRESENT, host: str = "synthetic-host") -> None:
         self.generation = generation
         self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES[generation]}
         self._strings: dict[str, int] = {}
@@ -156,7 +156,7 @@ class SyntheticExport:
         what = {"eventType": event.value, "domainId": self.add_domain(pid, domain), "int64Value": payload}
         self.add("NVTX_EVENTS", start=begin_ns, end=end_ns, **what, **threads, **message)
 
-    def name_rank(self, pid: int, *, rank: int, world_size: int, host: str = "made-up-host", at_ns: int = 0) -> None:
+    def name_rank(self, pid: int, *, rank: int, world_size: int, host: str = "synthetic-host", at_ns: int = 0) -> None:
         """The mark that distprof's own recorder makes at its start."""
         text = f"rank={rank} world={world_size} host={host} pid={pid}"
         self.add_range(pid, text, at_ns, None, domain="distprof", event=EventType.MARK)

@@ -1,4 +1,4 @@
-"""The text of made-up traces: events of PyTorch's profiler as JSON, in either hand, about 300 bytes each."""
+"""The text of synthetic traces: events of PyTorch's profiler as JSON, in either hand, about 300 bytes each."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ class TraceText:
         """The whole file; nothing can be added after."""
         info: dict[str, object] = {"backend": "nccl", "rank": rank, "world_size": world_size}
         head: dict[str, object] = {"schemaVersion": 1, "distributedInfo": info}
-        tail: dict[str, object] = {"traceName": "made-up.json", "displayTimeUnit": "ms"}
+        tail: dict[str, object] = {"traceName": "synthetic.json", "displayTimeUnit": "ms"}
         if not self.old:
             ranks = list(range(world_size))
             group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": world_size, "ranks": ranks}
             info |= {"pg_count": 1, "pg_config": [group], "nccl_version": "2.27.5"}
             device = {
                 "id": 0,
-                "name": "Made-up GPU",
+                "name": "Synthetic GPU",
                 "totalGlobalMem": 85018279936,
                 "computeMajor": 9,
                 "computeMinor": 0,

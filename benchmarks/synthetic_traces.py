@@ -1,4 +1,4 @@
-"""Made-up traces of PyTorch's profiler, as each rank of a job would have written them, and the truth about them.
+"""Synthetic traces of PyTorch's profiler, as each rank of a job would have written them, and the truth about them.
 
 One lane of time is played: what every rank of the job does, alike and in the same order. The slow rank, if there is
 one, comes late to every step; the others wait for it in the step's first collective.
@@ -40,7 +40,7 @@ class Generation(enum.Enum):
 
 @dataclass(slots=True, kw_only=True)
 class TraceTruth:
-    """What is in a made-up trace. Times are ns."""
+    """What is in a synthetic trace. Times are ns."""
 
     num_events: int = 0
     """All events in the file, of every kind."""

@@ -1,4 +1,4 @@
-"""A large made-up export of Nsight Systems: two processes that launch kernels in nested ranges, and read files."""
+"""A large synthetic export of Nsight Systems: two processes that launch kernels in nested ranges, and read files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_capture(path: Path, *, rows: int, seed: int = 0) -> int:
     export, draw = SyntheticExport(), np.random.default_rng(seed)
     for device, pid in enumerate(PIDS):
         export.add_process(pid)
-        export.add_gpu(device, name="Made-up GPU", memory_bytes=80 << 30, capability=(9, 0))
+        export.add_gpu(device, name="Synthetic GPU", memory_bytes=80 << 30, capability=(9, 0))
         export.name_rank(pid, rank=device, world_size=len(PIDS))
         _add_process(export, pid, device, max(int(rows / ROWS_PER_OP / len(PIDS)), OPS_PER_LAYER), draw)
     export.write(path)

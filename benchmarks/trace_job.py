@@ -1,4 +1,4 @@
-"""A folder of made-up traces, one per rank of a job in which one rank comes late."""
+"""A folder of synthetic traces, one per rank of a job in which one rank comes late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up runs: facts that a test chooses, so that it knows the conclusions beforehand."""
+"""Synthetic runs: facts that a test chooses, so that it knows the conclusions beforehand."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def make_clock(clock: Clock, phases_ns: Mapping[str, npt.ArrayLike]) -> dict[str
 def make_meta(**changes: Any) -> RunMeta:
     """The facts of a whole job."""
     usual: dict[str, Any] = {
-        "run_id": "0123456789ab", "name": "made_up", "started_utc": "2026-01-02T03:04:05+00:00", "world_size": 2,
+        "run_id": "0123456789ab", "name": "synthetic", "started_utc": "2026-01-02T03:04:05+00:00", "world_size": 2,
         "backend": "gloo", "device_type": "cpu", "strategy": "ddp", "precision": "fp32", "work": WORK,
         "versions": {"torch": "2.13.0"}, "git": None, "config": {"seed": 1},
     }  # fmt: skip
@@ -115,8 +115,8 @@ def make_info(rank: int, **changes: Any) -> RankInfo:
     """One rank that ended well, with a peak of 1 TFLOP/s."""
     usual: dict[str, Any] = {
         "rank": rank, "local_rank": rank, "host": "host-a", "pid": 1000 + rank, "device": "cpu",
-        "snapshot": DeviceSnapshot(name="Made-up Device", memory_total_bytes=8 * 2**30, memory_used_bytes=2**30),
-        "peak": Peak(flops_per_s=1e12, source="table: Made-up Device, fp32"), "ended": "completed",
+        "snapshot": DeviceSnapshot(name="Simulated Device", memory_total_bytes=8 * 2**30, memory_used_bytes=2**30),
+        "peak": Peak(flops_per_s=1e12, source="table: Simulated Device, fp32"), "ended": "completed",
     }  # fmt: skip
     return RankInfo(**{**usual, **changes})
 

@@ -1,4 +1,4 @@
-"""A made-up export with the numbers of a real one: a 2.7B model trained for one step under nsys, after three warm-ups.
+"""A synthetic export with the numbers of a real one: a 2.7B model trained for one step under nsys after three warm-ups.
 
 Of each range its instances and its total are those of the real capture's `nvtx_sum` table, to the ns. How the totals
 spread over the instances is known only of ranges with four of them: smallest and largest are real, the two in the

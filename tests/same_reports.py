@@ -3,7 +3,7 @@
     python -m tests.same_reports make FOLDER [TRACES]                  the inputs, once
     python -m tests.same_reports compare FOLDER BEFORE AFTER           Python interpreters that have distprof
 
-Inputs are the traces of a folder, a made-up export of Nsight Systems, 40 simulated runs, and four jobs over gloo.
+Inputs are the traces of a folder, a synthetic export of Nsight Systems, 40 simulated runs, and four jobs over gloo.
 """
 
 from __future__ import annotations

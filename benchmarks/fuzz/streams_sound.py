@@ -51,9 +51,9 @@ def make_sound_run(folder: Path) -> tuple[RunMeta, list[Path]]:
         for rank in range(RANKS)
     )
     meta = RunMeta(
-        run_id="made-up", name="made_up", started_utc="2026-01-02T03:04:05+00:00", world_size=RANKS, backend="gloo",
+        run_id="synthetic", name="synthetic", started_utc="2026-01-02T03:04:05+00:00", world_size=RANKS, backend="gloo",
         device_type="cpu", strategy="ddp", precision="fp32", work=work, versions={"torch": "2.6.0"}, git=None,
-        config={"seed": 1, "train": {"steps": STEPS - WARMUP, "warmup_steps": WARMUP}}, notes=("made up",),
+        config={"seed": 1, "train": {"steps": STEPS - WARMUP, "warmup_steps": WARMUP}}, notes=("synthetic",),
         clock_readings=clocks, link_readings=(LinkReading(rank=2, bytes_per_s=1e9),),
     )  # fmt: skip
     return meta, paths
@@ -63,9 +63,9 @@ def _write_rank(path: Path, rank: int) -> None:
     info = RankInfo(
         rank=rank, local_rank=rank, host=f"host-{rank // 2}", pid=100 + rank, device="cpu",
         snapshot=DeviceSnapshot(name="CPU", memory_total_bytes=10**9, utilization_ratio=0.5),
-        peak=Peak(flops_per_s=1e12, source="measured"), notes=("made up",),
+        peak=Peak(flops_per_s=1e12, source="measured"), notes=("synthetic",),
     )  # fmt: skip
-    writer = StreamWriter(path, run_id="made-up", world_size=RANKS, info=info)
+    writer = StreamWriter(path, run_id="synthetic", world_size=RANKS, info=info)
     steps = [_make_step(rank, step) for step in range(STEPS)]
     rows, segments, collectives = zip(*steps, strict=True)
     writer.write_steps(rows, segments, collectives, GROUPS)

@@ -22,7 +22,7 @@ from distprof.render.overhead import describe_overhead
 from distprof.report.report import OverheadReport
 
 MAX_FALSE_RATIO = 0.005
-"""Jobs that are stopped though recording costs no more than is allowed, at most. Of 3,000 made-up jobs of 500 turns
+"""Jobs that are stopped though recording costs no more than is allowed, at most. Of 3,000 simulated jobs of 500 turns
 that cost just that, with independent noise of 2, 10 and 30 %, noise of 20 % that lasts for 20 steps, bursts of other
 work and steps in a rhythm, 7 were; of as many without a cost 1."""
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.95)
@@ -33,7 +33,7 @@ MAX_KEPT_STEPS = 4096
 class BudgetEvidence:
     """How sure it is that recording costs more than is allowed: the capital of bets that are fair while it does not.
 
-    A cost of 10 % where 3 % are allowed is sure after 11 turns if steps vary by 2 %, and in the middle of 500 made-up
+    A cost of 10 % where 3 % are allowed is sure after 11 turns if steps vary by 2 %, and in the middle of 500 simulated
     jobs after 49 if they vary by 10 % (95 % of the jobs: 113), after 36 (83) where other work triples some steps.
     Steps in a rhythm that is larger than the cost hide it: those jobs go on.
     """

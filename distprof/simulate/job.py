@@ -1,4 +1,4 @@
-"""What a made-up job is like: its sizes, and everything that goes wrong in it."""
+"""What a simulated job is like: its sizes, and everything that goes wrong in it."""
 
 from __future__ import annotations
 

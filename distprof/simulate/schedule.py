@@ -1,4 +1,4 @@
-"""Plays a made-up job step by step on the true clock.
+"""Plays a simulated job step by step on the true clock.
 
 The rules are few. A rank computes; a collective starts when its last rank has arrived and the one before it on the same
 stream has ended, and takes its transfer time; a rank that waits for it goes on when it ends. A rank that is stopped
@@ -34,7 +34,9 @@ class Schedule:
     last_arrival_ns: FloatArray
 
 
-def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray) -> Schedule:
+def make_schedule(
+    job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray
+) -> Schedule:
     """Plays a program.
 
     Args:

@@ -1,4 +1,4 @@
-"""A made-up job and its truth: played once as it is and once without each of its faults, with the same draws."""
+"""A simulated job and its truth: schedule once as it is and once without each of its faults, with the same draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from distprof.facts.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
 from distprof.simulate.job import Compute, Issue, SimulatedJob, write_program
 from distprof.simulate.observe import write_run
-from distprof.simulate.schedule import Schedule, play
+from distprof.simulate.schedule import Schedule, make_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A made-up run and its truth."""
+    """A simulated run and its truth."""
 
     run: Run
     truth: Truth
@@ -56,20 +56,20 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
     issues = [op for op in program if isinstance(op, Issue)]
     own_ns, delay_ns = _draw_own(job, draws)
     transfer_ns = _draw_transfers(job, program, draws)
-    played = play(job, program, own_ns + delay_ns, transfer_ns)
+    schedule = make_schedule(job, program, own_ns + delay_ns, transfer_ns)
 
     def replay(own: FloatArray, transfers: FloatArray) -> FloatArray:
         if not truth:
             return np.full(job.num_steps, np.nan)
-        return _cycle(play(job, program, own, transfers))
+        return _cycle(make_schedule(job, program, own, transfers))
 
     without_data = own_ns + delay_ns
     without_data[:, :, PHASE_CODE[Phase.DATA]] = 0
     told = Truth(
-        step_ns=_cycle(played),
-        exposed_ns=played.exposed_ns.sum(axis=2),
-        wait_ns=played.last_arrival_ns - played.arrival_ns,
-        transfer_ns=played.over_ns - played.last_arrival_ns,
+        step_ns=_cycle(schedule),
+        exposed_ns=schedule.exposed_ns.sum(axis=2),
+        wait_ns=schedule.last_arrival_ns - schedule.arrival_ns,
+        transfer_ns=schedule.over_ns - schedule.last_arrival_ns,
         places={
             name: tuple(index for index, op in enumerate(issues) if op.partition == name)
             for name in ("world", "shard", "replica")
@@ -79,7 +79,7 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
         without_data_ns=replay(without_data, transfer_ns),
     )
     del own_ns, delay_ns, without_data, transfer_ns  # half a gigabyte at a thousand ranks and steps
-    return Simulated(run=write_run(job, program, played, draws), truth=told)
+    return Simulated(run=write_run(job, program, schedule, draws), truth=told)
 
 
 def _draw_own(job: SimulatedJob, draws: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -107,7 +107,7 @@ def _draw_transfers(job: SimulatedJob, program: list[Compute | Issue], draws: np
     return np.broadcast_to(drawn * slow, (job.num_ranks, *drawn.shape)).copy()
 
 
-def _cycle(played: Schedule) -> FloatArray:
+def _cycle(schedule: Schedule) -> FloatArray:
     """From the end of one step's last wait to that of the next, of the rank where it ends last, ``[num_steps]``."""
-    marks = played.over_ns[:, :, -1].max(axis=0) if played.over_ns.shape[2] else played.end_ns.max(axis=0)
+    marks = schedule.over_ns[:, :, -1].max(axis=0) if schedule.over_ns.shape[2] else schedule.end_ns.max(axis=0)
     return np.diff(marks, prepend=0.0)

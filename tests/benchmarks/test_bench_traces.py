@@ -1,4 +1,4 @@
-"""The benchmarks on traces and captures: what is made up, what is run and what is compared; nothing here is timed."""
+"""The benchmarks on traces and captures: what is synthetic, what is run and what is compared; nothing here is timed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_run_is_either_timed_or_watched() -> None:
 
 
 @pytest.mark.parametrize("generation", list(Generation))
-def test_a_made_up_job_has_a_trace_of_every_rank_and_one_of_them_is_late(
+def test_a_synthetic_job_has_a_trace_of_every_rank_and_one_of_them_is_late(
     generation: Generation, tmp_path: Path
 ) -> None:
     assert make_job(tmp_path, ranks=4, events=3_000, generation=generation) == 2
@@ -212,10 +212,10 @@ def test_the_whole_command_finds_the_late_rank(tmp_path: Path, capsys: pytest.Ca
 # Tables
 
 
-def test_a_made_up_capture_has_the_rows_that_were_asked_for(tmp_path: Path) -> None:
-    rows = make_capture(tmp_path / "made-up.sqlite", rows=20_000)
+def test_a_synthetic_capture_has_the_rows_that_were_asked_for(tmp_path: Path) -> None:
+    rows = make_capture(tmp_path / "synthetic.sqlite", rows=20_000)
     assert 19_000 < rows < 21_000
-    traces = read_nsys(tmp_path / "made-up.sqlite", all_processes=True)
+    traces = read_nsys(tmp_path / "synthetic.sqlite", all_processes=True)
     assert [(trace.head.pid, trace.head.rank) for trace in traces] == list(zip(PIDS, (0, 1), strict=True))
     for trace in traces:
         assert not any("rows" in note for note in trace.head.notes)  # nothing had to be dropped
@@ -268,7 +268,7 @@ def make_nsys(folder: Path, tables: Path) -> Path:
 def test_the_exit_code_says_whether_a_cell_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, tables = tmp_path / "made-up.sqlite", tmp_path / "tables"
+    file, tables = tmp_path / "synthetic.sqlite", tmp_path / "tables"
     make_capture(file, rows=2_000)
     assert run_verb(["tables", str(file), "--csv", str(tables)]) == 0
     monkeypatch.setenv("NSYS", str(make_nsys(tmp_path, tables)))
@@ -284,7 +284,7 @@ def test_the_exit_code_says_whether_a_cell_differs(
 
 
 @pytest.mark.nsys
-def test_the_tables_of_a_made_up_capture_are_those_of_nsys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_of_a_synthetic_capture_are_those_of_nsys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "--rows", "5000", "--repeats", "1"]) == 0
     assert "\n0 of " in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The doctor's checks against made-up machines: every state of every check; and one real machine, this one."""
+"""The doctor's checks against synthetic machines: every state of every check; and one real machine, this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up runs as run folders on disk, as a live job leaves them."""
+"""Synthetic runs as run folders on disk, as a live job leaves them."""
 
 from __future__ import annotations
 

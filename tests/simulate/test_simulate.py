@@ -1,4 +1,4 @@
-"""Made-up jobs: an example by hand without chance, and what every job's facts must obey."""
+"""Simulated jobs: an example by hand without chance, and what every job's facts must obey."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_real_heads_tell_devices_groups_and_memory_and_nothing_of_the_environmen
 
 
 @pytest.mark.parametrize("generation", Generation)
-def test_made_up_traces_hold_what_they_promise(tmp_path: Path, generation: Generation) -> None:
+def test_synthetic_traces_hold_what_they_promise(tmp_path: Path, generation: Generation) -> None:
     job = {"world_size": 2, "num_events": 4000, "slow_rank": 1, "late_ns": 7_000_000, "generation": generation}
     traces, truths = [], []
     for rank in range(2):

@@ -75,7 +75,7 @@ def test_a_job_of_two_ranks_comes_out_as_it_was_made(tmp_path: Path, generation:
     ]  # fmt: skip
     for rank, trace in enumerate((first, second)):
         head = trace.head
-        assert (head.rank_source, head.host) == ("the mark of distprof", "made-up-host")
+        assert (head.rank_source, head.host) == ("the mark of distprof", "synthetic-host")
         assert (head.device_name, head.device_memory_bytes) == ("NVIDIA H100 80GB HBM3", GPU_MEMORY_BYTES)
         assert (head.compute_capability, head.backend) == ((9, 0), None)
         assert set(trace.gpu.device.tolist()) == {rank}
@@ -267,7 +267,7 @@ def test_columns_that_a_release_lacks_are_not_known(tmp_path: Path) -> None:
     assert trace.gpu.pageable.tolist()[:2] == [UNKNOWN, UNKNOWN]
     assert set(trace.ranges.payload.tolist()) == {UNKNOWN}
     assert trace.names[trace.gpu.name[0]] == "[CUDA memcpy Host-to-Device]"
-    assert (trace.head.device_name, trace.head.device_memory_bytes, trace.head.host) == (None, None, "made-up-host")
+    assert (trace.head.device_name, trace.head.device_memory_bytes, trace.head.host) == (None, None, "synthetic-host")
 
 
 def test_a_device_is_found_through_the_process_own_number_for_it(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def make_random_export(seed: int, generation: Generation) -> SyntheticExport:
 @pytest.mark.nsys
 @pytest.mark.parametrize("generation", list(Generation))
 def test_random_ranges_calls_and_graphs_of_many_threads(generation: Generation, tmp_path: Path) -> None:
-    theirs = compare(make_random_export(3, generation).write(tmp_path / "made_up.sqlite"), tmp_path)
+    theirs = compare(make_random_export(3, generation).write(tmp_path / "synthetic.sqlite"), tmp_path)
     assert {row[1] for row in theirs["nvtx_gpu_proj_sum"][1:]} == {"PushPop", "StartEnd"}
     assert {len(rows) > 6 for rows in theirs.values()} == {True}
 

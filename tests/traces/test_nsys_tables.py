@@ -114,10 +114,10 @@ def make_lively_export(seed: int, generation: Generation) -> SyntheticExport:
 
 @pytest.mark.nsys
 @pytest.mark.parametrize("generation", list(Generation))
-def test_a_made_up_capture_with_kernels_copies_and_graphs_of_several_processes(
+def test_a_synthetic_capture_with_kernels_copies_and_graphs_of_several_processes(
     generation: Generation, tmp_path: Path
 ) -> None:
-    file = make_lively_export(7, generation).write(tmp_path / "made_up.sqlite")
+    file = make_lively_export(7, generation).write(tmp_path / "synthetic.sqlite")
     theirs = compare(file, tmp_path)
     assert sorted(theirs) == sorted(TABLES)
     assert {len(rows) > 3 for rows in theirs.values()} == {True}

@@ -1,4 +1,4 @@
-"""The benches on made-up jobs: how often the verdict is right, and how long a report of very many ranks takes."""
+"""The benches on simulated jobs: how often the verdict is right, and how long a report of very many ranks takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_simulated(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``bench verdicts`` and ``bench report``."""
     verdicts = subjects.add_parser(
         "verdicts", help="how often the verdict is right, by slowdown",
-        description="Plays made-up jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
+        description="Plays simulated jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
         "rank three times as long, delays one rank in one phase, both drawn by chance, and counts right answers; and "
         "as many jobs in which nobody is delayed, where every answer is a false alarm. Prints the README's table.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How often is the verdict right? Made-up jobs with a rank slowed by chance, and as many in which nobody is."""
+"""How often is the verdict right? Simulated jobs with a rank slowed by chance, and as many in which nobody is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up GPU jobs as traces, one per rank, with the truth: forward, backward, one all-reduce, optimizer, a sync."""
+"""Synthetic GPU jobs as traces, one per rank, with the truth: forward, backward, one all-reduce, optimizer, a sync."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from distprof.facts.trace import (
 MAIN = 1
 """The thread where nothing else is said."""
 HEAD = TraceHead(
-    path="made-up.sqlite", tool="nsys", pid=MAIN, rank=0, rank_source="the test", world_size=1, host="made-up-host"
+    path="synthetic.sqlite", tool="nsys", pid=MAIN, rank=0, rank_source="the test", world_size=1, host="synthetic-host"
 )
 _CALL_COLUMNS = ("begin_ns", "end_ns", "name", "thread")
 _RANGE_COLUMNS = (*_CALL_COLUMNS, "domain", "style", "payload", "end_thread")
