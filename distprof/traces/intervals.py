@@ -1,7 +1,7 @@
-"""Arithmetic on intervals of time: union, intersection, difference, and how much of each window they cover.
+"""Arithmetic on time intervals: union, intersection, difference, and how much of each window they cover.
 
-``Intervals`` are half-open, in ascending order, disjoint, of positive length; ns on any one clock. What makes them here
-also joins those that touch. Windows are ``Intervals`` too, and may touch: the steps of a job usually do.
+``Intervals`` are half-open, ascending, disjoint and of positive length; ns on any one clock. The functions here also
+merge intervals that touch. Windows are ``Intervals`` too, but may touch, as the steps of a job usually do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IN_FIRST = 2
 
 
 def unite(begin_ns: IntArray, end_ns: IntArray) -> Intervals:
-    """The union of any intervals, in any order, ``[num]`` each; those that do not end after they begin are left out."""
+    """The union of intervals in any order, ``[num]`` each; empty and reversed ones are left out."""
     whole = end_ns > begin_ns
     begin, end = begin_ns[whole], end_ns[whole]
     if not len(begin):
@@ -49,17 +49,17 @@ def intersect(first: Intervals, second: Intervals) -> Intervals:
 
 
 def subtract(first: Intervals, second: Intervals) -> Intervals:
-    """What lies in the first and not in the second."""
+    """What lies in the first but not in the second."""
     return _sweep(first, second, _IN_FIRST)
 
 
 def clip(begin_ns: IntArray, end_ns: IntArray, windows: Intervals) -> Intervals:
-    """The part of the union of any intervals, ``[num]`` each, that lies in the windows."""
+    """The part of the union of intervals in any order, ``[num]`` each, that lies in the windows."""
     return intersect(unite(begin_ns, end_ns), windows)
 
 
 def find_gaps(intervals: Intervals) -> Intervals:
-    """What lies between one interval and the next."""
+    """The gaps between one interval and the next."""
     return intervals[1][:-1], intervals[0][1:]
 
 
@@ -75,7 +75,7 @@ def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
 
 
 def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
-    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and need no order."""
+    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and come in any order."""
     return measure_before(windows[1], intervals) - measure_before(windows[0], intervals)
 
 
@@ -88,8 +88,8 @@ def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
 
 
 def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
-    """The stretches in one state: of the sum of `_IN_FIRST` and `_IN_SECOND`, what holds there."""
-    times = np.concatenate((first[1], second[1], first[0], second[0]))  # where both fall on one time, ends come first
+    """The stretches whose state, the sum of `_IN_FIRST` and `_IN_SECOND` as they apply, is the wanted one."""
+    times = np.concatenate((first[1], second[1], first[0], second[0]))  # at equal times, ends come first
     steps = np.repeat(
         np.array((-_IN_FIRST, -_IN_SECOND, _IN_FIRST, _IN_SECOND)),
         (len(first[0]), len(second[0]), len(first[0]), len(second[0])),
