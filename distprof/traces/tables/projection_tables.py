@@ -1,8 +1,8 @@
 """Two tables of `nsys stats` that project ranges onto the device: ``nvtx_gpu_proj_sum`` and ``nvtx_kern_sum``.
 
-Ranges hold calls as `distprof.traces.tables.nsys_ranges` says. Projected, an instance lasts from the begin of the first
-activity that it launched to the end of the last, whatever ran or did not in between; a graph that was traced as a whole
-is none. A kernel stands under every range around its call, and twice under two of one name. Times are ns.
+`distprof.traces.tables.nsys_ranges` defines which calls a range contains. A projected instance lasts from the begin of
+the first activity that it launched to the end of the last, including gaps; graphs traced as a whole do not count. A
+kernel is listed under every range around its call, twice under two of the same name. Times are ns.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _ID_BITS = 0xFFFFFF
 
 
 def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
-    """``nvtx_gpu_proj_sum``: how long the ranges last on the device, by name and style.
+    """``nvtx_gpu_proj_sum``: how long ranges last on the device, by name and style.
 
     Args:
         traces: Of one file, or of several together.
-        windows: For each trace the host times that count: instances that begin in none are left out. None: all count.
+        windows: Host times to count, per trace: instances that begin in none are left out. None: all count.
     """
     labels: dict[Label, int] = {}
     columns: list[list[IntArray]] = []
@@ -80,11 +80,11 @@ def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | N
 
 
 def sum_range_kernels(traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
-    """``nvtx_kern_sum``: kernels by the ranges around the calls that launched them, thread by thread.
+    """``nvtx_kern_sum``: kernels by the ranges around the calls that launched them, per thread.
 
     Args:
         traces: Of one file, or of several together.
-        windows: As for the other table; of kernels in no range those launched then, or run if the launch is not known.
+        windows: As above; kernels in no range count if launched then or, with unknown launch, if run then.
     """
     keys: dict[Cells, int] = {}
     columns: list[list[IntArray]] = []
@@ -123,7 +123,7 @@ def _null_first(*cells: object) -> tuple[object, ...]:
 
 
 def _project(trace: Trace, instances: Instances) -> tuple[IntArray, IntArray, IntArray]:
-    """Instances that launched something, how long they last on the device, and how many calls launched it."""
+    """Instances that launched something, how long each lasts on the device, and how many calls launched it."""
     gpu = trace.gpu
     rows = np.flatnonzero((gpu.call != UNKNOWN) & (gpu.kind != ActivityKind.GRAPH))
     rows = rows[np.argsort(gpu.call[rows], kind="stable")]
@@ -134,7 +134,7 @@ def _project(trace: Trace, instances: Instances) -> tuple[IntArray, IntArray, In
     found: list[list[IntArray]] = []
     calls = trace.calls
     for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call]):
-        if len(owner):  # the pairs of an owner stand together
+        if len(owner):  # an owner's pairs are contiguous
             start = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
             first_ns, last_ns = np.minimum.reduceat(begin_ns[place], start), np.maximum.reduceat(end_ns[place], start)
             found.append([owner[start], last_ns - first_ns, np.diff(np.append(start, len(owner)))])
@@ -191,7 +191,7 @@ def _code_pairs(
 
 
 def _count_distinct(groups: IntArray, items: IntArray, num_groups: int) -> list[int]:
-    """How many different items each group has."""
+    """The number of distinct items in each group."""
     wide = int(items.max(initial=0)) + 1
     counts: list[int] = np.bincount(drop_repeats(groups * wide + items) // wide, minlength=num_groups).tolist()
     return counts
@@ -205,5 +205,5 @@ def _add_up(groups: IntArray, values: IntArray, num_groups: int) -> list[int]:
 
 
 def _stack(columns: Sequence[Sequence[IntArray]], place: int) -> IntArray:
-    """One column of all parts."""
+    """One column of all parts, concatenated."""
     return np.concatenate([np.empty(0, dtype=np.int64), *(part[place] for part in columns)])
