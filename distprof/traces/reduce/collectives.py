@@ -1,4 +1,4 @@
-"""The collectives of a traced rank, step by step, as a live rank would have told them."""
+"""The collectives of a traced rank, step by step, as a live rank would have recorded them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from distprof.traces.reduce.segments import StepSegments
 from distprof.traces.reduce.steps import Steps
 
 UNNAMED_GROUP = "communicator"
-"""Collectives of files that name no group: those of one stream belong together, in the order the streams appear."""
+"""Collectives in files without group names: those of one stream form a group, in the streams' order of appearance."""
 
 
 def list_collectives(
     trace: Trace, steps: Steps, segments: StepSegments, *, origin_ns: int
 ) -> tuple[RankCollectives, ...]:
-    """The steps' collectives by their order, as `distprof.storage.match_collectives` takes them.
+    """The steps' collectives in their order, as `distprof.storage.match_collectives` takes them.
 
-    A collective arrives when its kernel begins: then the rank's device is ready. It belongs to the step that launched
-    it, or else the step it began in. Exposed is the part in which nothing but collectives ran.
+    A collective arrives when its kernel begins, because that is when the rank's device is ready. It belongs to the step
+    that launched it or, if that is unknown, to the step in which it began. The time in which only collectives ran is
+    exposed.
     """
     if not len(steps.number):
         return ()
@@ -45,9 +46,9 @@ def list_collectives(
 
 
 def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
-    """A code per collective, and the groups by code."""
+    """One code per collective, and the groups by code."""
     gpu = trace.gpu
-    streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # their own numbers may be negative
+    streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # stream numbers may be negative
     keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - streams)
     distinct, first, codes = np.unique(keys, return_index=True, return_inverse=True)
     unnamed = sorted((int(first[place]), place) for place in range(len(distinct)) if distinct[place] < 0)
@@ -75,7 +76,7 @@ def _list_issues(
 
 
 def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
-    """The part of each collective in which nothing but collectives ran, ns."""
+    """The part of each collective during which nothing but collectives ran, ns."""
     gpu = trace.gpu
     other = kinds < 0
     alone = subtract(unite(gpu.begin_ns[rows], gpu.end_ns[rows]), unite(gpu.begin_ns[other], gpu.end_ns[other]))
@@ -85,7 +86,7 @@ def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
 def _tabulate(
     steps: Steps, step: IntArray, issues: list[IssuedCollective], groups: Mapping[int, GroupInfo], times_ns: IntArray
 ) -> tuple[RankCollectives, ...]:
-    """Args: ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
+    """Builds the tables; ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
     by_step = np.argsort(step, kind="stable")
     by_order: dict[Order, list[IntArray]] = {}
     for part in np.split(by_step, np.flatnonzero(np.diff(step[by_step])) + 1):

@@ -1,7 +1,7 @@
 """How long was the host inside calls of the device's API, and in which did it wait for the device? Host time, ns.
 
-A call belongs to the window it begins in. The runtime's calls are made of calls of the driver, and some tools list
-both: what lies inside another call of the same thread is not counted again.
+A call belongs to the window in which it begins. Runtime calls make driver calls, and some tools list both: a call
+inside another one of the same thread is not counted again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.reduce.ranges import find_measured
 
 HELD = " (open while its copy ran)"
-"""What is added to the name of a call that waited though it need not have."""
+"""Added to the name of a call that waited although it need not have."""
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
-"""Versions, and variants with a stream per thread."""
+"""Version suffixes, and variants with one stream per thread."""
 _WAITS = re.compile(
     r"(cuda|hip)(Device|Thread|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
     r"|(cuda|hip)Memcpy((2D|3D)|(2D)?(To|From)(Symbol|Array)|WithStream)?|hipMemcpy(HtoD|DtoH)|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?"
@@ -27,8 +27,8 @@ _WAITS = re.compile(
 
 
 def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]:
-    """The calls that wait for the device, longest total first: synchronisations, copies that are not asynchronous or
-    did not turn out to be, and the freeing of device memory.
+    """The calls that wait for the device, longest total first: synchronisations, copies that are synchronous or turned
+    out to be, and the freeing of device memory.
 
     Args:
         trace: One process.
@@ -57,11 +57,11 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
 
 
 def _find_held(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which calls stayed open while a copy ran that they asked for, ``[num_calls]``.
+    """Which calls stayed open while a copy that they requested ran, ``[num_calls]``.
 
-    Copies between the device and pageable memory keep the host, whatever their call is named: it is open for half of
-    the copy or more. With pinned memory that means nothing: a short copy may just be over before the call returns.
-    Where the trace does not tell the kind of memory, being open is what tells it.
+    Copies between the device and pageable memory block the host, whatever the call's name: the call is open for at
+    least half of the copy. With pinned memory an open call means nothing: a short copy may simply end before the call
+    returns. If the trace does not tell the kind of memory, an open call counts.
     """
     gpu, calls = trace.gpu, trace.calls
     crosses = np.isin(gpu.copy, (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST))
@@ -90,12 +90,12 @@ def name_call(name: str) -> str:
 
 
 def find_outermost(calls: Calls, rows: IntArray) -> npt.NDArray[np.bool_]:
-    """Which of some calls lie in no other of them on the same thread, ``[num_rows]``; those that take no time do not
-    count."""
+    """Which calls lie in no other of the given calls on the same thread, ``[num_rows]``; calls of zero length do not
+    contain others."""
     begin_ns, end_ns = calls.begin_ns[rows], calls.end_ns[rows]
     ends_ns = np.sort(end_ns)
     base = np.unique(calls.thread[rows], return_inverse=True)[1].reshape(-1) * (len(rows) + 1)
-    before = base + np.searchsorted(ends_ns, begin_ns, side="right")  # ends that are over at the begin
+    before = base + np.searchsorted(ends_ns, begin_ns, side="right")  # calls that have ended by the begin
     reached = base + np.searchsorted(ends_ns, end_ns, side="left") + 1
     order = np.lexsort((-end_ns, begin_ns, base))
     reached_before = np.concatenate(([0], np.maximum.accumulate(reached[order])[:-1]))

@@ -90,7 +90,7 @@ def project(
         traces: Of one rank, or of several.
         windows: Times to count, per trace: instances that begin in none are left out. None: all count.
         exclusive: Leave out what nested ranges contain.
-        other_threads: The main thread's ranges also contain what other threads do meanwhile; see `ranges.total_ranges`.
+        other_threads: The main thread's ranges also contain what other threads do meanwhile (`ranges.total_ranges`).
         max_shown: The largest number of ranges.
     """
     blocks: Blocks = {}
