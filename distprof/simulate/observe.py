@@ -1,4 +1,4 @@
-"""What the ranks of a simulated job would have recorded: stamps of their own clocks, as the facts of a run."""
+"""What the ranks of a simulated job would have recorded: times on their own clocks, as the facts of a run."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from distprof.simulate.job import Compute, Issue, SimulatedJob
 from distprof.simulate.schedule import Schedule, find_groups
 
 BASE_NS = 10**12
-"""What the first host's monotonic clock shows when the job starts."""
+"""The first host's monotonic clock at the start of the job."""
 
 
 def write_run(job: SimulatedJob, program: list[Compute | Issue], schedule: Schedule, draws: np.random.Generator) -> Run:
-    """Turns a play on the true clock into what each rank has seen on its own; takes the play's arrays for it."""
+    """Converts a schedule on the true clock into what each rank observed; overwrites the schedule's arrays."""
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
     drift_ratio = draws.uniform(-1, 1, job.num_hosts) * job.clocks.drift_ratio
@@ -76,7 +76,7 @@ def _write_rows(
 
 
 def _measure_union(schedule: Schedule, own: list[int]) -> FloatArray:
-    """Union of intervals from arrival to end, which arrive in order, ns, ``[num_ranks, num_steps]``."""
+    """Union of the intervals from arrival to end, sorted by arrival, ns, ``[num_ranks, num_steps]``."""
     total = np.zeros(schedule.begin_ns.shape)
     reached = np.zeros(schedule.begin_ns.shape)
     for index in own:
@@ -114,14 +114,14 @@ def _tabulate(
 
 
 def _cut(values: FloatArray, members: IntArray, own: list[int]) -> FloatArray:
-    """Some ranks and collectives; all of them are the array itself, which may be large."""
+    """Some ranks and collectives; if that is all, the array itself, which may be large."""
     whole = len(members) == values.shape[0] and len(own) == values.shape[2]
     part: FloatArray = values if whole else values[np.ix_(members, np.arange(values.shape[1]), np.array(own))]
     return part
 
 
 def _restamp(values: FloatArray, scale: FloatArray, shift: FloatArray | float) -> FloatArray:
-    """Times of the true clock on the ranks' own, in place."""
+    """Converts times from the true clock to the ranks' own clocks, in place."""
     values *= scale
     values += shift
     return values

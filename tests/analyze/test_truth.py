@@ -60,9 +60,9 @@ def gather_by_table(made: Simulated, table: Collectives, number: int, values: Fl
     job_tables = made.run.collectives
     partition = table.group.partition("-")[0]
     programs = {"default": "world", "shard": "shard", "replica": "replica"}
-    places = made.truth.places[programs[partition]]
+    columns = made.truth.columns[programs[partition]]
     assert job_tables[number] is table
-    return values[table.ranks][:, :, list(places)]
+    return values[table.ranks][:, :, list(columns)]
 
 
 @pytest.mark.parametrize("batch", range(NUM_BATCHES))
