@@ -1,4 +1,4 @@
-"""A small run folder as three ranks would have written it: what is changed must have been whole before."""
+"""A small valid run folder as three ranks would have written it, to be changed afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROUPS = (GroupInfo(name="default", ranks=None), GroupInfo(name="pair", ranks=(0
 
 
 def make_sound_run(folder: Path) -> tuple[RunMeta, list[Path]]:
-    """Writes one file per rank, and returns the account of the run that goes with them."""
+    """Writes one file per rank, and returns the run's metadata and the files."""
     paths = []
     for rank in range(RANKS):
         paths.append(folder / f"rank-{rank:05d}.jsonl")
@@ -77,7 +77,7 @@ def _make_step(rank: int, step: int) -> tuple[FloatArray, Segments | None, StepC
     begin_ns = 10**9 + 110 * MS * step
     shadow = step % SHADOW_EVERY == 0
     parts_ns = [int(ms * MS * (1 + (0.1 if rank == 1 and phase is Phase.FORWARD else 0.0))) for phase, ms in PARTS]
-    parts_ns[3] += 3 * MS * (rank != 1)  # whom rank 1 keeps waiting
+    parts_ns[3] += 3 * MS * (rank != 1)  # the ranks that rank 1 keeps waiting
     row = np.full(ROW_WIDTH, np.nan)
     known: dict[str, float] = {
         "step": step, "warmup": step < WARMUP, "failed": 0, "shadow": shadow, "window": 0, "micro_steps": 1,

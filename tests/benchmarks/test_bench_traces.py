@@ -18,7 +18,7 @@ import benchmarks.trace_rival
 from benchmarks.__main__ import main
 from benchmarks.nsys_tables import compare_tables, read_tables
 from benchmarks.process_tree import ProcessOutcome, find_session, read_memory, run_fresh
-from benchmarks.synthetic_traces import Generation
+from benchmarks.synthetic_traces import TraceGeneration
 from benchmarks.table_capture import PIDS, make_capture
 from benchmarks.trace_job import LATE_NS, STEPS, make_job
 from benchmarks.traces import OURS, RIVAL, find_difference, list_programs, measure_programs
@@ -91,9 +91,9 @@ def test_a_run_is_either_timed_or_watched() -> None:
 # Traces
 
 
-@pytest.mark.parametrize("generation", list(Generation))
+@pytest.mark.parametrize("generation", list(TraceGeneration))
 def test_a_synthetic_job_has_a_trace_of_every_rank_and_one_of_them_is_late(
-    generation: Generation, tmp_path: Path
+    generation: TraceGeneration, tmp_path: Path
 ) -> None:
     assert make_job(tmp_path, ranks=4, events=3_000, generation=generation) == 2
     paths = sorted(tmp_path.iterdir())

@@ -390,9 +390,9 @@ def test_an_ordinary_command_line_is_no_secret() -> None:
 
 def test_versions_are_compared_as_numbers() -> None:
     old, new = Nsys(path="nsys", version="2024.2.3.38-x"), Nsys(path="nsys", version="2024.4.1.61-x")
-    assert old.is_deaf_to("0.2.12") and old.is_deaf_to("0.2.13") and old.is_deaf_to("0.10.0")
-    assert not old.is_deaf_to("0.2.11") and not old.is_deaf_to("0.2.9") and not new.is_deaf_to("0.2.13")
-    assert not old.is_deaf_to(None) and not Nsys(path="nsys", version=None).is_deaf_to("0.2.13")
+    assert old.drops_ranges_of("0.2.12") and old.drops_ranges_of("0.2.13") and old.drops_ranges_of("0.10.0")
+    assert not old.drops_ranges_of("0.2.11") and not old.drops_ranges_of("0.2.9") and not new.drops_ranges_of("0.2.13")
+    assert not old.drops_ranges_of(None) and not Nsys(path="nsys", version=None).drops_ranges_of("0.2.13")
     assert read_numbers("2.13.0+cpu") == (2, 13, 0) and read_numbers("x") == ()
 
 

@@ -86,7 +86,7 @@ def require_nsys(nsys: Nsys | None, nvtx_version: str | None) -> Nsys:
         )
     if nvtx_version is None:
         raise UsageError("the nvtx package is not installed, so no range would be recorded: pip install 'nvtx<0.2.12'")
-    if nsys.is_deaf_to(nvtx_version):
+    if nsys.drops_ranges_of(nvtx_version):
         raise UsageError(
             f"nsys {nsys.version} silently records nothing from nvtx {nvtx_version}: "
             "pip install 'nvtx<0.2.12', or use an nsys newer than 2024.2"

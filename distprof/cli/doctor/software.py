@@ -118,7 +118,7 @@ def check_nvtx(facts: Facts) -> MachineFinding:
         return warning("nvtx", "not installed", "captures show no steps and no phases", fix)
     if facts.nsys is None:
         return ok("nvtx", version, "no nsys here that might drop its ranges")
-    if facts.nsys.is_deaf_to(version):
+    if facts.nsys.drops_ranges_of(version):
         meaning = f"nsys {facts.nsys.version} silently records none of its ranges"
         return problem("nvtx", version, meaning, f"{fix}, or use an nsys newer than 2024.2")
     return ok("nvtx", version, "this nsys records its ranges")

@@ -28,7 +28,7 @@ FIRST_WORD_S = 10.0
 LONGEST_LOG_BYTES, LONGEST_REASON = 10_000, 200
 SILENT_NVTX = (0, 2, 12)
 """From this `nvtx` release on, older nsys releases silently drop ranges made from Python."""
-LAST_DEAF_NSYS = (2024, 2)
+LAST_DROPPING_NSYS = (2024, 2)
 """The newest nsys release, year and number, that drops them."""
 
 
@@ -40,10 +40,10 @@ class Nsys:
     version: str | None
     """As nsys prints it: "2023.4.4.54-234433681190v0". None: it prints none."""
 
-    def is_deaf_to(self, nvtx_version: str | None) -> bool:
+    def drops_ranges_of(self, nvtx_version: str | None) -> bool:
         """Whether it silently drops the ranges that this version of the `nvtx` package makes."""
         own, package = read_numbers(self.version), read_numbers(nvtx_version)
-        return bool(own and package) and own[:2] <= LAST_DEAF_NSYS and package[:3] >= SILENT_NVTX
+        return bool(own and package) and own[:2] <= LAST_DROPPING_NSYS and package[:3] >= SILENT_NVTX
 
 
 def read_numbers(version: str | None) -> tuple[int, ...]:
