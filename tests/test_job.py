@@ -201,7 +201,7 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
         (["+train.stepz=1"], "train.stepz: unknown key; did you mean 'steps'?"),
         (["train.steps=x"], "train.steps='x': expected a whole number"),
         (["strategy=fsdp", "strategy.bucket_mb=3"], "strategy.bucket_mb: unknown key"),
-        (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate makes DDP of it"),
+        (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate silently falls back from FSDP to DDP"),
         (["backend=nccl"], "backend=nccl needs a GPU"),
         (["train.model.width=32768"], "parameters on 1 rank(s) need at least"),
         (["hydra.run.dir=/proc/none"], "hydra.run.dir=/proc/none"),

@@ -293,12 +293,12 @@ def test_the_tables_of_a_synthetic_capture_are_those_of_nsys(capsys: pytest.Capt
     ("options", "said"),
     [
         (["traces", "--ranks", "0"], "--ranks 0: must be 1 or more"),
-        (["traces", "--hta-python", "/nowhere"], "--hta-python /nowhere: no interpreter that can be run"),
+        (["traces", "--hta-python", "/nowhere"], "--hta-python /nowhere: not an executable interpreter"),
         (["traces", "--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json: no such folder"),
         (["traces", "--against", "x"], "invalid choice: 'x'"),
         (["tables", "--rows", "0"], "--rows 0: must be 1 or more"),
         (["tables", "/dev/null"], "/dev/null: no SQLite file"),
-        (["tables"], "no nsys on PATH, and none named by the variable NSYS"),
+        (["tables"], "no nsys on PATH or in the variable NSYS"),
     ],
 )
 def test_a_slip_is_refused_in_one_line(

@@ -110,7 +110,7 @@ def make_report(folder: Path, **changes: object) -> Path:
     ("changes", "said"),
     [
         ({}, ""),
-        ({"config": {"x": float("nan")}}, "NaN is no JSON"),
+        ({"config": {"x": float("nan")}}, "NaN is not JSON"),
         ({"headline": {"mfu_ratio": 1.01, "busiest": None}}, "headline.mfu_ratio is 1.01: no share"),
         ({"steps": [{"clock": "host", "mean_ns": [1, -1]}]}, "steps.mean_ns is -1: below 0"),
         ({"phases": [{"clock": "host", "share_ratio": 0.6}] * 2}, "phases on the host clock are 120 % of the step"),

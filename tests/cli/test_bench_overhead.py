@@ -108,7 +108,7 @@ def test_the_runs_are_read_back_and_compared(monkeypatch: pytest.MonkeyPatch) ->
         (2, "warning\ndistprof: train.steps=0: must be above 0\n", UsageError, "train.steps=0: must be above 0"),
         (1, "distprof: rank 1 failed: E: x\nTraceback\n", DistprofError, "bare: the run failed: rank 1 failed: E: x"),
         (1, "Traceback\nValueError: y\n", DistprofError, "bare: the run failed: ValueError: y"),
-        (-9, "", DistprofError, "bare: the run failed: it said nothing"),
+        (-9, "", DistprofError, "bare: the run failed: it printed nothing"),
     ],
 )
 def test_a_run_that_fails_says_why(exit_code: int, stderr: str, error: type[DistprofError], message: str) -> None:

@@ -93,9 +93,9 @@ def test_a_capture_is_run_judged_exported_and_reported(place: Place) -> None:
     said = done.stderr.splitlines()
     assert "distprof: kept out of the capture: HF_TOKEN (nsys writes the environment into its report)" in said
     shown = [path.relative_to(place.path) for path in (report, export)]
-    assert f"distprof: {shown[0]}: holds HF_TOKEN of other processes: do not pass it on (the SQLite is clean)" in said
+    assert f"distprof: {shown[0]}: contains HF_TOKEN of other processes: do not share it (the SQLite is clean)" in said
     assert f"distprof: the capture: {shown[0]}, {shown[1]}" in said
-    assert "holds no NVTX range" in done.stderr
+    assert "contains no NVTX range" in done.stderr
     assert done.returncode == 9, "the job's own exit code"
 
 
@@ -106,7 +106,7 @@ def test_a_capture_is_run_judged_exported_and_reported(place: Place) -> None:
         ({"FAKE_FAULT": "no report", "FAKE_EXIT": "7"}, 1, "the job ended with exit code 7"),
         ({"FAKE_FAULT": "no export"}, 1, "the file is not whole"),
         ({"NSYS": "/no/such/nsys"}, 2, "nsys: not found"),
-        ({"FAKE_VERSION": "2023.4.4.54-x", "NVTX": "0.2.12"}, 2, "records nothing of nvtx 0.2.12"),
+        ({"FAKE_VERSION": "2023.4.4.54-x", "NVTX": "0.2.12"}, 2, "silently records nothing from nvtx 0.2.12"),
         ({"NPROC": "two"}, 2, "NPROC=two"),
         ({"NNODES": "2"}, 2, "set MASTER_ADDR"),
     ],
@@ -257,7 +257,7 @@ def test_an_option_that_is_given_is_not_given_twice(given: list[str], unset: str
     ("arguments", "said"),
     [
         (["-t", "nvtx", "train=gpt2_tiny"], "--"),
-        (["-o", "x", "--"], "-o: is given by distprof"),
+        (["-o", "x", "--"], "-o: distprof sets it"),
         (["--output=x", "--"], "set runs_dir"),
         (["--", "profile=off"], "profile=off: without NVTX"),
         (["--", "profile=kernels"], "cannot both trace CUDA"),

@@ -69,5 +69,5 @@ def test_a_width_is_one_that_a_report_can_be_fitted_to(width: int | None, refuse
     if not refused:
         require_width(width)
         return
-    with pytest.raises(UsageError, match="must be 20 or more, and at most 1000"):
+    with pytest.raises(UsageError, match="must be 20 to 1000"):
         require_width(width)

@@ -71,8 +71,8 @@ def test_a_flag_that_shows_runs_nothing(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "said"),
     [
         (["+password=[abc"], r"^the value of \+password cannot be read"),
-        (["seed=[abc"], r"^seed=\[abc: .*a text goes in quotes"),
-        (["--config-dir", "nope"], "^nope: no folder with configuration files"),
+        (["seed=[abc"], r"^seed=\[abc: .*put texts in quotes"),
+        (["--config-dir", "nope"], "^nope: not a folder with configuration files"),
         (["seed=${nope}"], "nope"),
     ],
 )

@@ -61,7 +61,7 @@ def test_fault_36_absurd_records_cost_their_rank_or_their_step_and_are_counted(t
     notes = read_notes(tmp_path / "run")
     assert "rank-00000.jsonl: 1 damaged records left out" in notes
     assert "rank-00001.jsonl" in notes and "header.notes=None: expected a list of texts" in notes
-    assert "rank-00002.jsonl: damaged header: no list of different fields" in notes
+    assert "rank-00002.jsonl: damaged header: no list of distinct fields" in notes
     assert "rank-00003.jsonl: written as 'distprof.rank/\u00b2.0'" in notes
     assert "rank-00004.jsonl: 1 damaged records left out" in notes and "rank-00005.jsonl" not in notes
     percents = [float(text.replace(",", "")) for text in re.findall(r"([\d,.]+) %", done.stdout)]
@@ -84,4 +84,4 @@ def test_fault_36_ranks_without_a_common_step_take_memory_in_proportion_to_their
     made.write(tmp_path / "run")
     done = report(tmp_path / "run")
     assert (done.returncode, done.stderr) == (EXIT_PARTIAL, "")
-    assert "13,690 steps left out, those that the fewest of 200 ranks have" in read_notes(tmp_path / "run")
+    assert "13,690 steps left out: those recorded by the fewest of the 200 ranks" in read_notes(tmp_path / "run")

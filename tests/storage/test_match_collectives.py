@@ -103,7 +103,7 @@ def test_the_first_divergence_is_named_and_only_those_steps_are_left_out() -> No
     assert found.steps.tolist() == [6]
     assert warning == (
         "ranks do not issue the same collectives: step 7, group default: collective 3, counted from 0, is all_reduce "
-        "of 4096 B on ranks 0-2 and all_gather of 64 B on rank 3; 3 steps are left out of what is said about waiting"
+        "of 4096 B on ranks 0-2 and all_gather of 64 B on rank 3; 3 steps are left out of all waits"
     )
 
 

@@ -62,5 +62,5 @@ def test_a_folder_stays_the_one_that_was_opened(tmp_path: Path) -> None:
 def test_a_large_file_is_refused_by_its_size(tmp_path: Path) -> None:
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 1 << 40)
-    with pytest.raises(DataError, match="more than the 1,000 that are read"):
+    with pytest.raises(DataError, match="more than the limit of 1,000"):
         open_file(tmp_path / "large", max_bytes=1000)

@@ -156,7 +156,7 @@ def test_many_foreign_files_are_a_few_warnings(folder: Path) -> None:
     for number in range(500):
         (folder / "ranks" / f"x{number:03d}").touch()
     warnings = read_run(folder).warnings
-    assert len(warnings) == 9 and warnings[-1] == "ranks/: 492 more files that are no rank streams, ignored"
+    assert len(warnings) == 9 and warnings[-1] == "ranks/: 492 more files that are not rank streams, ignored"
 
 
 def test_fault_22_a_name_that_says_the_rank_in_another_way_is_not_its_stream(folder: Path) -> None:

@@ -87,7 +87,7 @@ def of_marks(text: str) -> Make:
 
 
 EXPORTS = (
-    refuse("an export of 0 bytes", of_bytes(b"", "n.sqlite"), "not a file that distprof reads"),
+    refuse("an export of 0 bytes", of_bytes(b"", "n.sqlite"), "not a file that distprof can read"),
     refuse("a truncated export", of_cut(lambda file: file[: len(file) // 2]), "export it again"),
     refuse("garbage behind the magic", of_cut(lambda file: file[:16] + bytes(range(256)) * 40), "export it again"),
     refuse("the magic alone", of_cut(lambda file: file[:16]), "export it again"),
@@ -105,11 +105,11 @@ EXPORTS = (
            of_sql(f"ALTER TABLE {NVTX} ADD COLUMN x GENERATED ALWAYS AS (zeroblob(500000000)) VIRTUAL")),
     accept("an index on what it computes", of_sql(f"CREATE INDEX i ON {CALLS} (abs(start))")),
     refuse("missing columns", of_sql(f"ALTER TABLE {KERNELS} DROP COLUMN globalPid"), "no column globalPid"),
-    accept("text as times", of_sql(f"UPDATE {CALLS} SET start = 'now' WHERE correlationId = 1"), "of a wrong type"),
-    accept("no times of kernels", of_sql(f"UPDATE {KERNELS} SET start = NULL"), "of a wrong type"),
+    accept("text as times", of_sql(f"UPDATE {CALLS} SET start = 'now' WHERE correlationId = 1"), "of the wrong type"),
+    accept("no times of kernels", of_sql(f"UPDATE {KERNELS} SET start = NULL"), "of the wrong type"),
     accept("no times at all", of_sql(*(f"UPDATE {table} SET start = NULL" for table in (KERNELS, CALLS, NVTX))),
-           "of a wrong type"),
-    accept("fractions as times", of_sql(f"UPDATE {KERNELS} SET start = start + 0.5, end = 1e308"), "of a wrong type"),
+           "of the wrong type"),
+    accept("fractions as times", of_sql(f"UPDATE {KERNELS} SET start = start + 0.5, end = 1e308"), "of the wrong type"),
     accept("blobs as names", of_sql("UPDATE StringIds SET value = x'00ff1b5b33316d'")),
     accept("names of 10 MB", of_sql("UPDATE StringIds SET value = hex(zeroblob(5000000)) WHERE id < 4")),
     accept("names that are gone", of_sql("DROP TABLE StringIds")),
@@ -129,7 +129,7 @@ EXPORTS = (
     refuse("a file still written to", make_waiting, "wait for nsys"),
     accept("WAL mode at rest", of_sql("PRAGMA journal_mode=WAL")),
     accept("text in UTF-16", of_sql("PRAGMA encoding='UTF-16'")),
-    refuse("somebody's database", make_other_database, "no export of Nsight Systems"),
+    refuse("somebody's database", make_other_database, "not an Nsight Systems export"),
     accept("an export by the name of JSON", lambda folder: make_export(folder, name="t.json")),
     accept("marks that lie", of_marks("rank=99999999999999999999 world=-1 host=\x1b[31m pid=x"), "order of the proc"),
     accept("a mark of a billion ranks", of_marks("rank=999999998 world=999999999 host=h pid=1"), "order of the proc"),

@@ -34,7 +34,7 @@ from tests.traces.hostile_recipes import (
 BOMB_MB = 200
 DEEP = 100_000
 MANY = 2_000
-NO_TRACE = "not a file that distprof reads"
+NO_TRACE = "not a file that distprof can read"
 SOUND = json.dumps({"traceEvents": make_events(steps=99)}).encode()
 COUNTERS = ("correlation", "device", "stream", "bytes", "In msg nelems", "Out msg nelems")
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -91,7 +91,7 @@ def list_wrong_types() -> list[Any]:
 TRACES = (
     refuse("gzip bomb in a name", make_bomb, "grows more than 200-fold"),
     refuse("gzip bomb of members", make_bomb_of_members, "grows more than 200-fold"),
-    refuse("truncated gzip", of_bytes(gzip.compress(SOUND)[:-300], "t.json.gz"), "cut short"),
+    refuse("truncated gzip", of_bytes(gzip.compress(SOUND)[:-300], "t.json.gz"), "truncated"),
     refuse("gzip with a wrong checksum", of_bytes(gzip.compress(SOUND)[:-8] + b"\0" * 8, "t.json.gz"), "damaged gzip"),
     refuse("gzip of gzip", of_bytes(gzip.compress(gzip.compress(SOUND)), "t.json.gz"), NO_TRACE),
     refuse("gzip's magic alone", of_bytes(b"\x1f\x8b"), NO_TRACE),
@@ -154,7 +154,7 @@ TRACES = (
     accept("a key in a name", lambda folder: write_trace(folder / "t.json", make_events(), trap='"traceEvents": [{"')),
     accept("a byte order mark", of_text('{"schemaVersion"', '\ufeff{"schemaVersion"')),
     refuse("UTF-16", of_bytes(SOUND.decode().encode("utf-16")), NO_TRACE),
-    refuse("cut in an event", of_bytes(SOUND[:-70]), "cut short"),
+    refuse("cut in an event", of_bytes(SOUND[:-70]), "truncated"),
     refuse("a YAML bomb", make_yaml_bomb, NO_TRACE),
     refuse("a pickle as trace.json", of_pickle("trace.json"), NO_TRACE),
     refuse("a pickle as trace.json.gz", of_pickle("trace.json.gz"), NO_TRACE),
@@ -226,11 +226,11 @@ SYSTEM = (
     refuse("a zip that climbs", make_zip, NO_TRACE),
     refuse("a tar that climbs", make_tar, NO_TRACE),
     refuse("a link to itself", make_loop, "no such file"),
-    refuse("a folder of links", make_tree_of_links, "holds nothing that distprof reads"),
+    refuse("a folder of links", make_tree_of_links, "contains nothing that distprof can read"),
     refuse("a pipe", of_pipe("trace.json"), NO_TRACE),
     refuse("a capture that is a pipe", of_pipe("n.nsys-rep"), NO_TRACE),
     accept("a folder with a pipe", make_folder_with_pipe, "read from 1 kineto file"),
-    refuse("a folder named as a file", make_empty_folder, "holds nothing that distprof reads"),
+    refuse("a folder named as a file", make_empty_folder, "contains nothing that distprof can read"),
     *(refuse(path, of_path(path), NO_TRACE) for path in ("/dev/zero", "/dev/full", "/dev/null", "/proc/self/environ")),
     refuse("/proc/self/mem", of_path("/proc/self/mem"), "/proc/self/mem: "),
     refuse("a name that no system takes", of_path("/" + "n" * 5000), "nnn"),
@@ -243,7 +243,7 @@ RANKS = (
     accept("a rank beyond the world", of_ranks({"rank": 5, "world_size": 2}), "rank is"),
     refuse("a rank twice", of_ranks(*[{"rank": 0, "world_size": 2}] * 2), "both are of rank 0"),
     refuse(
-        "worlds that differ", of_ranks({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 4}), "of a world of 2"
+        "worlds that differ", of_ranks({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 4}), "a job of 2 ranks"
     ),
     accept("ten million ranks", of_ranks({"rank": 9_999_999, "world_size": 10_000_000}), "world_size is"),
     accept("too many ranks", of_ranks({"rank": 10**15, "world_size": 10**16}), "rank is"),

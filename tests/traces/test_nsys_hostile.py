@@ -86,7 +86,7 @@ def test_folders_and_pipes_are_not_opened(tmp_path: Path) -> None:
 
 def test_another_programs_database_is_no_export(tmp_path: Path) -> None:
     path = change(tmp_path / "x.sqlite", "CREATE TABLE bookmarks (url TEXT)")
-    assert "no export of Nsight Systems" in refuse(path)
+    assert "not an Nsight Systems export" in refuse(path)
     empty = change(tmp_path / "y.sqlite", "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
     assert "capture with nsys profile -t cuda,nvtx" in refuse(empty)
 
@@ -153,7 +153,7 @@ def test_fault_17_functions_that_a_file_brings_into_play_are_not_called(tmp_path
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (Limits(max_bytes=10_000), "more than the 10,000 that are read"),
+        (Limits(max_bytes=10_000), "more than the limit of 10,000"),
         (Limits(max_events=20), "more than the 20 that"),
     ],
 )
@@ -267,7 +267,7 @@ def test_ranges_that_end_before_they_begin_are_counted_not_taken_for_open(tmp_pa
         export.add_range(10, name, begin_ns, end_ns)
     trace = read_nsys(export.write(tmp_path / "x.sqlite"))[0]
     assert [trace.names[name] for name in trace.ranges.name] == ["good", "open"]
-    assert "2 rows of NVTX_EVENTS: they end before they begin, or at no possible time" in trace.head.notes
+    assert "2 rows of NVTX_EVENTS: they end before they begin, or have impossible times" in trace.head.notes
 
 
 @pytest.mark.parametrize("registered", [True, False])

@@ -235,7 +235,7 @@ def test_marks_win_over_process_order_and_the_unmarked_are_no_ranks(tmp_path: Pa
     assert [(head.pid, head.rank, head.world_size, head.host) for head in heads] == [
         (11, 0, 4, "nodeß 7"), (10, 1, 4, "nodeß 7")
     ]  # fmt: skip
-    assert heads[0].notes == ("processes without the mark of distprof, which others have: no ranks (12)",)
+    assert heads[0].notes == ("processes without distprof's mark, which others have, are not ranks (12)",)
     assert [(trace.head.pid, trace.head.rank) for trace in read_nsys(path, all_processes=True)] == [
         (11, 0), (10, 1), (12, None)
     ]  # fmt: skip
@@ -504,4 +504,4 @@ def test_names_are_cut_and_bounded(tmp_path: Path) -> None:
     assert "4 names longer than 8 letters: cut" in cut.head.notes
     crowded = read_nsys(path, Limits(max_names_letters=130))[0]
     assert [row[1] for row in list_ranges(crowded)].count("(one of too many names)") == 2
-    assert "2 rows whose names found no room: named '(one of too many names)'" in crowded.head.notes
+    assert "2 rows whose names exceeded the total size limit: named '(one of too many names)'" in crowded.head.notes

@@ -131,4 +131,4 @@ def test_a_number_written_as_text_is_no_number_by_any_way_of_reading(tmp_path: P
             base.execute(f"UPDATE {KERNEL} SET start = '7' WHERE rowid = 1")
         (trace,) = read_nsys(path)
         counts.append((len(trace.gpu.begin_ns), trace.head.notes))
-    assert counts[0] == counts[1] and f"1 rows of {KERNEL}: values of a wrong type" in counts[0][1]
+    assert counts[0] == counts[1] and f"1 rows of {KERNEL}: values of the wrong type" in counts[0][1]

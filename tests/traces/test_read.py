@@ -102,7 +102,7 @@ def test_traces_that_were_over_before_the_run_began_are_refused(tmp_path: Path) 
     run_folder = make_run_folder(tmp_path)
     traces = make_traces(tmp_path / "traces", 2)
     write_meta(run_folder, make_meta(run_id="id-1", world_size=2, started_utc="2026-07-01T23:00:00+00:00"))
-    with pytest.raises(DataError, match=r"rank-00000\.json\.gz ends 2025-.*, and the run started 2026-07-01 23:00:00"):
+    with pytest.raises(DataError, match=r"rank-00000\.json\.gz ends 2025-.*, but the run started 2026-07-01 23:00:00"):
         read_paths([run_folder, traces], NAMES)
 
 

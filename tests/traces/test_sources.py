@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_named_beside_what_can(tmp_path: Path) -> None:
         ["rank1.json", "empty"], ["rank2.json.gz", "byte 11 or before"], ["rank3.sqlite", "not a database"],
         ["rank4.json", "not JSON"], ["rank5.json", "ends in the middle"], ["rank6.json.gz", "byte 50"],
         ["absent.json", "no such file or folder"],
-        ["notes.txt", "not a file that distprof reads"],
+        ["notes.txt", "not a file that distprof can read"],
     ]  # fmt: skip
     with pytest.raises(DataError, match=r"absent\.json.* \(and 1 more that cannot be read\)"):
         find_sources([tmp_path / "absent.json", tmp_path / "notes.txt"])

@@ -115,7 +115,7 @@ def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert project([trace]) == whole
     monkeypatch.setattr(held, "MAX_PAIRS", 9_999)
     for make in PROJECTIONS.values():
-        with pytest.raises(DataError, match="they hold 10000 calls"):
+        with pytest.raises(DataError, match="ranges contain 10000 calls"):
             make([trace])
 
 
