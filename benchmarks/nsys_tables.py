@@ -179,18 +179,18 @@ def compare_tables(ours: Cells, theirs: Cells) -> tuple[list[str], int]:
         one, other = ours.get(name, []), theirs.get(name, [])
         if len(one) <= 1 and not other:
             continue
-        for place in range(max(len(one), len(other))):
-            for column, left, right in _pair(one, other, place):
+        for index in range(max(len(one), len(other))):
+            for column, left, right in _pair(one, other, index):
                 total += 1
                 if left != right and left != f"'{right}":
                     shown = " against ".join(clean_text(cell, CELL_LETTERS) for cell in (left, right))
-                    differences.append(f"{name} row {place}, column {column + 1}: {shown}")
+                    differences.append(f"{name} row {index}, column {column + 1}: {shown}")
     return differences, total
 
 
-def _pair(one: list[list[str]], other: list[list[str]], place: int) -> Iterator[tuple[int, str, str]]:
+def _pair(one: list[list[str]], other: list[list[str]], index: int) -> Iterator[tuple[int, str, str]]:
     """Pairs the cells of one row; empty if a table has no such row."""
-    left, right = (rows[place] if place < len(rows) else [] for rows in (one, other))
+    left, right = (rows[index] if index < len(rows) else [] for rows in (one, other))
     for column in range(max(len(left), len(right))):
         cells = [row[column] if column < len(row) else "(nothing)" for row in (left, right)]
         yield column, cells[0], cells[1]

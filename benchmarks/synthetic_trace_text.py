@@ -111,8 +111,8 @@ class TraceText:
             '"Input Dims": [[8192, 2048], [2048, 2048], [2048], []], '
             f'"Ev Idx": {number}}}}}'
         )
-        for place, cpu_op in enumerate((outer, inner, "aten::empty")):
-            events.append(self._head("cpu_op", cpu_op, begin_ns + 1000 * place, host_ns - 2000 * place, tid) + shapes)
+        for index, cpu_op in enumerate((outer, inner, "aten::empty")):
+            events.append(self._head("cpu_op", cpu_op, begin_ns + 1000 * index, host_ns - 2000 * index, tid) + shapes)
         self.call("cudaLaunchKernel", begin_ns + 3000, begin_ns + 6000, tid)
         events.append(
             self._head("kernel", name, device_ns, lasts_ns, MAIN_STREAM, 0)

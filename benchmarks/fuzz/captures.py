@@ -61,9 +61,9 @@ def _add_step(export: SyntheticExport, pid: int, rank: int, step: int, at: int) 
     export.add_range(pid, "mine", at + 3 * MS, None if step == 2 else at + 4 * MS, registered=False)
     call = export.add_call(pid, "cudaMemcpyAsync_v3020", at + MS, at + MS + 9000)
     export.add_copy(pid, Copy.HOST_TO_DEVICE, 4096, at + MS, at + 2 * MS, correlation=call, device=rank)
-    for place in range(3):
-        begin = at + (3 + 3 * place) * MS
-        export.launch(pid, f"gemm_{place}", begin, begin + 10_000, begin + 2 * MS, device=rank)
+    for index in range(3):
+        begin = at + (3 + 3 * index) * MS
+        export.launch(pid, f"gemm_{index}", begin, begin + 10_000, begin + 2 * MS, device=rank)
     export.launch(pid, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", at + 12 * MS, at + 13 * MS, at + 15 * MS,
                   device=rank, stream=20)  # fmt: skip
     call = export.add_call(pid, "cudaMemsetAsync_v3020", at + 16 * MS, at + 16 * MS + 5000)
@@ -154,12 +154,12 @@ def rebuild(draws: random.Random) -> list[str]:
     copied = list(columns)
     how = draws.choice(("computed", "computed", "lost", "renamed", "more", "typed", "typed"))
     if how == "computed":
-        place = draws.randrange(len(columns) + 1)
+        index = draws.randrange(len(columns) + 1)
         kept = draws.choice(("VIRTUAL", "STORED", ""))
         name = draws.choice((changed, "computed", "Start", "rowid2"))
         expression = draws.choice(EXPRESSIONS)
         copied = [one for one in columns if one.lower() != name.lower()]
-        columns = [*copied[:place], name, *copied[place:]]
+        columns = [*copied[:index], name, *copied[index:]]
         kinds[name] = f"{draws.choice(('', 'INTEGER', 'TEXT'))} GENERATED ALWAYS AS ({expression}) {kept}"
     elif how == "lost":
         columns.remove(changed)

@@ -116,13 +116,13 @@ def change_column(made: Folder, draws: random.Random) -> str:
 def scale_times(made: Folder, draws: random.Random) -> str:
     """Scales all times of one rank, or of all, by the same factor."""
     by = 10.0 ** draws.randrange(-9, 12)
-    places = [place for place, name in enumerate(FIELDS) if name.endswith("_ns")]
+    indexes = [index for index, name in enumerate(FIELDS) if name.endswith("_ns")]
     for record in made.pick_records("step", draws):
         row = record.get("row")
         if isinstance(row, list) and len(row) == len(FIELDS):
-            for place in places:
-                if isinstance(row[place], int | float) and abs(row[place]) < 1e250:
-                    row[place] = int(row[place] * by) if draws.random() < 0.9 else row[place] * by
+            for index in indexes:
+                if isinstance(row[index], int | float) and abs(row[index]) < 1e250:
+                    row[index] = int(row[index] * by) if draws.random() < 0.9 else row[index] * by
     return f"step: times by {by:g}"
 
 
@@ -251,7 +251,7 @@ def change_fields(made: Folder, draws: random.Random) -> str:
         elif how == 2:
             fields[draws.randrange(len(fields))] = draw_value(draws)
         elif how == 3:
-            record["fields"] = [f"x{place}" for place in range(len(fields))]
+            record["fields"] = [f"x{index}" for index in range(len(fields))]
         else:
             record[Twin("fields")] = draw_value(draws)
     return "header: fields"

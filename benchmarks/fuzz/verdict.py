@@ -61,10 +61,10 @@ def _says_why(stderr: str) -> bool:
 def _find_error(stderr: str) -> str:
     """The last line, and where the error was raised."""
     lines = stderr.rstrip().splitlines()
-    places = [line.strip() for line in lines if line.strip().startswith("File ")]
-    place = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", places[-1]) if places else "?"
-    ours = [one for one in places if "/distprof/" in one]
-    mine = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", ours[-1]) if ours else place
+    frames = [line.strip() for line in lines if line.strip().startswith("File ")]
+    raised = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", frames[-1]) if frames else "?"
+    ours = [one for one in frames if "/distprof/" in one]
+    mine = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", ours[-1]) if ours else raised
     return f"{lines[-1][:160]} ({mine})"
 
 

@@ -192,8 +192,8 @@ def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share
     return [
         *(share(f"rank {rank}", f"_rank-{rank:05d}", ranks[rank]) for rank in sorted(ranks)),
         *(
-            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{place}", [trace])
-            for place, trace in enumerate(others)
+            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{index}", [trace])
+            for index, trace in enumerate(others)
         ),
     ]
 

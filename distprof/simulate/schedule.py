@@ -65,16 +65,16 @@ def make_schedule(
                 phase_ns[:, step, PHASE_CODE[op.phase]] += time
                 continue
             group = groups[op.partition]
-            place = (slice(None), step, index)
-            arrival[place], last[place] = now, _max_by_group(now, group)
-            ended = np.maximum(last[place], free[op.partition]) + transfer_ns[place]
-            over[place] = free[op.partition] = _delay_end(job, now, last[place], ended, group)
+            cell = (slice(None), step, index)
+            arrival[cell], last[cell] = now, _max_by_group(now, group)
+            ended = np.maximum(last[cell], free[op.partition]) + transfer_ns[cell]
+            over[cell] = free[op.partition] = _delay_end(job, now, last[cell], ended, group)
             if op.blocking:
-                exposed[place] = np.maximum(over[place] - now, 0)
-                phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
+                exposed[cell] = np.maximum(over[cell] - now, 0)
+                phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[cell]
                 if op.wait in inner_ns:
-                    inner_ns[op.wait][:, step] += exposed[place]
-                now = np.maximum(now, over[place])
+                    inner_ns[op.wait][:, step] += exposed[cell]
+                now = np.maximum(now, over[cell])
             index += 1
         end[:, step] = now
     return Schedule(

@@ -181,9 +181,9 @@ class CollectiveReader:
         """Drops the collectives of these steps."""
         lost = frozenset(steps)
         for number in list(self._steps) if lost else ():
-            kept = [place for place, step in enumerate(self._steps[number]) if step not in lost]
-            self._steps[number] = [self._steps[number][place] for place in kept]
-            self._tables[number] = [self._tables[number][place] for place in kept]
+            kept = [index for index, step in enumerate(self._steps[number]) if step not in lost]
+            self._steps[number] = [self._steps[number][index] for index in kept]
+            self._tables[number] = [self._tables[number][index] for index in kept]
 
     def finish(self) -> tuple[RankCollectives, ...]:
         """All collectives read, by order."""

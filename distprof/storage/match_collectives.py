@@ -88,15 +88,15 @@ def match_collectives(
     """
     found: list[Collectives] = []
     parted: list[_Divergence] = []
-    places = [[_find_columns(table) for table in own] for own in tables]
+    by_group = [[_find_columns(table) for table in own] for own in tables]
     for group in dict.fromkeys(info for own in tables for table in own for info in table.groups.values()):
         inside = None if group.ranks is None else frozenset(group.ranks)
-        members = [place for place, rank in enumerate(ranks) if tables[place] and (inside is None or rank in inside)]
+        members = [index for index, rank in enumerate(ranks) if tables[index] and (inside is None or rank in inside)]
         if not members:
             continue  # none of the ranks that name the group is in it: damaged
         own = [
-            [(table, columns.get(group, [])) for table, columns in zip(tables[place], places[place], strict=True)]
-            for place in members
+            [(table, columns.get(group, [])) for table, columns in zip(tables[index], by_group[index], strict=True)]
+            for index in members
         ]
         sized = all(_tell_sizes(table, columns) for pairs in own for table, columns in pairs)
         parts = [[_cut(table, columns, sized=sized) for table, columns in pairs] for pairs in own]
@@ -112,7 +112,7 @@ def match_collectives(
         if not agreed.all():
             first = int(np.flatnonzero(~agreed)[0])
             names = list(shapes)
-            said = [(ranks[place], names[number]) for place, number in zip(members, seen[:, first], strict=True)]
+            said = [(ranks[index], names[number]) for index, number in zip(members, seen[:, first], strict=True)]
             text, missed = _describe(said), int((~agreed).sum())
             parted.append(_Divergence(step=int(common[first]), group=group.name, text=text, num_steps=missed))
     return tuple(found), _warn(parted)
@@ -166,10 +166,10 @@ def _tabulate(
     axis: IntArray,
 ) -> Collectives:
     tables = np.full((3, len(members), len(steps), len(shape)), np.nan)
-    for place, own in enumerate(parts):
+    for index, own in enumerate(parts):
         for part in own:
             if part.shape == shape:
-                _copy(part, steps, tables[:, place])
+                _copy(part, steps, tables[:, index])
     issues = [next(part for part in own if part.shape == shape) for own in parts]
     sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
@@ -188,24 +188,24 @@ def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
 def _copy(part: _GroupPart, steps: IntArray, target: FloatArray) -> None:
     """Copies a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
     unique, rows = np.unique(part.table.steps, return_index=True)
-    place = np.searchsorted(steps, unique)
+    index = np.searchsorted(steps, unique)
     there = np.zeros(len(unique), dtype=bool)
-    within = place < len(steps)
-    there[within] = steps[place[within]] == unique[within]
+    within = index < len(steps)
+    there[within] = steps[index[within]] == unique[within]
     where = np.ix_(rows[there], part.columns)
     for number, source in enumerate((part.table.arrival_ns, part.table.end_ns, part.table.exposed_ns)):
-        target[number, place[there]] = source[where]
+        target[number, index[there]] = source[where]
 
 
 def _describe(said: Sequence[tuple[int, Shape]]) -> str:
     """The first position at which the ranks differ, and what each of them issued there."""
-    for place, items in enumerate(zip_longest(*(shape for _, shape in said))):
+    for index, items in enumerate(zip_longest(*(shape for _, shape in said))):
         if len(set(items)) > 1:
             by_item: dict[Item | None, list[int]] = {}
             for (rank, _), item in zip(said, items, strict=True):
                 by_item.setdefault(item, []).append(rank)
             parts = [f"{_name(item)} on {name_ranks(ranks, most=_SHOWN_RANGES)}" for item, ranks in by_item.items()]
-            return f"collective {place}, counted from 0, is {' and '.join(parts)}"
+            return f"collective {index}, counted from 0, is {' and '.join(parts)}"
     raise AssertionError("different shapes must have a first difference")
 
 

@@ -34,28 +34,28 @@ def align_clocks(
         Readings; a rank that shares too few collectives with the first has none, and is not compared.
     """
     readings = [ClockReading(rank=ranks[0], at_ns=0, offset_ns=0, bound_ns=0)]
-    for place in range(1, len(ranks)):
-        if hosts[place] is not None and hosts[place] == hosts[0]:
-            readings.append(ClockReading(rank=ranks[place], at_ns=0, offset_ns=0, bound_ns=0))
+    for position in range(1, len(ranks)):
+        if hosts[position] is not None and hosts[position] == hosts[0]:
+            readings.append(ClockReading(rank=ranks[position], at_ns=0, offset_ns=0, bound_ns=0))
             continue
-        at_ns, apart_ns = _compare_ends(tables, place)
+        at_ns, apart_ns = _compare_ends(tables, position)
         if len(at_ns) >= MIN_ENDS:
-            readings += _read(ranks[place], at_ns, apart_ns)
+            readings += _read(ranks[position], at_ns, apart_ns)
     return readings if len(readings) > 1 else []
 
 
-def _compare_ends(tables: Sequence[Collectives], place: int) -> tuple[FloatArray, FloatArray]:
+def _compare_ends(tables: Sequence[Collectives], position: int) -> tuple[FloatArray, FloatArray]:
     """Ends on the first rank's clock, and how far the other rank's clock is ahead, ordered by time."""
     at: list[FloatArray] = []
     apart: list[FloatArray] = []
     for table in tables:
         members = table.ranks.tolist()
-        if 0 not in members or place not in members:
+        if 0 not in members or position not in members:
             continue
         columns = [column for column, kind in enumerate(table.kinds) if kind in LEFT_TOGETHER]
         first = table.end_ns[members.index(0)][:, columns]
         at.append(first.ravel())
-        apart.append((table.end_ns[members.index(place)][:, columns] - first).ravel())
+        apart.append((table.end_ns[members.index(position)][:, columns] - first).ravel())
     if not at:
         return np.empty(0), np.empty(0)
     at_ns, apart_ns = np.concatenate(at), np.concatenate(apart)

@@ -69,9 +69,9 @@ def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
     if not len(begin):
         return np.zeros_like(times_ns)
     before = np.concatenate(([0], np.cumsum(end - begin)))
-    place = np.searchsorted(begin, times_ns, side="right") - 1
-    covered = before[place] + np.minimum(times_ns, end[place]) - begin[place]
-    return np.where(place < 0, 0, covered)
+    index = np.searchsorted(begin, times_ns, side="right") - 1
+    covered = before[index] + np.minimum(times_ns, end[index]) - begin[index]
+    return np.where(index < 0, 0, covered)
 
 
 def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
@@ -81,10 +81,10 @@ def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
 
 def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
     """The window that holds each time, ``[num_times]``; -1: none does."""
-    place = np.searchsorted(windows[0], times_ns, side="right") - 1
+    index = np.searchsorted(windows[0], times_ns, side="right") - 1
     if not len(windows[0]):
-        return place
-    return np.where(times_ns < windows[1][place], place, -1)
+        return index
+    return np.where(times_ns < windows[1][index], index, -1)
 
 
 def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:

@@ -113,22 +113,22 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
             tell(done, len(sources))
         return _part(found)
     results: dict[int, list[TracedRank] | str] = {}
-    by_size = sorted(range(len(sources)), key=lambda place: -sources[place].size_bytes)
+    by_size = sorted(range(len(sources)), key=lambda index: -sources[index].size_bytes)
     start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start)) as pool:
-        places: dict[Future[list[TracedRank] | str], int] = {
-            pool.submit(_reduce, sources[place], names): place for place in by_size
+        indexes: dict[Future[list[TracedRank] | str], int] = {
+            pool.submit(_reduce, sources[index], names): index for index in by_size
         }
         try:
-            for future in as_completed(places):
-                results[places[future]] = future.result()
+            for future in as_completed(indexes):
+                results[indexes[future]] = future.result()
                 tell(len(results), len(sources))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 raise DataError("a worker process that read traces was killed, probably for lack of memory") from None
             raise
-    return _part([results[place] for place in range(len(sources))])
+    return _part([results[index] for index in range(len(sources))])
 
 
 def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:

@@ -131,8 +131,8 @@ def judge(folder: Path, request: CaptureRequest, ranks: Ranks, ended: int) -> li
 
 
 def _describe_free(folder: Path) -> str:
-    places = dict.fromkeys((str(folder), tempfile.gettempdir()))
-    return ", ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free in {place}" for place in places)
+    paths = dict.fromkeys((str(folder), tempfile.gettempdir()))
+    return ", ".join(f"{shutil.disk_usage(path).free / 2**30:.1f} GiB free in {path}" for path in paths)
 
 
 def _export(nsys: Nsys, report: Path) -> Path:

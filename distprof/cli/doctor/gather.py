@@ -39,7 +39,7 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
         environment: The environment variables.
     """
     asked = _start_asking_torch()
-    place, problem = _find_place(Path(runs_dir))
+    folder, problem = _find_folder(Path(runs_dir))
     files, locked, core = (
         _read_limit(which) for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)
     )
@@ -54,7 +54,7 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
         core_files=core, core_pattern=_read_text("/proc/sys/kernel/core_pattern"),
         perf_event_paranoid=_read_number("/proc/sys/kernel/perf_event_paranoid"),
         infiniband=Path("/sys/class/infiniband").is_dir(), runs_dir=runs_dir, runs_dir_problem=problem,
-        free_bytes=None if place is None else shutil.disk_usage(place).free, hostname=hostname,
+        free_bytes=None if folder is None else shutil.disk_usage(folder).free, hostname=hostname,
         addresses=_resolve(hostname),
     )  # fmt: skip
     torch, torch_problem = _hear_from_torch(asked)  # last, because it is slow
@@ -123,14 +123,14 @@ def _read_driver() -> str | None:
     return numbers[0] if numbers else None
 
 
-def _find_place(runs_dir: Path) -> tuple[Path | None, str | None]:
+def _find_folder(runs_dir: Path) -> tuple[Path | None, str | None]:
     """The deepest existing folder of a path that may not exist, and why it cannot be written."""
-    place = runs_dir.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        return None, f"{place} is not a folder"
-    return place, None if os.access(place, os.W_OK | os.X_OK) else f"{place} is not writable"
+    folder = runs_dir.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return None, f"{folder} is not a folder"
+    return folder, None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
 
 
 def _read_governors() -> tuple[dict[str, int], str | None]:

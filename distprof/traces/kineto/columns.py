@@ -261,10 +261,10 @@ def _read_us(values: list[Number]) -> tuple[np.ndarray[Any, np.dtype[np.float64]
     """Times, NaN where there is none, and by index the text of those that are written as text."""
     if set(map(type, values)) <= {int, float}:
         return np.array(values, np.float64), {}
-    texts = {place: text for place, value in enumerate(values) if (text := find_time_text(value)) is not None}
+    texts = {index: text for index, value in enumerate(values) if (text := find_time_text(value)) is not None}
     numbers = [
-        float(texts[place]) if place in texts else math.nan if value is None or isinstance(value, str) else value
-        for place, value in enumerate(values)
+        float(texts[index]) if index in texts else math.nan if value is None or isinstance(value, str) else value
+        for index, value in enumerate(values)
     ]  # fmt: skip
     return np.array(numbers, np.float64), texts
 

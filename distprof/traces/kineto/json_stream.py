@@ -141,15 +141,15 @@ class ArrayParts(Generic[T]):
 
     def _guess(self, body: bytes) -> tuple[tuple[bytes, T | None], int] | None:
         """The part up to the last position that looks like a border between two elements, if it is one."""
-        place = len(body)
+        index = len(body)
         for _ in range(MAX_GUESSES):
-            place = body.rfind(b"{", 0, place)
-            if place < 1:
+            index = body.rfind(b"{", 0, index)
+            if index < 1:
                 return None
-            before = body[max(place - 256, 0) : place].rstrip(SPACE)
+            before = body[max(index - 256, 0) : index].rstrip(SPACE)
             if before[-1:] != b"," or not (before := before[:-1].rstrip(SPACE)).endswith(b"}"):
                 continue
-            end = max(place - 256, 0) + len(before)
+            end = max(index - 256, 0) + len(before)
             text = b"".join((b"[", memoryview(body)[:end], b"]"))
             try:
                 return (text, self._decode(text)), end
@@ -161,20 +161,20 @@ class ArrayParts(Generic[T]):
         """The part up to the end of the last complete element, or of the array. None: no element is complete."""
         letters = np.frombuffer(blank_escapes(body), np.uint8)
         kinds = _KIND[letters]
-        places = np.flatnonzero(kinds)
-        kinds = kinds[places]
+        indexes = np.flatnonzero(kinds)
+        kinds = kinds[indexes]
         quotes = kinds == _QUOTE
         brackets = ~quotes & (np.cumsum(quotes, dtype=np.int32) % 2 == 0)
-        places, kinds = places[brackets], kinds[brackets]
+        indexes, kinds = indexes[brackets], kinds[brackets]
         depth = np.cumsum(kinds, dtype=np.int32)
         beyond = np.flatnonzero(depth < 0)
         if len(beyond):
-            end = int(places[beyond[0]])
+            end = int(indexes[beyond[0]])
         else:
-            ends = np.flatnonzero((depth == 0) & (letters[places] == ord("}")))
+            ends = np.flatnonzero((depth == 0) & (letters[indexes] == ord("}")))
             if not len(ends):
                 return None
-            end = int(places[ends[-1]]) + 1
+            end = int(indexes[ends[-1]]) + 1
         whole = body[:end].rstrip(SPACE).removesuffix(b",")
         return ((b"[" + whole + b"]", None), end) if whole else None
 

@@ -172,9 +172,9 @@ def _find_calls(correlation: IntArray, launched: IntArray) -> IntArray:
         return np.full(len(correlation), UNKNOWN, np.int64)
     order = np.argsort(launched, kind="stable")
     sorted_numbers = launched[order]
-    place = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
-    known = (sorted_numbers[place] == correlation) & (correlation > 0)
-    return np.where(known, order[place], UNKNOWN)
+    index = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
+    known = (sorted_numbers[index] == correlation) & (correlation > 0)
+    return np.where(known, order[index], UNKNOWN)
 
 
 def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tuple[str, ...]) -> Activities:

@@ -119,22 +119,22 @@ class _Reader:
     def _read_pages(self) -> dict[str, IntArray] | None:
         """Reads all columns without SQLite; None: the table's layout is too unusual for that."""
         table, needed = self._wanted.table, self._wanted.needed
-        places = self._database.find_places(self._base, table)
-        if places is None:
+        positions = self._database.find_indexes(self._base, table)
+        if positions is None:
             return None
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
         asked = {*(one for several in spellings.values() for one in several), *([self._text] if self._text else [])}
-        if asked & self._there - set(places):
+        if asked & self._there - set(positions):
             return None
-        known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
-        wanted = sorted({place for several in known.values() for place in several})
+        known = {name: [positions[one] for one in several if one in positions] for name, several in spellings.items()}
+        wanted = sorted({position for several in known.values() for position in several})
         rows, at = self._database.count(self._base, table), 0
         names = [name for name, several in known.items() if several] + ([self._text] if self._text else [])
         columns = {name: np.empty(rows, np.int64) for name in names}
         try:
             with open_file(self._database.path) as file:
                 root = self._database.find_root(table)
-                for block in Pages(file.fileno()).read(root, wanted, places[self._text] if self._text else None):
+                for block in Pages(file.fileno()).read(root, wanted, positions[self._text] if self._text else None):
                     if any(block.has_null[wanted.index(known[name][0])] for name in needed):
                         return None
                     values = dict(zip(wanted, block.columns, strict=True))
@@ -144,9 +144,9 @@ class _Reader:
                         return None
                     for name, several in known.items():
                         if several:
-                            columns[name][here] = _coalesce([values[place] for place in several])
+                            columns[name][here] = _coalesce([values[position] for position in several])
                     if self._text and block.has_text is not None:
-                        columns[self._text][here] = self._place_texts(block.has_text, block.texts)
+                        columns[self._text][here] = self._put_texts(block.has_text, block.texts)
         except (Unusual, OSError, KeyError):
             return None
         return columns if at == rows else None
@@ -167,8 +167,8 @@ class _Reader:
         """The rows of a chunk; None: some row does not have one integer in every column."""
         needed = len(self._wanted.needed)
         counts = [
-            f"count(CASE WHEN typeof({value}) IN ({WHOLE if place < needed else WHOLE_OR_NONE}) THEN 1 END)"
-            for place, value in enumerate(self._values.values())
+            f"count(CASE WHEN typeof({value}) IN ({WHOLE if position < needed else WHOLE_OR_NONE}) THEN 1 END)"
+            for position, value in enumerate(self._values.values())
         ]
         joined = [
             f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
@@ -196,9 +196,9 @@ class _Reader:
         parts = [] if joined is None else joined.split(SEPARATOR)
         if there is None or len(parts) != np.count_nonzero(there):
             return None
-        return self._place_texts(there != 0, parts)
+        return self._put_texts(there != 0, parts)
 
-    def _place_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
+    def _put_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
         numbers = np.full(len(there), UNKNOWN)
         numbers[there] = np.fromiter(map(self._texts.__getitem__, texts), np.int64, len(texts))
         return numbers
@@ -219,7 +219,8 @@ class _Reader:
                     self._dropped += 1
         table = np.array(kept, np.int64).reshape(len(kept), len(self._values) + 1)
         return {
-            name: table[:, place] for place, name in enumerate([*self._values, *([self._text] if self._text else [])])
+            name: table[:, position]
+            for position, name in enumerate([*self._values, *([self._text] if self._text else [])])
         }
 
 

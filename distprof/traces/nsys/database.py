@@ -145,7 +145,7 @@ class Database:
         """Whether a column, computed ones included, hides the name under which SQLite gives row numbers."""
         return any(row[1].lower() == b"rowid" for row in base.execute(f"PRAGMA table_xinfo({table})"))
 
-    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
+    def find_indexes(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
         """The index in the stored row of each column whose values are stored as they are read. Floating-point columns
         are not: SQLite stores whole numbers in them as integers. None: the table has computed columns, or a key stored
         elsewhere."""
@@ -153,8 +153,8 @@ class Database:
         if any(hidden or key for *_, key, hidden in rows):
             return None
         return {
-            name.decode("utf-8", "replace"): place
-            for place, name, kind, *_ in rows
+            name.decode("utf-8", "replace"): position
+            for position, name, kind, *_ in rows
             if not any(word in kind.upper() for word in FRACTIONS)
         }
 

@@ -49,7 +49,7 @@ class Heads:
         self.notes: list[str] = []
         ranked = sorted((key for key in processes if key in self._marks), key=lambda key: (self._marks[key][0], key))
         unmarked = [key for key in processes if key not in self._marks]
-        self._order = {} if ranked else {key: place for place, key in enumerate(unmarked)}
+        self._order = {} if ranked else {key: position for position, key in enumerate(unmarked)}
         self.ranked: tuple[int, ...] = tuple(ranked or unmarked)
         """The processes that are ranks, ordered by rank."""
         self.unranked: tuple[int, ...] = (*(unmarked if ranked else ()), *others)

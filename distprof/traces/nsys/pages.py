@@ -169,20 +169,20 @@ class _Cells:
         return value, behind
 
     def read(self, wanted: Sequence[int], text: int | None) -> PageBlock:
-        places = {place: nth for nth, place in enumerate(wanted)}
+        indexes = {index: nth for nth, index in enumerate(wanted)}
         columns: list[IntArray] = [np.empty(0, np.int64)] * len(wanted)
         has_null = [False] * len(wanted)
         has_text: npt.NDArray[np.bool_] | None = None
         texts: list[bytes] = []
         types, at = self._types, self._values
-        for place in range(1 + max([*wanted, -1 if text is None else text])):
+        for index in range(1 + max([*wanted, -1 if text is None else text])):
             if (types >= self._values).any():  # the row is older than a column that was added later
                 raise Unusual
             kind = self._bytes[types]
             low, high = int(kind.min(initial=255)), int(kind.max(initial=0))
-            if place in places:
-                columns[places[place]] = self._read_numbers(kind, at, low, high)
-                has_null[places[place]] = low == 0
+            if index in indexes:
+                columns[indexes[index]] = self._read_numbers(kind, at, low, high)
+                has_null[indexes[index]] = low == 0
             size: npt.NDArray[np.integer] | int
             if high < 128:
                 size, types = int(_BYTES[low]) if low == high else _BYTES[kind], types + 1
@@ -193,7 +193,7 @@ class _Cells:
             begin, at = at, at + size
             if (at > self._end).any():
                 raise Unusual
-            if place == text:
+            if index == text:
                 has_text, texts = self._read_texts(kind, begin, at)
         return PageBlock(columns=columns, has_null=has_null, has_text=has_text, texts=texts)
 
@@ -218,5 +218,5 @@ class _Cells:
         there = kind != 0
         if not ((kind[there] > _FIRST_BLOB) & (kind[there] % 2 == 1)).all():
             raise Unusual
-        places = zip(begin[there].tolist(), end[there].tolist(), strict=True)
-        return there, [self._content[first:last] for first, last in places]
+        indexes = zip(begin[there].tolist(), end[there].tolist(), strict=True)
+        return there, [self._content[first:last] for first, last in indexes]

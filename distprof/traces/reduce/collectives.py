@@ -51,22 +51,22 @@ def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, G
     streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # stream numbers may be negative
     keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - streams)
     distinct, first, codes = np.unique(keys, return_index=True, return_inverse=True)
-    unnamed = sorted((int(first[place]), place) for place in range(len(distinct)) if distinct[place] < 0)
-    numbers = {place: number for number, (_, place) in enumerate(unnamed)}
+    unnamed = sorted((int(first[index]), index) for index in range(len(distinct)) if distinct[index] < 0)
+    numbers = {index: number for number, (_, index) in enumerate(unnamed)}
     groups = {}
-    for place, key in enumerate(distinct.tolist()):
-        name = trace.names[key] if key >= 0 else f"{UNNAMED_GROUP} {numbers[place]}"
+    for index, key in enumerate(distinct.tolist()):
+        name = trace.names[key] if key >= 0 else f"{UNNAMED_GROUP} {numbers[index]}"
         ranks = trace.head.group_ranks.get(name) if key >= 0 else None
         everyone = ranks is None or len(ranks) == trace.head.world_size
-        groups[place] = GroupInfo(name=name, ranks=None if everyone else ranks)
+        groups[index] = GroupInfo(name=name, ranks=None if everyone else ranks)
     return codes.reshape(-1), groups
 
 
 def _list_issues(
     segments: StepSegments, kinds: IntArray, launch_ns: IntArray, groups: IntArray, sizes_bytes: IntArray
 ) -> list[IssuedCollective]:
-    place = segments.locate(launch_ns)
-    phases = segments.code[np.maximum(place, 0)]
+    index = segments.locate(launch_ns)
+    phases = segments.code[np.maximum(index, 0)]
     return [
         IssuedCollective(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size if size >= 0 else None)
         for kind, group, phase, size in zip(
@@ -90,7 +90,7 @@ def _tabulate(
     by_step = np.argsort(step, kind="stable")
     by_order: dict[Order, list[IntArray]] = {}
     for part in np.split(by_step, np.flatnonzero(np.diff(step[by_step])) + 1):
-        key = tuple(issues[place] for place in part.tolist())
+        key = tuple(issues[index] for index in part.tolist())
         if key in by_order or len(by_order) < MAX_ORDERS:
             by_order.setdefault(key, []).append(part)
     tables = []

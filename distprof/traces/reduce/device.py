@@ -99,11 +99,11 @@ def measure_kinds(trace: Trace, windows: IntArray | None, assigned: IntArray | N
         exposed_ns[:, code] = measure_within(subtract(busy, working), window)
     rows = np.flatnonzero(chosen & (codes >= 0))
     if assigned is not None:
-        place = assigned[rows]
+        index = assigned[rows]
     else:
-        place = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
-    rows, place = rows[place >= 0], place[place >= 0]
-    count, size_bytes = _add_up(place * len(KINDS) + codes[rows], gpu.size_bytes[rows], busy_ns.size)
+        index = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
+    rows, index = rows[index >= 0], index[index >= 0]
+    count, size_bytes = _add_up(index * len(KINDS) + codes[rows], gpu.size_bytes[rows], busy_ns.size)
     shape = busy_ns.shape
     return KindTimes(
         count=count.reshape(shape), size_bytes=size_bytes.reshape(shape), busy_ns=busy_ns, exposed_ns=exposed_ns
@@ -158,10 +158,10 @@ def frame(trace: Trace, windows: IntArray | None, chosen: BoolArray) -> Interval
 def _rank_devices(trace: Trace) -> tuple[list[int], float]:
     """The devices, the one that worked longest first, and that one's share of all work."""
     gpu = trace.gpu
-    numbers, place = np.unique(gpu.device, return_inverse=True)
+    numbers, index = np.unique(gpu.device, return_inverse=True)
     if len(numbers) < 2:
         return numbers.tolist(), 1.0
-    work = np.bincount(place.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0))
+    work = np.bincount(index.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0))
     order = np.argsort(-work, kind="stable")
     return numbers[order].tolist(), float(work[order[0]] / max(work.sum(), 1.0))
 
@@ -196,10 +196,10 @@ def _split_gaps(
 def _find_first_launches(trace: Trace, chosen: BoolArray, starts_ns: IntArray) -> IntArray:
     """The earliest launch among the activities that begin at each start, ns, ``[num_starts]``."""
     rows = np.flatnonzero(chosen & (trace.gpu.end_ns > trace.gpu.begin_ns))
-    place = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
-    first = starts_ns[place] == trace.gpu.begin_ns[rows]
+    index = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
+    first = starts_ns[index] == trace.gpu.begin_ns[rows]
     found = np.full(len(starts_ns), NEVER_NS)
-    np.minimum.at(found, place[first], find_launched(trace)[rows][first])
+    np.minimum.at(found, index[first], find_launched(trace)[rows][first])
     return found
 
 

@@ -28,18 +28,18 @@ class TracedDeviceClock:
         """Host times converted to the device's timeline; same shape, never decreasing."""
         if not len(self.launch_ns):
             return times_ns
-        place = np.searchsorted(self.launch_ns, times_ns, side="left")
-        return np.where(place > 0, np.maximum(times_ns, self.reached_ns[np.maximum(place - 1, 0)]), times_ns)
+        index = np.searchsorted(self.launch_ns, times_ns, side="left")
+        return np.where(index > 0, np.maximum(times_ns, self.reached_ns[np.maximum(index - 1, 0)]), times_ns)
 
 
 def find_device_clock(trace: Trace) -> TracedDeviceClock | None:
     """The clock of the stream that computes longest; None: no launch on it is known."""
     gpu = trace.gpu
     compute = find_device(trace) & (code_collectives(trace) < 0)
-    streams, place = np.unique(gpu.stream[compute], return_inverse=True)
+    streams, index = np.unique(gpu.stream[compute], return_inverse=True)
     if not len(streams):
         return None
-    busy_ns = np.bincount(place.reshape(-1), weights=(gpu.end_ns - gpu.begin_ns)[compute])
+    busy_ns = np.bincount(index.reshape(-1), weights=(gpu.end_ns - gpu.begin_ns)[compute])
     compute &= gpu.stream == streams[busy_ns.argmax()]
     if not (compute & (gpu.call != UNKNOWN)).any():
         return None

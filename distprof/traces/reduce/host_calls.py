@@ -44,14 +44,14 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     rows = rows[find_measured(calls.begin_ns[rows], windows)]
     kinds, which = np.unique(2 * calls.name[rows] + held[rows], return_inverse=True)
     names = [plain[kind // 2] + HELD * (kind % 2) for kind in kinds.tolist()]
-    places = {name: place for place, name in enumerate(sorted(set(names)))}
-    place = np.array([places[name] for name in names], dtype=np.int64)[which]
-    counts, totals_ns = np.zeros((2, len(places)), dtype=np.int64)
-    np.add.at(counts, place, 1)
-    np.add.at(totals_ns, place, calls.end_ns[rows] - calls.begin_ns[rows])
+    indexes = {name: index for index, name in enumerate(sorted(set(names)))}
+    index = np.array([indexes[name] for name in names], dtype=np.int64)[which]
+    counts, totals_ns = np.zeros((2, len(indexes)), dtype=np.int64)
+    np.add.at(counts, index, 1)
+    np.add.at(totals_ns, index, calls.end_ns[rows] - calls.begin_ns[rows])
     totals = [
         SyncTotal(name=name, count=count, total_ns=ns)
-        for name, count, ns in zip(places, counts.tolist(), totals_ns.tolist(), strict=True)
+        for name, count, ns in zip(indexes, counts.tolist(), totals_ns.tolist(), strict=True)
     ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 

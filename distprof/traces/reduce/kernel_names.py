@@ -229,11 +229,11 @@ def _read_mangled(name: str) -> tuple[list[str], list[str]]:
     words: list[str] = []
     row: list[str] = []
     operands: list[str] = []
-    place = 2
-    while place < len(name):
-        found = _MANGLED.match(name, place)
+    index = 2
+    while index < len(name):
+        found = _MANGLED.match(name, index)
         assert found is not None
-        place = found.end()
+        index = found.end()
         if found["type"]:
             row.append(found["type"])
             continue
@@ -242,8 +242,8 @@ def _read_mangled(name: str) -> tuple[list[str], list[str]]:
         row = []
         if found["length"]:
             length = int(found["length"][:4])
-            words.append(name[place : place + length])
-            place += length
+            words.append(name[index : index + length])
+            index += length
     return words, operands
 
 

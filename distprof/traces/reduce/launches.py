@@ -33,9 +33,9 @@ def launch_times(trace: Trace) -> IntArray:
         return found
     order = np.lexsort((gpu.begin_ns, gpu.stream, gpu.device))
     number = np.cumsum(_find_changes(gpu.device[order], gpu.stream[order]))
-    place, is_known = np.arange(len(order)), known[order]
-    last = np.maximum.accumulate(np.where(is_known, place, -1))
-    following = np.minimum.accumulate(np.where(is_known, place, len(order))[::-1])[::-1]
+    index, is_known = np.arange(len(order)), known[order]
+    last = np.maximum.accumulate(np.where(is_known, index, -1))
+    following = np.minimum.accumulate(np.where(is_known, index, len(order))[::-1])[::-1]
     numbers = np.append(number, UNKNOWN)  # the last element means none: no row is on such a stream
     has_last = numbers[np.where(last < 0, len(order), last)] == number
     has_next = numbers[following] == number

@@ -68,7 +68,7 @@ def _stack(threads: list[int], begins: list[int], ends: list[int]) -> tuple[list
     stack: list[int] = []
     parents, depths, untils = [UNKNOWN] * len(begins), [0] * len(begins), ends.copy()
     thread = None
-    for place, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
+    for index, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
         if here != thread:
             stack.clear()
             thread = here
@@ -77,8 +77,8 @@ def _stack(threads: list[int], begins: list[int], ends: list[int]) -> tuple[list
         while stack and ends[stack[-1]] < end:
             untils[stack.pop()] = begin
         if stack:
-            parents[place], depths[place] = stack[-1], len(stack)
-        stack.append(place)
+            parents[index], depths[index] = stack[-1], len(stack)
+        stack.append(index)
     return parents, depths, untils
 
 

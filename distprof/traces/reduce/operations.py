@@ -34,8 +34,8 @@ def _find_last(trace: Trace, table: Calls | Ranges, thread: IntArray, time_ns: I
     found = np.full(len(thread), UNKNOWN)
     for own in np.unique(thread).tolist():
         here, mine = rows[table.thread[rows] == own], np.flatnonzero(thread == own)
-        place = np.searchsorted(table.begin_ns[here], time_ns[mine], side="right") - 1
-        mine, last = mine[place >= 0], here[place[place >= 0]]
+        index = np.searchsorted(table.begin_ns[here], time_ns[mine], side="right") - 1
+        mine, last = mine[index >= 0], here[index[index >= 0]]
         is_open = (table.end_ns[last] == UNKNOWN) | (time_ns[mine] < table.end_ns[last])
         found[mine[is_open]] = last[is_open]
     return found

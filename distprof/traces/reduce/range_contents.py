@@ -55,14 +55,14 @@ class Slices:
 def name_ranges(trace: Trace) -> RangeNames:
     """Numbers the distinct pairs of domain and name."""
     ranges, names = trace.ranges, trace.names
-    keys, place = np.unique((ranges.name + 1) << 32 | (ranges.domain + 1), return_inverse=True)
+    keys, index = np.unique((ranges.name + 1) << 32 | (ranges.domain + 1), return_inverse=True)
     found: dict[tuple[str, str], int] = {}
     codes = []
     for key in keys.tolist():
         name, domain = (key >> 32) - 1, (key & 0xFFFFFFFF) - 1
         label = ("" if domain < 0 else names[domain], "" if name < 0 else names[name])
         codes.append(found.setdefault(label, len(found)))
-    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[place.reshape(-1)])
+    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[index.reshape(-1)])
 
 
 def spot_launches(trace: Trace, main_thread: int | None) -> Spots:

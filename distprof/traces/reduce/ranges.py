@@ -142,10 +142,10 @@ class _Device:
         None: unknown."""
         if code in self.unable or not len(self.spots.row):
             return None
-        held, loose = self.spots.row[_places(self.slices, code)], self.spots.row[_places(self.loose, code)]
+        held, loose = self.spots.row[_indexes(self.slices, code)], self.spots.row[_indexes(self.loose, code)]
         if self.spots.doubled:
             held = drop_repeats(held)
-        own = np.concatenate([loose, self.rows[_places(self.innermost, code)]])
+        own = np.concatenate([loose, self.rows[_indexes(self.innermost, code)]])
         gpu_ns, working = self._unite(held), self.works[held]
         alone_ns = 0 if working.all() else gpu_ns - self._unite(held[working])
         return gpu_ns, alone_ns, self._unite(own), len(held)
@@ -176,7 +176,7 @@ def _find_device(trace: Trace, names: RangeNames, nest: Nest, measured: BoolArra
     )  # fmt: skip
 
 
-def _places(slices: Slices, code: int) -> IntArray:
+def _indexes(slices: Slices, code: int) -> IntArray:
     first, last = np.searchsorted(slices.owner, (code, code + 1))
     return expand_slices(
         Slices(owner=slices.owner[first:last], low=slices.low[first:last], high=slices.high[first:last])

@@ -104,8 +104,8 @@ def _find_purpose(trace: Trace, segments: StepSegments) -> IntArray:
 
     0: gradients; 1: parameters; 2: anything else; -1: not a collective.
     """
-    place = segments.locate(launch_times(trace))
-    phase = np.where(place >= 0, segments.code[np.maximum(place, 0)], PHASE_CODE[Phase.OTHER])
+    index = segments.locate(launch_times(trace))
+    phase = np.where(index >= 0, segments.code[np.maximum(index, 0)], PHASE_CODE[Phase.OTHER])
     kinds = code_collectives(trace)
     purpose = np.where(kinds >= 0, 2, UNKNOWN)
     reduces = np.isin(kinds, [KINDS.index(kind) for kind in _GRADIENT])

@@ -41,8 +41,8 @@ class StepSegments:
 
     def locate(self, times_ns: IntArray) -> IntArray:
         """The segment that contains each host time; -1: before the first or after the last."""
-        place = np.searchsorted(self.border_ns, times_ns, side="right") - 1
-        return np.where((place >= 0) & (place < len(self.code)), place, UNKNOWN)
+        index = np.searchsorted(self.border_ns, times_ns, side="right") - 1
+        return np.where((index >= 0) & (index < len(self.code)), index, UNKNOWN)
 
 
 def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> StepSegments:

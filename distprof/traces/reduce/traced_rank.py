@@ -105,10 +105,10 @@ def _leave_out_cut(trace: Trace, steps: Steps, notes: list[str]) -> Steps:
 def _keep_timelines(steps: Steps, segments: StepSegments, origin_ns: int) -> dict[int, Segments]:
     kept: dict[int, Segments] = {}
     long_ns = np.diff(segments.border_ns)
-    for place, number in enumerate(steps.number[:MAX_TIMELINES].tolist()):
-        own = np.flatnonzero(segments.step == place)
+    for index, number in enumerate(steps.number[:MAX_TIMELINES].tolist()):
+        own = np.flatnonzero(segments.step == index)
         kept[number] = Segments(
-            begin_ns=int(steps.begin_ns[place]) - origin_ns, codes=tuple(segments.code[own[:MAX_SEGMENTS]].tolist()),
+            begin_ns=int(steps.begin_ns[index]) - origin_ns, codes=tuple(segments.code[own[:MAX_SEGMENTS]].tolist()),
             durations_ns=tuple(long_ns[own[:MAX_SEGMENTS]].tolist()), truncated=len(own) > MAX_SEGMENTS,
         )  # fmt: skip
     return kept

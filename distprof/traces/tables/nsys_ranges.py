@@ -89,8 +89,8 @@ def hold_calls(
         low=count_before(spots, instances.thread, instances.begin_ns),
         high=count_before(spots, instances.thread, instances.end_ns, included=True),
     )
-    for owner, place in expand_in_parts(slices):
-        row = spots.row[place]
+    for owner, index in expand_in_parts(slices):
+        row = spots.row[index]
         whole = end_ns[row] <= instances.end_ns[owner]
         yield owner[whole], row[whole]
 
@@ -103,8 +103,8 @@ def find_parents(instances: Instances) -> tuple[IntArray, IntArray]:
     twin = np.concatenate([same, [False]]) if len(order) else np.zeros(0, dtype=bool)
     above, levels = _climb(thread.tolist(), begin_ns.tolist(), end_ns.tolist(), twin.tolist())
     parent, level = np.full(len(order), UNKNOWN), np.full(len(order), NO_LEVEL)
-    places = np.array(above, dtype=np.int64)
-    parent[order] = np.where(places == UNKNOWN, UNKNOWN, order[places])
+    indexes = np.array(above, dtype=np.int64)
+    parent[order] = np.where(indexes == UNKNOWN, UNKNOWN, order[indexes])
     level[order] = levels
     return parent, level
 
@@ -116,7 +116,7 @@ def _climb(threads: list[int], begins: list[int], ends: list[int], twins: list[b
     room = MAX_LOOKS // 2
     parents, levels = [UNKNOWN] * len(begins), [0] * len(begins)
     thread, twin = None, False
-    for place, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
+    for index, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
         if here != thread:
             stack, ended, thread = [], [], here
         if ended and ends[ended[-1]] < begin:
@@ -137,11 +137,11 @@ def _climb(threads: list[int], begins: list[int], ends: list[int], twins: list[b
                 break
             if ends[above] >= end and ends[above] - begins[above] < shortest_ns:
                 found, shortest_ns = above, ends[above] - begins[above]
-        if twin or twins[place]:
-            parents[place], levels[place] = (place - 1 if twin else place + 1), NO_LEVEL
+        if twin or twins[index]:
+            parents[index], levels[index] = (index - 1 if twin else index + 1), NO_LEVEL
         elif found != UNKNOWN:
-            parents[place] = found
-            levels[place] = levels[found] + 1 if levels[found] != NO_LEVEL else NO_LEVEL
-        stack.append(place)
-        twin = twins[place]
+            parents[index] = found
+            levels[index] = levels[found] + 1 if levels[found] != NO_LEVEL else NO_LEVEL
+        stack.append(index)
+        twin = twins[index]
     return parents, levels

@@ -167,8 +167,8 @@ class _Held:
             owned = np.flatnonzero(inner != UNKNOWN)
             yield inner[owned], owned
         slices: Slices = slice_ranges(ranges, spots, wanted, self.names.code)
-        for owner, place in expand_in_parts(slices):
-            row = spots.row[place]
+        for owner, index in expand_in_parts(slices):
+            row = spots.row[index]
             if spots.doubled:
                 owner, row = np.divmod(drop_repeats(owner * len(thread) + row), len(thread))
             fresh = inner[row] != owner
@@ -179,8 +179,8 @@ class _Held:
         everything = np.ones(len(self.names.code), dtype=bool)
         slices = slice_ranges(self.trace.ranges, spots, everything, np.zeros_like(self.names.code))
         found = np.zeros(num_rows, dtype=bool)
-        for _, place in expand_in_parts(slices):
-            found[spots.row[place]] = True
+        for _, index in expand_in_parts(slices):
+            found[spots.row[index]] = True
         return found
 
 
@@ -197,12 +197,12 @@ def _add(
     wide = len(texts) + 1
     keys, group = number_values(owner * wide + name + 1)
     sums = summarize_groups(group, values, len(keys))
-    for place, key in enumerate(keys.tolist()):
+    for index, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)
         block = blocks.setdefault(labels[code], _ProjectionBlock())
         block.add(
             kind, texts[text - 1] if text else "",
-            sums.count[place], sums.total[place], sums.minimum[place], sums.maximum[place],
+            sums.count[index], sums.total[index], sums.minimum[index], sums.maximum[index],
         )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | N
         own_ns = instances.end_ns[at] - instances.begin_ns[at]
         columns.append([np.array(codes, dtype=np.int64)])
         columns[-1] += [column[named] for column in (projected_ns, own_ns, ops, level[at], children)]
-    code, projected_ns, own_ns, ops, level, children = (_stack(columns, place) for place in range(6))
+    code, projected_ns, own_ns, ops, level, children = (_stack(columns, index) for index in range(6))
     sums = summarize_groups(code, projected_ns, len(labels))
     leveled = level != NO_LEVEL
     totals = [_add_up(code, values, len(labels)) for values in (own_ns, ops, np.where(leveled, level, 0), children)]
@@ -100,7 +100,7 @@ def sum_range_kernels(traces: Sequence[Trace], *, windows: Sequence[Window] | No
         ranged = np.where(instance == UNKNOWN, UNKNOWN, instance + offsets[0])
         columns.append([code, long_ns, ranged, kernel + offsets[1]])
         offsets = [offsets[0] + len(instances.label), offsets[1] + len(trace.gpu.kind)]
-    code, long_ns, instance, kernel = (_stack(columns, place) for place in range(4))
+    code, long_ns, instance, kernel = (_stack(columns, index) for index in range(4))
     sums = summarize_groups(code, long_ns, len(keys))
     in_ranges = instance != UNKNOWN
     range_counts = _count_distinct(code[in_ranges], instance[in_ranges], len(keys))
@@ -133,10 +133,10 @@ def _project(trace: Trace, instances: Instances) -> tuple[IntArray, IntArray, In
     begin_ns, end_ns = np.minimum.reduceat(gpu.begin_ns[rows], first), np.maximum.reduceat(gpu.end_ns[rows], first)
     found: list[list[IntArray]] = []
     calls = trace.calls
-    for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call]):
+    for owner, index in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call]):
         if len(owner):  # an owner's pairs are contiguous
             start = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
-            first_ns, last_ns = np.minimum.reduceat(begin_ns[place], start), np.maximum.reduceat(end_ns[place], start)
+            first_ns, last_ns = np.minimum.reduceat(begin_ns[index], start), np.maximum.reduceat(end_ns[index], start)
             found.append([owner[start], last_ns - first_ns, np.diff(np.append(start, len(owner)))])
     at, projected_ns, ops = (_stack(found, column) for column in range(3))
     return at, projected_ns, ops
@@ -147,8 +147,8 @@ def _pair_kernels(trace: Trace, instances: Instances, kernels: IntArray) -> tupl
     launched = kernels[trace.gpu.call[kernels] != UNKNOWN]
     call, calls = trace.gpu.call[launched], trace.calls
     pairs = [
-        [owner, launched[place]]
-        for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call])
+        [owner, launched[index]]
+        for owner, index in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call])
     ]
     instance, kernel = (_stack(pairs, column) for column in range(2))
     inside = np.zeros(len(trace.gpu.kind), dtype=bool)
@@ -176,7 +176,7 @@ def _code_pairs(
     threads, thread = np.unique(np.append(trace.calls.thread, UNKNOWN)[call], return_inverse=True)
     wide = len(trace.names) + 1
     packed = (label_codes[instance] * len(threads) + thread.reshape(-1)) * wide + trace.gpu.name[kernel] + 1
-    distinct, place = number_values(packed)
+    distinct, index = number_values(packed)
     shown = list(labels)
     codes = []
     for key in distinct.tolist():
@@ -186,7 +186,7 @@ def _code_pairs(
         ids = (None, None) if tid == UNKNOWN else (trace.head.pid & _ID_BITS, tid & _ID_BITS)
         text = trace.names[name - 1] if name else None
         codes.append(keys.setdefault((*(shown[label_code] or (None, None)), *ids, text), len(keys)))
-    coded: IntArray = np.array(codes, dtype=np.int64)[place]
+    coded: IntArray = np.array(codes, dtype=np.int64)[index]
     return coded
 
 
@@ -204,6 +204,6 @@ def _add_up(groups: IntArray, values: IntArray, num_groups: int) -> list[int]:
     return totals
 
 
-def _stack(columns: Sequence[Sequence[IntArray]], place: int) -> IntArray:
+def _stack(columns: Sequence[Sequence[IntArray]], index: int) -> IntArray:
     """One column of all parts, concatenated."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *(part[place] for part in columns)])
+    return np.concatenate([np.empty(0, dtype=np.int64), *(part[index] for part in columns)])

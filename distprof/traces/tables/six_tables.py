@@ -46,7 +46,7 @@ class _Label:
 
     key: Hashable
     """Rows with the same key are combined."""
-    place: tuple[object, ...]
+    sort_key: tuple[object, ...]
     """The row's sort key among rows with the same total; the smallest of all that share the key."""
     cells: Cells
     """The last cells of the row."""
@@ -86,7 +86,7 @@ def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[Window] 
     sums = summarize_groups(groups, values, len(labels))
     order = sorted(
         range(len(labels)),
-        key=lambda row: (-sums.total[row], sums.count[row] if maker.few_first else 0, labels[row].place),
+        key=lambda row: (-sums.total[row], sums.count[row] if maker.few_first else 0, labels[row].sort_key),
     )
     whole = sum(sums.total)
     rows = tuple((*maker.show(sums, row, whole), *labels[row].cells) for row in order)
@@ -104,18 +104,18 @@ def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
     """The labels of all rows, and each row's label index and value."""
     nothing = np.empty(0, dtype=np.int64)
     labels: list[_Label] = []
-    places: dict[Hashable, int] = {}
+    indexes: dict[Hashable, int] = {}
     groups = [nothing]
     for part in parts:
         used, dense = number_values(part.code)
         lookup = np.empty(len(used), dtype=np.int64)
         for position, code in enumerate(used.tolist()):
             label = part.label(code)
-            lookup[position] = place = places.setdefault(label.key, len(labels))
-            if place == len(labels):
+            lookup[position] = index = indexes.setdefault(label.key, len(labels))
+            if index == len(labels):
                 labels.append(label)
-            elif label.place < labels[place].place:
-                labels[place] = label
+            elif label.sort_key < labels[index].sort_key:
+                labels[index] = label
         groups.append(lookup[dense])
     return labels, np.concatenate(groups), np.concatenate([nothing, *(part.value for part in parts)])
 
@@ -139,8 +139,8 @@ def _collect_ranges(trace: Trace) -> _Part:
     def label(code: int) -> _Label:
         rest, style = divmod(code, styles)
         prefix, text = (
-            _find_name(trace, int(column[place]) - 1)
-            for column, place in zip((domains, names), divmod(rest, len(names)), strict=True)
+            _find_name(trace, int(column[index]) - 1)
+            for column, index in zip((domains, names), divmod(rest, len(names)), strict=True)
         )
         shown = text
         if text is not None and (prefix or (prefix == "" and trace.head.names_default_domain)):
