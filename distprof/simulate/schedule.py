@@ -106,9 +106,9 @@ def _delay_end(
     for stop in job.stops:
         rank, again_ns = stop.rank, stop.at_ns + stop.length_ns
         if arrived_ns[rank] <= stop.at_ns < ended_ns[rank]:
-            held = (groups == groups[rank]) & (not stop.served)
+            affected = (groups == groups[rank]) & (not stop.served)
             moved_ns = max(again_ns - max(stop.at_ns, last_ns[rank]), 0.0)
-            ended_ns = np.where(held, ended_ns + moved_ns, ended_ns)
+            ended_ns = np.where(affected, ended_ns + moved_ns, ended_ns)
             ended_ns[rank] = max(ended_ns[rank], again_ns)
     return ended_ns
 

@@ -96,6 +96,6 @@ def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
     )
     order = np.argsort(times, kind="stable")
     times = times[order]
-    held = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
-    held = held[times[held + 1] > times[held]]
-    return times[held], times[held + 1]
+    stretch = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
+    stretch = stretch[times[stretch + 1] > times[stretch]]
+    return times[stretch], times[stretch + 1]

@@ -31,7 +31,7 @@ class Transformer(nn.Module):
     def init_weights(self) -> None:
         """GPT-2's initialisation: normal with 0.02; projections into the residual stream less, by depth."""
         if self.config.style == "gpt2":
-            self.head.weight = self.token_embedding.weight  # again: `to_empty` gives each module a tensor of its own
+            self.head.weight = self.token_embedding.weight  # again: ``to_empty`` gives each module a tensor of its own
         residual = 0.02 / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:

@@ -190,7 +190,7 @@ def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _find_nsys_process(pid: int) -> int:
-    """In a namespace nsys is a grandchild: `unshare` and the shell do not forward signals."""
+    """In a namespace nsys is a grandchild: ``unshare`` and the shell do not forward signals."""
     while Path(f"/proc/{pid}/comm").read_text().strip() in ("unshare", "sh"):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if not children:

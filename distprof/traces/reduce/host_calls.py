@@ -15,7 +15,7 @@ from distprof.facts.trace import UNKNOWN, Calls, CopyKind, IntArray, Trace
 from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.reduce.ranges import find_measured
 
-HELD = " (open while its copy ran)"
+BLOCKED = " (open while its copy ran)"
 """Added to the name of a call that waited although it need not have."""
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
 """Version suffixes, and variants with one stream per thread."""
@@ -38,12 +38,12 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
     waits = [code for code, name in plain.items() if _WAITS.fullmatch(name)]
     named = np.isin(calls.name, np.array(waits, dtype=np.int64))
-    held = _find_held(trace) & ~named & (calls.name != UNKNOWN)
-    rows = np.flatnonzero(named | held)
+    blocking = _find_blocking(trace) & ~named & (calls.name != UNKNOWN)
+    rows = np.flatnonzero(named | blocking)
     rows = rows[find_outermost(calls, rows)]
     rows = rows[find_measured(calls.begin_ns[rows], windows)]
-    kinds, which = np.unique(2 * calls.name[rows] + held[rows], return_inverse=True)
-    names = [plain[kind // 2] + HELD * (kind % 2) for kind in kinds.tolist()]
+    kinds, which = np.unique(2 * calls.name[rows] + blocking[rows], return_inverse=True)
+    names = [plain[kind // 2] + BLOCKED * (kind % 2) for kind in kinds.tolist()]
     indexes = {name: index for index, name in enumerate(sorted(set(names)))}
     index = np.array([indexes[name] for name in names], dtype=np.int64)[which]
     counts, totals_ns = np.zeros((2, len(indexes)), dtype=np.int64)
@@ -56,7 +56,7 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 
 
-def _find_held(trace: Trace) -> npt.NDArray[np.bool_]:
+def _find_blocking(trace: Trace) -> npt.NDArray[np.bool_]:
     """Which calls stayed open while a copy that they requested ran, ``[num_calls]``.
 
     Copies between the device and pageable memory block the host, whatever the call's name: the call is open for at
@@ -68,9 +68,9 @@ def _find_held(trace: Trace) -> npt.NDArray[np.bool_]:
     rows = np.flatnonzero(crosses & (gpu.call != UNKNOWN) & (gpu.pageable != 0))
     begin_ns, end_ns, returned_ns = gpu.begin_ns[rows], gpu.end_ns[rows], calls.end_ns[gpu.call[rows]]
     beside_ns = np.minimum(returned_ns, end_ns) - begin_ns
-    held = np.zeros(len(calls.begin_ns), dtype=bool)
-    held[gpu.call[rows][(beside_ns > 0) & (2 * beside_ns >= end_ns - begin_ns)]] = True
-    return held
+    blocking = np.zeros(len(calls.begin_ns), dtype=bool)
+    blocking[gpu.call[rows][(beside_ns > 0) & (2 * beside_ns >= end_ns - begin_ns)]] = True
+    return blocking
 
 
 def total_calls(trace: Trace, windows: IntArray | None) -> int | None:

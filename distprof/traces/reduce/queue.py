@@ -35,11 +35,11 @@ def measure_queue(trace: Trace, windows: IntArray | None) -> QueueLength | None:
     whole = end_ns > launched_ns
     launched_ns, end_ns = launched_ns[whole], end_ns[whole]
     times_ns, depth = _count_open(launched_ns, end_ns)
-    held = np.diff(measure_before(times_ns, window))
+    lengths_ns = np.diff(measure_before(times_ns, window))
     filled_ns = int(measure_within(unite(launched_ns, end_ns), window).sum())
     return QueueLength(
-        mean=float((held.astype(np.float64) * depth).sum() / span_ns),
-        max=int(depth[held > 0].max(initial=0)),
+        mean=float((lengths_ns.astype(np.float64) * depth).sum() / span_ns),
+        max=int(depth[lengths_ns > 0].max(initial=0)),
         empty_ratio=1 - filled_ns / span_ns,
     )
 

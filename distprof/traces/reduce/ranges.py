@@ -142,13 +142,13 @@ class _Device:
         None: unknown."""
         if code in self.unable or not len(self.spots.row):
             return None
-        held, loose = self.spots.row[_indexes(self.slices, code)], self.spots.row[_indexes(self.loose, code)]
+        contained, loose = self.spots.row[_indexes(self.slices, code)], self.spots.row[_indexes(self.loose, code)]
         if self.spots.doubled:
-            held = drop_repeats(held)
+            contained = drop_repeats(contained)
         own = np.concatenate([loose, self.rows[_indexes(self.innermost, code)]])
-        gpu_ns, working = self._unite(held), self.works[held]
-        alone_ns = 0 if working.all() else gpu_ns - self._unite(held[working])
-        return gpu_ns, alone_ns, self._unite(own), len(held)
+        gpu_ns, working = self._unite(contained), self.works[contained]
+        alone_ns = 0 if working.all() else gpu_ns - self._unite(contained[working])
+        return gpu_ns, alone_ns, self._unite(own), len(contained)
 
     def _unite(self, rows: IntArray) -> int:
         return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))

@@ -121,26 +121,26 @@ def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool,
     for code, count in enumerate(np.bincount(names.code[~closed], minlength=len(labels)).tolist()):
         if count:
             blocks.setdefault(labels[code], _ProjectionBlock()).open_count += count
-    held = _Held(trace, names, nest, measured, main_thread, exclusive)
+    contents = _Contents(trace, names, nest, measured, main_thread, exclusive)
     gpu, calls = trace.gpu, trace.calls
     long_ns = gpu.end_ns - gpu.begin_ns
     launches = spot_launches(trace, main_thread)
     call = np.append(calls.begin_ns, UNKNOWN)[gpu.call], np.append(calls.thread, UNKNOWN)[gpu.call]
-    for owner, row in held.pair(launches, call[1], call[0]):
+    for owner, row in contents.pair(launches, call[1], call[0]):
         _add(blocks, labels, DEVICE, trace.names, owner, gpu.name[row], long_ns[row])
     called_ns = calls.end_ns - calls.begin_ns
     shown = tuple(_VERSION.sub("", name) for name in trace.names)
-    for owner, row in held.pair(spot_calls(calls, main_thread), calls.thread, calls.begin_ns):
+    for owner, row in contents.pair(spot_calls(calls, main_thread), calls.thread, calls.begin_ns):
         _add(blocks, labels, CALLS, shown, owner, calls.name[row], called_ns[row])
     lost = gpu.call == UNKNOWN
-    outside = ~lost & ~held.find_any(launches, len(lost)) & find_measured(call[0], window)
+    outside = ~lost & ~contents.find_any(launches, len(lost)) & find_measured(call[0], window)
     for label, chosen in (((NO_DOMAIN, OUTSIDE), outside), ((NO_DOMAIN, LOST), lost)):
         row = np.flatnonzero(chosen)
         _add(blocks, [label], DEVICE, trace.names, np.zeros_like(row), gpu.name[row], long_ns[row])
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Contents:
     """What the measured ranges of a trace contain."""
 
     trace: Trace
