@@ -1,6 +1,6 @@
-"""Runs a job as its launcher would, but forks the ranks from a process that has imported everything.
+"""Runs a job like its launcher, but forks the ranks from a process that has imported everything.
 
-Where the launcher itself, or what Python does at its start, is what is tested, `tests.ranks` starts them for real.
+Tests of the launcher itself, or of Python's start, use `tests.ranks` instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def fork_alone(arguments: Sequence[str], cwd: Path, **environment: str) -> subpr
 def fork_ranks(
     number: int, arguments: Sequence[str], cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """``distprof ARGUMENTS`` as several ranks of one host, with what a launcher tells each."""
+    """``distprof ARGUMENTS`` as several ranks on one host, with the variables that a launcher sets."""
     port = find_free_port()
     return _run([make_rank(rank, number, port, arguments, **environment) for rank in range(number)], cwd)
 

@@ -21,7 +21,7 @@ PRELOADED = ("torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job"
 
 
 def make_environment(**more: str) -> dict[str, str]:
-    """The environment of a command under test: no login, no proxy of the developer's own, no terminal."""
+    """The environment of a command under test: no login, none of the developer's proxies, no terminal."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TORCHELASTIC_"))}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         kept.pop(name, None)
@@ -43,7 +43,7 @@ def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: s
 
 
 def find_free_port() -> int:
-    """A port nobody listens at now."""
+    """A currently unused port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -51,7 +51,7 @@ def find_free_port() -> int:
 
 
 def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: str) -> list[subprocess.Popen[str]]:
-    """``PYTHON COMMAND`` as several ranks, which nobody watches over or ends."""
+    """``PYTHON COMMAND`` as several ranks without a launcher that would watch or end them."""
     shared = make_environment(
         WORLD_SIZE=str(number), LOCAL_WORLD_SIZE=str(number), MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(find_free_port()), OMP_NUM_THREADS="1", **environment,
@@ -66,13 +66,13 @@ def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: s
 
 
 class Process(Protocol):
-    """What is asked of a process: a `subprocess.Popen`, or something alike."""
+    """What tests need of a process: a `subprocess.Popen`, or something similar."""
 
     def poll(self) -> int | None:
-        """Its exit code. None: it still runs."""
+        """Its exit code. None: it is still running."""
 
     def communicate(self) -> tuple[str, str]:
-        """Waits for its end; returns its output."""
+        """Waits for its end and returns its output."""
 
 
 def wait_until(holds: Callable[[], bool], processes: Sequence[Process], limit_s: float = 120) -> None:
@@ -95,7 +95,7 @@ def _run(command: list[str], cwd: Path, environment: dict[str, str]) -> subproce
 def call_on_ranks(number: int, function: Callable[..., Any], *arguments: Any, tmp_path: Path) -> None:
     """Calls ``function(world, *arguments)`` on gloo ranks; raises what the first failing rank raised.
 
-    The ranks are forked from a server that has imported what all of them need.
+    The ranks are forked from a server that has imported what they all need.
     """
     set_forkserver_preload(list(PRELOADED))
     given = (dict(os.environ), number, str(tmp_path / "store"), function, arguments)
@@ -122,6 +122,6 @@ def _call(
         function(world, *arguments)
     finally:
         leave()
-    # What torch's threads still release while the interpreter goes down can abort it, once in hundreds of runs, and is
-    # not what is tested here: leave at once, as the job itself does.
+    # What torch's threads still release while the interpreter shuts down can abort it, once in hundreds of runs, which
+    # is not tested here: exit immediately, as the job itself does.
     os._exit(0)

@@ -297,7 +297,7 @@ def test_the_tables_of_a_synthetic_capture_are_those_of_nsys(capsys: pytest.Capt
         (["traces", "--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json: no such folder"),
         (["traces", "--against", "x"], "invalid choice: 'x'"),
         (["tables", "--rows", "0"], "--rows 0: must be 1 or more"),
-        (["tables", "/dev/null"], "/dev/null: no SQLite file"),
+        (["tables", "/dev/null"], "/dev/null: not an SQLite file"),
         (["tables"], "no nsys on PATH or in the variable NSYS"),
     ],
 )

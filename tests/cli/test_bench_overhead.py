@@ -1,4 +1,4 @@
-"""The benchmark of our own overhead: what it runs, in which order, and what it concludes; nothing here is timed."""
+"""The overhead benchmark: what it runs, in which order, and what it concludes; nothing is timed here."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 PHASE_BOUND_NS = 5_000
-"""Ten times what a phase may cost on a quiet machine: the fastest of 300 rounds stays below it on a busy one too."""
+"""Allows ten times a phase's cost on a quiet machine; the fastest of 300 rounds stays below that on a busy one."""
 
 
 def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: Path) -> None:

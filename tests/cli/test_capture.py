@@ -102,7 +102,7 @@ def test_a_capture_is_run_judged_exported_and_reported(place: Place) -> None:
 @pytest.mark.parametrize(
     ("faults", "code", "said"),
     [
-        ({"FAKE_FAULT": "no report"}, 1, "nsys wrote no report, whatever its exit code says"),
+        ({"FAKE_FAULT": "no report"}, 1, "nsys wrote no report, regardless of its exit code"),
         ({"FAKE_FAULT": "no report", "FAKE_EXIT": "7"}, 1, "the job ended with exit code 7"),
         ({"FAKE_FAULT": "no export"}, 1, "the file is not whole"),
         ({"NSYS": "/no/such/nsys"}, 2, "nsys: not found"),
@@ -134,7 +134,7 @@ def pretend_package(site: Path, name: str, version: str) -> None:
 
 def test_a_secret_override_never_reaches_nsys(place: Place) -> None:
     done = place.capture("--", "train=gpt2_tiny", "+logger.password=canary-password")
-    assert done.returncode == 2 and "logger.password: holds a secret" in done.stderr
+    assert done.returncode == 2 and "logger.password: contains a secret" in done.stderr
     assert "canary-password" not in done.stderr and "profile" not in place.read_calls()
 
 
@@ -356,10 +356,10 @@ def test_a_login_in_a_url_is_left_out_and_a_url_is_not() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["+logger.password=x"], "logger.password: holds a secret"),
-        (["-e", "A=b,HF_TOKEN=x"], "HF_TOKEN: holds a secret"),
-        (["--env-var=A=b,HF_TOKEN=x"], "HF_TOKEN: holds a secret"),
-        (["logger={password: x}"], "holds a secret"),
+        (["+logger.password=x"], "logger.password: contains a secret"),
+        (["-e", "A=b,HF_TOKEN=x"], "HF_TOKEN: contains a secret"),
+        (["--env-var=A=b,HF_TOKEN=x"], "HF_TOKEN: contains a secret"),
+        (["logger={password: x}"], "contains a secret"),
         (["data.path=s3://me:pw@host/x"], "data.path: a URL with a login"),
         (["name=run-canary-value"], "the value of SOME_SECRET"),
     ],

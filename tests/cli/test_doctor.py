@@ -1,4 +1,4 @@
-"""The doctor's checks against synthetic machines: every state of every check; and one real machine, this one."""
+"""The doctor's checks on synthetic machines, with every state of every check; and on this real machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEALTHY = Facts(
 
 
 def change(**changes: Any) -> Facts:
-    """A healthy machine but for these facts; ``torch__x`` is torch's ``x``, ``env`` the environment."""
+    """A healthy machine except for these facts; ``torch__x`` is torch's ``x``, ``env`` the environment."""
     inner = {name.removeprefix("torch__"): changes.pop(name) for name in list(changes) if name.startswith("torch__")}
     if inner:
         changes["torch"] = dataclasses.replace(changes.get("torch", ON_GPUS), **inner)
@@ -133,7 +133,7 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (machine.check_peak, HEALTHY, OK, "312 TFLOP/s (NVIDIA A100 datasheet"),
     (machine.check_peak, change(torch__gpus=(Gpu(name="Nova X1", memory_bytes=1),)), WARNING, "Nova X1 is not in the"),
     (machine.check_peak, change(torch=ON_CPU), ABSENT, "no table"),
-    (machine.check_clock, HEALTHY, OK, "1 ns resolution, 30 ns a reading, tsc"),
+    (machine.check_clock, HEALTHY, OK, "1 ns resolution, 30 ns per reading, tsc"),
     (machine.check_clock, change(clock=dataclasses.replace(CLOCK, read_cost_ns=1500)), WARNING, "1500 ns per reading"),
     (machine.check_clock, change(clock=dataclasses.replace(CLOCK, resolution_ns=10**6)), WARNING, "clocksource"),
     (machine.check_time_of_day, HEALTHY, OK, "off by 1.5 ms at most"),
@@ -170,7 +170,7 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (machine.check_disk, change(free_bytes=GIB), WARNING, "1.0 GiB"),
     (machine.check_disk, change(free_bytes=2**20), PROBLEM, "runs_dir="),
     (machine.check_disk, change(runs_dir_problem="/x may not be written"), PROBLEM, "/x may not be written"),
-    (machine.check_disk, change(free_bytes=None), ABSENT, "not known"),
+    (machine.check_disk, change(free_bytes=None), ABSENT, "unknown"),
     (machine.check_hostname, HEALTHY, OK, "gloo on eth0"),
     (machine.check_hostname, change(env={}), OK, "node7 is 10.0.0.7"),
     (machine.check_hostname, change(env={}, addresses=("127.0.1.1",)), OK, "for several set GLOO_SOCKET_IFNAME"),
@@ -286,5 +286,5 @@ def test_this_machine_is_examined_without_torch(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_folder_that_is_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    facts = dataclasses.replace(HEALTHY, runs_dir_problem=gather._find_place(tmp_path / "runs")[1])
+    facts = dataclasses.replace(HEALTHY, runs_dir_problem=gather._find_folder(tmp_path / "runs")[1])
     assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is not a folder"

@@ -1,4 +1,4 @@
-"""Output that cannot be printed is dropped; sizes that cannot be are forgotten."""
+"""Output that cannot be printed is dropped; impossible terminal sizes are ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distprof.errors import UsageError
 
 
 class Failing(io.StringIO):
-    """A stream without a file, which raises what it is told to."""
+    """A stream without a file that raises a given error."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""``distprof tables``: which processes and rows each option chooses, what is written, and what is refused."""
+"""``distprof tables``: which processes and rows each option selects, what is written, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_table(folder: Path, name: str) -> dict[str, list[str]]:
-    """The rows of a written table by their last cell."""
+    """The rows of a written table, by their last cell."""
     with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return {row[-1]: row for row in list(csv.reader(file))[1:]}
 

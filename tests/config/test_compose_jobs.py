@@ -1,4 +1,4 @@
-"""From a command line to jobs: one, or every combination of a sweep, and nothing else that Hydra does."""
+"""From a command line to jobs: one, or every combination of a sweep, and nothing else that Hydra would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides as users type them, and as Hydra's grammar wants them."""
+"""Overrides as users type them, and as Hydra's grammar requires them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are missing, there twice or of another job; traces that are damaged or of different jobs."""
+"""Ranks that are missing, duplicated or of another job; traces that are damaged or of different jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_trace(path: Path, rank: int, *, world: int = 4, at_us: float = NOON_US)
 
 
 def restate(path: Path, **changes: Any) -> None:
-    """Other words in a rank file's header, behind a checksum that holds."""
+    """Changes a rank file's header, with a valid checksum."""
     first, rest = path.read_bytes().split(b"\n", 1)
     header = {key: value for key, value in json.loads(first).items() if key != "crc"} | changes
     body = json.dumps(header, separators=(",", ":")).encode()[:-1]
@@ -165,7 +165,7 @@ def test_fault_40_runs_of_different_ids_are_refused(tmp_path: Path, capsys: pyte
 
 
 def test_fault_40_real_traces_of_different_jobs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither names a rank or a world, both are of one kind of device; they are hours apart."""
+    """Neither names a rank or a world, and both have the same kind of device, but they are hours apart."""
     names = ("h100_bert_small_single.json.gz", "h100_qwen_single.json.gz")
     paths = [str(find_shared("data", "kineto", name)) for name in names]
     assert run_verb(["tables", *paths]) == EXIT_FAILED

@@ -1,4 +1,4 @@
-"""How collectives stand in a stream: they come back as they were, they stay small, and nonsense is left out."""
+"""Collectives in a stream: they are read back unchanged, stay small, and nonsense is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives of many ranks lined up: what agrees is a table, and the first thing that does not is named."""
+"""Matching the collectives of many ranks: what agrees becomes a table, and the first difference is described."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def make_table(
     steps: list[int], kinds: list[CollectiveKind], *, sizes: list[int | None] | None = None, start_ns: float = 0.0,
     groups: list[GroupInfo] | None = None,
 ) -> RankCollectives:  # fmt: skip
-    """Arrivals at ``start_ns`` + 1000 x step + place; ends 10 later, exposed 5."""
+    """Arrivals at ``start_ns`` + 1000 x step + index; ends 10 later, exposed 5."""
     infos = groups or [WORLD] * len(kinds)
     codes = {info: code for code, info in enumerate(dict.fromkeys(infos))}
     order = tuple(

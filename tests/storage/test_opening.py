@@ -1,4 +1,4 @@
-"""Files that nobody here made: no pipe is waited for, no device is read, no link is followed inside a folder."""
+"""Opening untrusted files: no pipe blocks, no device is read, no link is followed inside a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distprof.storage.opening import open_file, open_folder
 
 
 def make_strange(folder: Path) -> dict[str, str]:
-    """Things that are no files, by name, with what is said of them."""
+    """Things that are not files, by name, with their descriptions."""
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     (folder / "zero").symlink_to("/dev/zero")

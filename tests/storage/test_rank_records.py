@@ -1,4 +1,4 @@
-"""Records behind checksums that are right: what cannot be of a rank or a step is left out and counted, never shown."""
+"""Records behind valid checksums: what is impossible for a rank or a step is left out and counted, never shown."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_fault_36_a_group_has_different_ranks(record: dict[str, Any], tmp_path: 
 
 
 def test_fault_36_steps_without_company_take_no_memory(tmp_path: Path) -> None:
-    """64 ranks of 100 steps that nobody else has, and 10 that all have: 409,000 places for 7,000 rows."""
+    """64 ranks with 100 steps that no other has, and 10 that all have: 409,000 cells for 7,000 rows."""
     (tmp_path / "ranks").mkdir()
     write_meta(tmp_path, make_meta(world_size=64))
     for rank in range(64):

@@ -1,4 +1,4 @@
-"""The run folder: one per run, read back whole or with what can be trusted."""
+"""The run folder: one per run, read back completely, or as far as it can be trusted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "run.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds something already"):
+    with pytest.raises(UsageError, match="is not empty"):
         create_run_folder(runs_dir="x", run_dir=str(tmp_path / "old"), name="n", now=NOW)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot make the run folder"):
@@ -86,7 +86,7 @@ def test_ranks_are_aligned_by_step_and_gaps_are_not_measured(folder: Path) -> No
 
 
 def write_collectives(folder: Path, rank: int, sizes: dict[int, int], *, kept: bool = True) -> None:
-    """A rank with one all-reduce in every step, of bytes by step; not ``kept``: only its sum per step."""
+    """A rank with one all-reduce in every step, with bytes by step; not ``kept``: only its sum per step."""
     info = RankInfo(
         rank=rank, local_rank=rank, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=1.0, source="s")
     )
