@@ -1,4 +1,4 @@
-"""Hostile files that pose as captures of Nsight Systems."""
+"""Hostile files that pose as Nsight Systems captures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 
 
 def make_export(folder: Path, *statements: str, name: str = "node.sqlite") -> Path:
-    """A sound export of two ranks, after these statements."""
+    """A valid export of two ranks, after these SQL statements."""
     path = make_training_export().write(folder / name)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as base:
         for statement in statements:
@@ -31,7 +31,7 @@ def of_sql(*statements: str) -> Make:
 
 
 def of_cut(cut: Callable[[bytes], bytes]) -> Make:
-    """An export whose bytes are others."""
+    """An export with changed bytes."""
 
     def make(folder: Path) -> Path:
         path = make_export(folder)
@@ -42,7 +42,7 @@ def of_cut(cut: Callable[[bytes], bytes]) -> Make:
 
 
 def make_waiting(folder: Path) -> Path:
-    """An export in WAL mode, whose last rows are still in the file beside it."""
+    """An export in WAL mode whose last rows are still in the file beside it."""
     path, copy = make_export(folder, "PRAGMA journal_mode=WAL"), folder / "copy.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as base:
         base.execute("UPDATE StringIds SET value = 'x'")
@@ -53,7 +53,7 @@ def make_waiting(folder: Path) -> Path:
 
 
 def make_other_database(folder: Path) -> Path:
-    """Somebody's notes."""
+    """A database with somebody's notes."""
     path = folder / "notes.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as base:
         base.execute("CREATE TABLE notes (text)")
@@ -61,7 +61,7 @@ def make_other_database(folder: Path) -> Path:
 
 
 def make_evil_export(folder: Path) -> Path:
-    """Names of ranges, domains, kernels, calls and the host."""
+    """Hostile names of ranges, domains, kernels, calls and the host."""
     export = make_training_export(num_ranks=1)
     pid, host = 4101, EVIL_NAMES[0] + EVIL_NAMES[2]
     export.add("TARGET_INFO_SYSTEM_ENV", globalVid=1 << 48, name="Hostname", nameEnum=619, value=host)
@@ -74,7 +74,7 @@ def make_evil_export(folder: Path) -> Path:
 
 
 def pose(kind: str, sql: str) -> Make:
-    """An export in which something else bears the name of a table, though no such thing could be made."""
+    """An export in which something else has a table's name, made by editing the schema."""
     return of_sql(
         f"DROP TABLE {NVTX}", "PRAGMA writable_schema=ON",
         f"INSERT INTO sqlite_master VALUES ('{kind}', '{NVTX}', '{NVTX}', 0, '{sql}')",
@@ -82,7 +82,7 @@ def pose(kind: str, sql: str) -> Make:
 
 
 def of_marks(text: str) -> Make:
-    """An export whose marks say this of every rank."""
+    """An export with these marks for every rank."""
     return of_sql(f"UPDATE StringIds SET value = '{text}' WHERE value LIKE 'rank=%'")
 
 

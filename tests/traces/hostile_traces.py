@@ -1,4 +1,4 @@
-"""Hostile files that pose as traces of PyTorch's profiler, as ranks of a job, or as nothing of the kind."""
+"""Hostile files that pose as PyTorch profiler traces, as ranks of a job, or as nothing of the kind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_bomb(folder: Path) -> Path:
 
 
 def make_bomb_of_members(folder: Path) -> Path:
-    """The same as many files in one, of spaces between events."""
+    """The same as many gzip members, with spaces between events."""
     begin, space = gzip.compress(b'{"traceEvents": ['), gzip.compress(b" " * 1_000_000)
     (folder / "bomb.json.gz").write_bytes(begin + space * BOMB_MB)
     return folder / "bomb.json.gz"
@@ -66,7 +66,7 @@ def make_yaml_bomb(folder: Path) -> Path:
 
 
 def make_evil_names(folder: Path) -> Path:
-    """Names of everything that has one, the file's included."""
+    """Hostile names for everything that has one, including the file."""
     events = make_events()
     for number, name in enumerate(EVIL_NAMES):
         words = {"Process Group Name": name, "dtype": name, "Collective name": name, "correlation": 50 + number}
@@ -82,7 +82,7 @@ def make_evil_names(folder: Path) -> Path:
 
 
 def list_wrong_types() -> list[Any]:
-    """Events of which one field is what it should not be."""
+    """Events in which one field is wrong."""
     values = (None, True, [], {}, "", "1", -1, 0.5)
     keys = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
     return [{**make_event("a", 1, 2), key: value} for key, value in itertools.product(keys, values)]
@@ -164,7 +164,7 @@ TRACES = (
 
 
 def make_zip(folder: Path) -> Path:
-    """An archive with a member that would lie above the folder."""
+    """An archive with a member whose path leads above the folder."""
     with zipfile.ZipFile(folder / "trace.json", "w") as archive:
         archive.writestr(f"../{CANARY}", SOUND)
     return folder / "trace.json"
@@ -186,7 +186,7 @@ def make_loop(folder: Path) -> Path:
 
 
 def make_tree_of_links(folder: Path) -> Path:
-    """A folder that links to itself and to nowhere, and holds no trace."""
+    """A folder with links to itself and to nowhere, without a trace."""
     (folder / "traces").mkdir()
     (folder / "traces" / "again").symlink_to(folder / "traces")
     (folder / "traces" / "gone").symlink_to(folder / "nowhere")
@@ -194,7 +194,7 @@ def make_tree_of_links(folder: Path) -> Path:
 
 
 def of_pipe(name: str) -> Make:
-    """A pipe that nobody writes to: whoever opens it waits."""
+    """A pipe that nobody writes to: opening it blocks."""
 
     def make(folder: Path) -> Path:
         os.mkfifo(folder / name)
@@ -204,7 +204,7 @@ def of_pipe(name: str) -> Make:
 
 
 def make_folder_with_pipe(folder: Path) -> Path:
-    """The same beside a sound trace."""
+    """The same beside a valid trace."""
     (folder / "traces").mkdir()
     os.mkfifo(folder / "traces" / "rank1.json")
     write_trace(folder / "traces" / "rank0.json", make_events())
@@ -212,13 +212,13 @@ def make_folder_with_pipe(folder: Path) -> Path:
 
 
 def make_empty_folder(folder: Path) -> Path:
-    """A folder by the name of a trace."""
+    """A folder with a trace's name."""
     (folder / "trace.json").mkdir()
     return folder / "trace.json"
 
 
 def of_path(path: str) -> Make:
-    """A file of the system."""
+    """A system file."""
     return lambda folder: Path(path)
 
 

@@ -1,4 +1,4 @@
-"""Traces of several ranks as one run: who is there, how the clocks stand, and who held the others up."""
+"""Traces of several ranks as one run: which ranks there are, how the clocks differ, and who held the others up."""
 
 from __future__ import annotations
 

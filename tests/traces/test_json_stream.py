@@ -1,4 +1,4 @@
-"""A long array read in parts: the same whatever the parts, and refused in bounded memory where it is no array."""
+"""A long array read in parts: the same result whatever the parts; anything else is refused in bounded memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ objects = st.dictionaries(words, values, max_size=4)
 
 
 def read_all(path: Path, part_bytes: int = 1 << 10, limits: Limits = USUAL_LIMITS) -> tuple[list[Any], Any, Any]:
-    """Elements, what stands before the array and what stands behind it."""
+    """Elements, and the text before and after the array."""
     parts = ArrayParts(path, KEY, msgspec.json.Decoder(list[dict[str, Any]]).decode, limits, part_bytes)
     found: list[Any] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler that lie, are damaged or have no end; and that it does not matter how a file is cut."""
+"""PyTorch profiler traces that lie, are damaged or endless; and the parts in which a file is read do not matter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.kineto_file import (
 
 
 def spell(trace: Trace) -> dict[str, Any]:
-    """Everything in a trace, names in place of their numbers."""
+    """Everything in a trace, with names instead of their codes."""
     tables: dict[str, Any] = {}
     for table in dataclasses.fields(Trace)[2:]:
         columns = getattr(trace, table.name)

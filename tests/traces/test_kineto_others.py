@@ -1,4 +1,4 @@
-"""Traces of other times and of other devices: old profilers' annotations, unknown categories, AMD's agents."""
+"""Traces from other times and devices: old profilers' annotations, unknown categories, AMD's agents."""
 
 from __future__ import annotations
 

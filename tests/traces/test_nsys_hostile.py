@@ -154,7 +154,7 @@ def test_fault_17_functions_that_a_file_brings_into_play_are_not_called(tmp_path
     ("limits", "said"),
     [
         (Limits(max_bytes=10_000), "more than the limit of 10,000"),
-        (Limits(max_events=20), "more than the 20 that"),
+        (Limits(max_events=20), "more than the limit of 20"),
     ],
 )
 def test_too_large_is_refused_before_it_is_read(tmp_path: Path, limits: Limits, said: str) -> None:

@@ -81,7 +81,7 @@ def test_a_job_of_two_ranks_comes_out_as_it_was_made(tmp_path: Path, generation:
         assert set(trace.gpu.device.tolist()) == {rank}
         assert set(trace.gpu.group.tolist()) == {UNKNOWN}
         assert len(trace.ops.begin_ns) == 0
-    assert "no ranks (1)" in first.head.notes[0] and second.head.notes == ()  # torchrun, which polled
+    assert "are not ranks (1)" in first.head.notes[0] and second.head.notes == ()  # torchrun, which polled
 
 
 @both_generations

@@ -1,4 +1,4 @@
-"""A tool that is waited for as long as it does something, and no longer."""
+"""Waiting for a tool as long as it makes progress, and no longer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_fault_27_an_export_that_stands_still_is_ended_with_all_it_started(
 def test_fault_27_a_version_that_is_never_said_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks must not wait for what the tool started either: it holds the pipe."""
+    """Nobody must wait for processes that the tool started, although they hold the pipe."""
     monkeypatch.setattr(nsys_tool, "VERSION_TIMEOUT_S", 0.3)
     tool = make_tool(tmp_path, "sleep 600 & wait")
     begin_s = time.monotonic()

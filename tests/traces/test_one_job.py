@@ -1,4 +1,4 @@
-"""Traces of different jobs are told apart by what cannot be true of one job; what only looks odd is no proof."""
+"""Traces of different jobs are recognised by contradictions; what only looks odd proves nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOON = 1_700_000_000 * SECOND
 
 
 def claim(rank: int, *, at_ns: int | None = NOON, vendor: str | None = "NVIDIA", **head: Any) -> Claim:
-    """One second of a rank of 4 under NCCL."""
+    """One second of one of 4 ranks, with NCCL."""
     usual: dict[str, Any] = {
         "path": f"rank{rank}.json", "tool": "kineto", "pid": 1, "rank": rank, "rank_source": "distributedInfo",
         "world_size": 4, "host": None, "backend": "nccl",
@@ -40,7 +40,7 @@ def claim(rank: int, *, at_ns: int | None = NOON, vendor: str | None = "NVIDIA",
 CONTRADICTIONS = {
     "world": (claim(1, world_size=8), "rank0.json is from a job of 4 ranks, rank1.json from a job of 8 ranks"),
     "backend": (claim(1, backend="gloo"), "rank0.json is from the nccl backend, rank1.json from the gloo backend"),
-    "make": (claim(1, vendor="AMD"), "rank0.json is of NVIDIA devices, rank1.json of AMD devices"),
+    "make": (claim(1, vendor="AMD"), "rank0.json is from NVIDIA devices, rank1.json from AMD devices"),
     "days": (
         claim(1, at_ns=NOON + 72 * HOUR),
         "rank0.json ends 2023-11-14 22:13:21, rank1.json begins 3 days later, 2023-11-17 22:13:20",
@@ -51,7 +51,7 @@ CONTRADICTIONS = {
     ),
     "groups": (
         claim(1, group_ranks={"tp": (1, 3)}),
-        "rank0.json lists a process group of ranks 0, 1, and rank1.json of rank 1 does not",
+        "rank0.json lists a process group of ranks 0, 1, but rank1.json of rank 1 does not",
     ),
 }
 
@@ -144,7 +144,7 @@ def test_mixed_devices_are_said_by_rank() -> None:
 
 
 def test_every_pair_of_contradicting_claims_is_refused_in_any_company() -> None:
-    """A third trace that says nothing hides no contradiction."""
+    """A third trace that says nothing must not hide a contradiction."""
     silent = claim(3, at_ns=None, vendor=None, world_size=None, backend=None)
     odd = [claim(0), claim(1, world_size=8), claim(2, world_size=16)]
     for pair in combinations(odd, 2):

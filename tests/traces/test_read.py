@@ -1,4 +1,4 @@
-"""Files to one run: in processes side by side or one after the other, with the run folder they belong to or without."""
+"""Files to one run: in parallel processes or one after another, with the run folder they belong to or without."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_damaged_file_costs_itself_and_is_named(
 
 
 def test_a_file_that_nobody_missed_makes_the_result_partial_all_the_same(tmp_path: Path) -> None:
-    """No file says how many ranks there were: the others look whole."""
+    """No file says how many ranks there were, so the others look complete."""
     for rank in range(2):
         write_kineto(tmp_path / f"{rank}.json", make_sound())
     assert analyze(read_paths([tmp_path], NAMES)).coverage.complete

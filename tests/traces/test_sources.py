@@ -1,4 +1,4 @@
-"""What lies at a path is told by its content."""
+"""File types are detected from content."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_anything_else_is_refused_by_name_in_one_line(tmp_path: Path, name: str)
 
 
 def test_what_cannot_be_read_is_named_beside_what_can(tmp_path: Path) -> None:
-    """Of a folder, files that are named like traces and hold nothing of the kind; other JSON may lie there."""
+    """In a folder, files named like traces that are not; other JSON may lie there."""
     make_kineto(tmp_path / "rank0.json")
     (tmp_path / "settings.json").write_text('{"epochs": 3}')
     (tmp_path / "notes.txt").write_text("nothing to read")

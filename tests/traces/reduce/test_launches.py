@@ -1,4 +1,4 @@
-"""When things were launched, and for which step: work that was launched before a step began is not the step's."""
+"""When activities were launched, and for which step: work launched before a step began is not that step's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_like_a_plain_loop(done: list[tuple[int, int, bool]]) -> None:
 
 
 def make_late_device() -> SyntheticTrace:
-    """The device is 500 ns behind when the trace begins; steps of 100 ns, of 200 ns on the device.
+    """The device lags 500 ns behind when the trace begins; steps of 100 ns take 200 ns on the device.
 
     ===========  =================================================================
     0 - 510      three kernels, and one on another stream, launched before the trace began

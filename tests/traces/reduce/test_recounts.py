@@ -1,4 +1,4 @@
-"""What is read of real traces, to the nanosecond, against `recounts`."""
+"""Figures from real traces, exact to the nanosecond, against `recounts`."""
 
 from __future__ import annotations
 
