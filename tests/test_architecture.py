@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
+import io
 import re
 import subprocess
 import sys
+import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -162,6 +166,38 @@ def test_milliseconds_and_percent_are_written_in_render_only(path: Path) -> None
     texts = find_texts(ast.parse(path.read_text(encoding="utf-8")))
     wrong = [text for text in texts if re.search(r"[\d}] ?(%|[mun]s\b|percent)", text)]
     assert not wrong, f"{name_file(path)}: carry the number, and put it into words in render/: {wrong}"
+
+
+def test_no_two_classes_share_a_name() -> None:
+    files = [*FILES, *(PACKAGE.parent / "benchmarks").rglob("*.py")]
+    trees = {path: ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in files}
+    found = [(node.name, path) for path, nodes in trees.items() for node in nodes if isinstance(node, ast.ClassDef)]
+    repeated = {name for name, count in Counter(name for name, _ in found).items() if count > 1}
+    assert not repeated, [f"{name} in {path}" for name, path in found if name in repeated]
+
+
+@functools.cache
+def read_all_names() -> set[str]:
+    """Every name in the code of the repository, and the parts of its files' paths."""
+    root = PACKAGE.parent
+    paths = [
+        *(root / "launch").iterdir(),
+        *(path for part in (PACKAGE, root / "benchmarks") for path in part.rglob("*.py")),
+    ]
+    names = {part for path in paths for part in re.split(r"[/.]", path.relative_to(root).as_posix())}
+    for path in paths:
+        if path.suffix == ".py":
+            lines = io.StringIO(path.read_text(encoding="utf-8")).readline
+            names |= {token.string for token in tokenize.generate_tokens(lines) if token.type == tokenize.NAME}
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_file)
+def test_names_in_backticks_exist(path: Path) -> None:
+    """`read_columns`, `nesting.Spots` or `launch/nsys.sh` in a text must not outlive what it names."""
+    found = re.findall(r"(?<!`)`([\w./]+)`(?!`)", path.read_text(encoding="utf-8"))
+    gone = [name for name in found if not {*re.split(r"[/.]", name.strip("/"))} <= read_all_names() | {*dir(builtins)}]
+    assert not gone, f"{name_file(path)} speaks of {gone}, which are not there"
 
 
 def test_reports_are_made_without_torch() -> None:

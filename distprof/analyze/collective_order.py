@@ -33,7 +33,7 @@ class OrderedCollectives:
     exposed_ns: FloatArray
 
 
-def line_up(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
+def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
     """Aligns the ranks' collectives, up to the last one that a rank waits for.
 
     Returns:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.collective_order import OrderedCollectives, line_up
+from distprof.analyze.collective_order import OrderedCollectives, order_collectives
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
 
@@ -83,8 +83,8 @@ def find_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCyc
     """
     if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
-    lined = line_up(measured_steps) if timing.clock is Clock.HOST else None
-    cycles = _from_rows(measured_steps, timing) if lined is None else _from_collectives(measured_steps, lined)
+    ordered = order_collectives(measured_steps) if timing.clock is Clock.HOST else None
+    cycles = _from_rows(measured_steps, timing) if ordered is None else _from_collectives(measured_steps, ordered)
     return None if cycles is None else _drop_beginnings(measured_steps, cycles)
 
 
@@ -100,56 +100,56 @@ def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncC
     )  # fmt: skip
 
 
-def _from_collectives(measured_steps: MeasuredSteps, lined: OrderedCollectives) -> SyncCycles:
-    arrival_ns = lined.arrival_ns
-    exposed_ns = np.where(lined.blocking, np.nan_to_num(lined.exposed_ns), 0.0)
+def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives) -> SyncCycles:
+    arrival_ns = ordered.arrival_ns
+    exposed_ns = np.where(ordered.blocking, np.nan_to_num(ordered.exposed_ns), 0.0)
     resume_ns = arrival_ns + exposed_ns
     gap_ns = np.empty_like(arrival_ns)
     gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
-    begin_ns = measured_steps.run.column("begin_host_ns")[lined.positions]
-    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[lined.positions]
-    tail_ns = over_ns[:, lined.steps] - resume_ns[:, :, -1]
-    before = _find_predecessors(measured_steps, lined.steps)
-    at = np.searchsorted(lined.steps, np.maximum(before, 0))
-    known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
+    begin_ns = measured_steps.run.column("begin_host_ns")[ordered.positions]
+    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[ordered.positions]
+    tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
+    before = _find_predecessors(measured_steps, ordered.steps)
+    at = np.searchsorted(ordered.steps, np.maximum(before, 0))
+    known = (before >= 0) & (ordered.steps[np.minimum(at, len(ordered.steps) - 1)] == before)
     usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # the last step's own tail counts in the next cycle
-    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], usual_ns)
-    idle_ns = _find_idle(measured_steps, lined.positions, lined.steps, before)
-    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + idle_ns
-    last = lined.phases[-1]
-    there, over = _align(measured_steps, lined, resume_ns)
+    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(ordered.steps) - 1)], usual_ns)
+    idle_ns = _find_idle(measured_steps, ordered.positions, ordered.steps, before)
+    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + tail_ns + idle_ns
+    last = ordered.phases[-1]
+    there, over = _align(measured_steps, ordered, resume_ns)
     gap_ns = np.maximum(gap_ns, 0)
     start_ns = there[:, :, 0] - gap_ns[:, :, 0]
     start_ns -= _find_middle(start_ns)
     return SyncCycles(
-        source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
-        blocking=lined.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
-        transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
-        phase_ns=_take_phases(measured_steps, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
+        source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
+        parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
+        transfer_ns=_find_transfers(ordered, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
+        phase_ns=_take_phases(measured_steps, Clock.HOST, ordered.positions, ordered.steps, before, last, idle_ns),
     )  # fmt: skip
 
 
 def _align(
-    measured_steps: MeasuredSteps, lined: OrderedCollectives, resume_ns: FloatArray
+    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clock not compared, or end not seen."""
     clocks = map_clocks(measured_steps.run)
-    left_ns = np.where(lined.blocking, resume_ns, lined.end_ns)
+    left_ns = np.where(ordered.blocking, resume_ns, ordered.end_ns)
     there, over = np.empty_like(left_ns), np.empty_like(left_ns)
-    for row, position in enumerate(lined.positions.tolist()):
-        there[row] = clocks.to_reference(position, lined.arrival_ns[row])
+    for row, position in enumerate(ordered.positions.tolist()):
+        there[row] = clocks.to_reference(position, ordered.arrival_ns[row])
         over[row] = clocks.to_reference(position, left_ns[row])
     return there, over
 
 
 def _find_transfers(
-    lined: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
+    ordered: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
 ) -> FloatArray:
     """Where clocks can be compared: own end less the last arrival or the previous own end, whichever is later. Else the
     shortest wait of a member, which had nobody to wait for; 0 for collectives that nobody waits for."""
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
-    for index, parties in enumerate(lined.parties):
+    for index, parties in enumerate(ordered.parties):
         for group, members in parties:
             arrived = there[members, :, index].max(axis=0)
             started = np.maximum(arrived, free.get(group, arrived))

@@ -1,4 +1,4 @@
-"""The verb ``report``: whatever lies at some paths, as one report."""
+"""The verb ``report``: one report from everything at some paths."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial
 the job is still running (the report says which), or a file could not be written.
 """
 LONGEST_NAME = 1000
-"""Letters of a folder's name in a message."""
+"""Length of a folder's name in a message."""
 DEFAULT_OUT = Path("distprof-report")
 
 
@@ -67,7 +67,7 @@ def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_names(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what the names in a trace stand for."""
+    """Adds the options that say what names in a trace represent."""
     parser.add_argument(
         "--phase", action="append", default=[], metavar="PHASE=PATTERN",
         help=f"ranges that are a phase, one of: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
@@ -78,16 +78,16 @@ def add_names(parser: argparse.ArgumentParser) -> None:
 
 
 def read_names(options: argparse.Namespace) -> NameMap:
-    """What the options say.
+    """Reads these options.
 
     Raises:
-        UsageError: A phase that does not exist, or no pattern.
+        UsageError: A phase does not exist, or a pattern is missing.
     """
     phases = []
     for text in options.phase:
         phase, _, pattern = text.partition("=")
         if phase not in set(Phase) or not pattern:
-            raise UsageError(f"--phase {text}: expected PHASE=PATTERN with a phase of {', '.join(Phase)}")
+            raise UsageError(f"--phase {text}: expected PHASE=PATTERN, where PHASE is one of {', '.join(Phase)}")
         phases.append((Phase(phase), pattern))
     return NameMap(phases=tuple(phases), step=options.step)
 
@@ -96,7 +96,7 @@ def run_report(options: argparse.Namespace) -> int:
     """Reads, analyses, writes and shows.
 
     Raises:
-        DistprofError: Not readable, not one job, or a slip in the options.
+        DistprofError: The inputs are unreadable or of different jobs, or an option is wrong.
     """
     names = read_names(options)
     require_width(options.width)
@@ -110,7 +110,7 @@ def run_report(options: argparse.Namespace) -> int:
 
 
 def read_shown(paths: list[Path], names: NameMap) -> Run:
-    """Reads, with a bar on standard error while there is more than one file. No thread draws it: readers are forked."""
+    """Reads, with a progress bar on standard error if there are several files. No thread draws it, as readers fork."""
     columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     silent = not console.is_terminal
@@ -130,12 +130,12 @@ def _choose_folder(options: argparse.Namespace) -> Path:
 
 
 def _write(folder: Path, run: Run, report: Report) -> bool:
-    """Writes the files and says what cannot be written; whether everything is."""
+    """Writes the files and reports those that cannot be written; returns whether all were."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         problem = write_files(folder, run, report).problem
     except OSError as error:
-        problem = f"cannot be made ({error.strerror})"
+        problem = f"cannot be created ({error.strerror})"
     if problem is not None:
         print(f"distprof: {clean_text(folder, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
     return problem is None

@@ -69,15 +69,15 @@ Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown, but
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """The traces that one set of tables is made of."""
+    """The traces for one set of tables."""
 
     title: str
     suffix: str
-    """Of the names of the CSV files."""
+    """Suffix of the CSV files' names."""
     traces: Sequence[Trace]
     windows: Sequence[IntArray | None] | None
     exclusive: bool
-    """Of the projection."""
+    """Whether the projection is exclusive."""
 
 
 def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
@@ -110,7 +110,7 @@ def run_tables(options: argparse.Namespace) -> int:
     """Reads, makes the tables, and shows or writes them.
 
     Raises:
-        DistprofError: Not readable, or a slip in the options.
+        DistprofError: The inputs are unreadable, or an option is wrong.
     """
     _check(options)
     names = options.table or list(TABLES)
@@ -137,21 +137,21 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--rows {options.rows}: must be 0 (all) or more")
     require_width(options.width)
     if options.step is not None and not options.drop_warmup:
-        raise UsageError("--step: says what the steps are for --drop-warmup; give both, or neither")
+        raise UsageError("--step: only works with --drop-warmup; give both, or neither")
     if options.exclusive and "projection" not in (options.table or ()):
-        raise UsageError("--exclusive: is a way to make the projection; give --table projection with it")
+        raise UsageError("--exclusive: applies to the projection; add --table projection")
 
 
 def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list[str]]:
-    """The traces, and the files that cannot be read with the reason.
+    """The traces, and the unreadable files with reasons.
 
     Raises:
-        DataError: Nothing is readable, or it is of different jobs.
+        DataError: Nothing is readable, or the inputs are of different jobs.
     """
     named, unread = find_sources(paths)
     traces: list[Trace] = []
     for source in [inner for outer in named for inner in _open_run(outer, unread)]:
-        own = source not in named  # of a run folder, which holds ranks only
+        own = source not in named  # from a run folder, which holds only ranks
         try:
             traces += read_traces(source, all_processes=not own, only_times=only_times and not own)
         except (DataError, OSError) as error:
@@ -163,18 +163,18 @@ def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list
 
 
 def _open_run(source: Source, unread: list[str]) -> list[Source]:
-    """Of a run folder its kernel windows; anything else is its own source. What cannot be read goes to ``unread``."""
+    """The kernel windows of a run folder; any other source itself. Adds what cannot be read to ``unread``."""
     if source.kind != "run":
         return [source]
     inner, damaged = find_windows(source.path)
     unread += damaged
     if not inner and not damaged:
-        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
+        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or pass a capture")
     return inner
 
 
 def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:
-    """What the tables are made of: all together, or each rank, or one."""
+    """The sets of tables to make: all ranks together, each rank, or one."""
 
     def share(title: str, suffix: str, chosen: Sequence[Trace]) -> _Share:
         return _Share(title=title, suffix=suffix, traces=chosen, windows=None, exclusive=options.exclusive)
@@ -182,7 +182,7 @@ def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share
     if options.rank is not None:
         chosen = [trace for trace in traces if trace.head.rank == options.rank]
         if not chosen:
-            raise UsageError(f"--rank {options.rank}: not there; the traces have {_name_processes(traces)}")
+            raise UsageError(f"--rank {options.rank}: not found; the traces have {_name_processes(traces)}")
         return [share(f"rank {options.rank}", f"_rank-{options.rank:05d}", chosen)]
     if not options.per_rank:
         return [share(_name_processes(traces), "", traces)]
@@ -194,8 +194,8 @@ def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share
     return [
         *(share(f"rank {rank}", f"_rank-{rank:05d}", ranks[rank]) for rank in sorted(ranks)),
         *(
-            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{place}", [trace])
-            for place, trace in enumerate(others)
+            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{index}", [trace])
+            for index, trace in enumerate(others)
         ),
     ]
 
@@ -212,14 +212,14 @@ def _name_processes(traces: Sequence[Trace]) -> str:
 
 
 def _drop_warmup(share: _Share, options: argparse.Namespace) -> _Share:
-    """The share with the windows of its measured steps; processes in which no step is known are left out."""
+    """The share, limited to its measured steps; processes without known steps are left out."""
     if not options.drop_warmup:
         return share
     names = NameMap(step=options.step)
     found = [(trace, find_steps(trace, names).windows()) for trace in share.traces]
     known = [(trace, window) for trace, window in found if window is not None]
     if not known:
-        raise UsageError(f"--drop-warmup: no steps are known of {share.title}: name them with --step, or leave it out")
+        raise UsageError(f"--drop-warmup: no steps are known for {share.title}: name them with --step, or omit it")
     steps = sum(len(window) for _, window in known)
     left = len(found) - len(known)
     without = f", without {left} that {'has' if left == 1 else 'have'} no steps" if left else ""
@@ -238,12 +238,12 @@ def _make(name: str, share: _Share) -> Table:
 
 
 def _describe(table: Table, share: _Share) -> str:
-    rows = "nothing of the kind" if not table.rows else f"{len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
+    rows = "no rows" if not table.rows else f"{len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
     return f"{rows}, {share.title}"
 
 
 def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
-    """What a reader should know: ranges never closed, and what the importers had to leave out."""
+    """What a reader should know: ranges never closed, and what could not be read from the files."""
     notes = []
     if "nvtx_sum" in names:
         opened = sum(int((trace.ranges.end_ns < 0).sum()) for trace in traces if trace.head.last_event_ns is not None)
@@ -254,7 +254,7 @@ def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
 
 
 def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> None:
-    """Writes each table whole or not at all, and says where."""
+    """Writes each table atomically, and prints where."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for share in shares:

@@ -66,7 +66,7 @@ def intersect(first: Intervals, second: Intervals) -> Intervals:
 
 
 def subtract(first: Intervals, second: Intervals) -> Intervals:
-    """What lies in the first and not in the second."""
+    """What lies in the first but not in the second."""
     return _sweep(first, second, _IN_FIRST)
 
 
@@ -76,7 +76,7 @@ def clip(begin_ns: IntArray, end_ns: IntArray, windows: Intervals) -> Intervals:
 
 
 def find_gaps(intervals: Intervals) -> Intervals:
-    """What lies between one interval and the next."""
+    """The gaps between one interval and the next."""
     return intervals[1][:-1], intervals[0][1:]
 
 
@@ -92,7 +92,7 @@ def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
 
 
 def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
-    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and need no order."""
+    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and come in any order."""
     return measure_before(windows[1], intervals) - measure_before(windows[0], intervals)
 
 
@@ -113,6 +113,6 @@ def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
     )
     order = np.argsort(times, kind="stable")
     times = times[order]
-    held = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
-    held = held[times[held + 1] > times[held]]
-    return times[held], times[held + 1]
+    stretch = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
+    stretch = stretch[times[stretch + 1] > times[stretch]]
+    return times[stretch], times[stretch + 1]

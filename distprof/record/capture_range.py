@@ -18,14 +18,14 @@ from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 class CaptureRange:
     """Opens the range before the first measured step and closes it at the end. Used by one thread."""
 
-    def __init__(self, ranges: NvtxRanges | None, *, line_up: Callable[[], None]) -> None:
+    def __init__(self, ranges: NvtxRanges | None, *, synchronise: Callable[[], None]) -> None:
         """Opens nothing yet.
 
         Args:
             ranges: This rank's ranges. None: a tool listens on another rank, but not here.
-            line_up: Waits for this rank's device and for every rank. Collective.
+            synchronise: Waits for this rank's device and for every rank. Collective.
         """
-        self._ranges, self._line_up = ranges, line_up
+        self._ranges, self._synchronise = ranges, synchronise
         self._begun = False
 
     def begin(self) -> None:
@@ -33,17 +33,17 @@ class CaptureRange:
         if self._begun:
             return
         self._begun = True
-        self._line_up()
+        self._synchronise()
         if self._ranges is not None:
             self._ranges.begin_measured()
-        self._line_up()
+        self._synchronise()
         if self._ranges is not None:
             self._ranges.name_rank()  # the mark made at the start is not in the capture
 
     def end(self) -> None:
         """Ends the capture, if it has begun. Collective; synchronises."""
         if self._begun:
-            self._line_up()
+            self._synchronise()
             if self._ranges is not None:
                 self._ranges.end_measured()
 
@@ -60,9 +60,9 @@ def agree_on_capture(ranges: NvtxRanges | None, device: torch.device) -> Capture
     if not listening:
         return None
 
-    def line_up() -> None:
+    def synchronise() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         dist.all_reduce(torch.zeros(1))
 
-    return CaptureRange(ranges, line_up=line_up)
+    return CaptureRange(ranges, synchronise=synchronise)

@@ -1,4 +1,4 @@
-"""The analyses against a thousand made-up jobs whose truth is known."""
+"""The analyses against a thousand simulated jobs whose truth is known."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def gather_by_table(made: Simulated, table: Collectives, number: int, values: Fl
     job_tables = made.run.collectives
     partition = table.group.partition("-")[0]
     programs = {"default": "world", "shard": "shard", "replica": "replica"}
-    places = made.truth.places[programs[partition]]
+    columns = made.truth.columns[programs[partition]]
     assert job_tables[number] is table
-    return values[table.ranks][:, :, list(places)]
+    return values[table.ranks][:, :, list(columns)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(NUM_BATCHES))
-def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
+def test_a_thousand_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
     for seed in range(batch, NUM_RUNS, NUM_BATCHES):
         draws = np.random.default_rng(seed)
         job = draw_job(draws)

@@ -1,4 +1,4 @@
-"""A configuration is a bounded amount of work, whatever multiplies in it."""
+"""Composing a configuration takes a bounded amount of work, whatever multiplies in it."""
 
 from __future__ import annotations
 

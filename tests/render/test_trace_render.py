@@ -230,7 +230,7 @@ def test_traces_alone_show_no_line_that_says_nothing() -> None:
     for word in ("throughput", "MFU", "devices, before", "shadow", "FLOP/s", "traced", "\nlost"):
         assert word not in text, word
     assert "step time" in text and "exposed comm." in text
-    assert "\nmade_up: 2 ranks, gloo, cuda (Made-up Device)\n" in strip_ends(text)
+    assert "\nsynthetic: 2 ranks, gloo, cuda (Simulated Device)\n" in strip_ends(text)
     page = render_html(report)
     assert "tokens/s" not in page and "MFU" not in page and "shadow" not in page
     live = show(make_report(2, traced=False), 100)

@@ -1,4 +1,4 @@
-"""How collectives stand in a stream: they come back as they were, they stay small, and nonsense is left out."""
+"""Collectives in a stream: they are read back unchanged, stay small, and nonsense is left out."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_times_that_cannot_be_are_left_out_and_the_row_is_kept(told: object, tmp
         file.write(encode_line({"type": "step", "row": values, "collectives": told}))
     stream = read_stream(tmp_path / "a")
     assert len(stream.rows) == 2 and [table.steps.tolist() for table in stream.collectives] == [[0]]
-    assert stream.warnings == ("a: the collectives of 1 steps left out: damaged, or of a lost order",)
+    assert stream.warnings == ("a: collectives of 1 steps left out: damaged, or their order is lost",)
 
 
 @pytest.mark.parametrize(

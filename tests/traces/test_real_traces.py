@@ -1,4 +1,4 @@
-"""`distprof report` on traces that nobody here made, against figures computed in another way: loops over the JSON."""
+"""`distprof report` on real traces from elsewhere, against figures computed differently: loops over the JSON."""
 
 from __future__ import annotations
 

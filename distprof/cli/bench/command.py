@@ -70,17 +70,17 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
+    """Runs one of the benches; see `_compare_profilers` and the functions that it names."""
     benches = {"overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report}
     return benches[options.subject](options)
 
 
 def _compare_profilers(options: argparse.Namespace) -> int:
-    """Measures, showing each run as it ends, and prints one table per model.
+    """Measures, printing each run as it ends, and then one table per model.
 
     Raises:
         DistprofError: A run failed.
-        UsageError: An option cannot work.
+        UsageError: An option is wrong.
     """
     workloads = _read_workloads(options)
     console, conditions = Console(), list_conditions()
@@ -126,7 +126,7 @@ def _read_workloads(options: argparse.Namespace) -> list[Workload]:
 
 
 class _Progress:
-    """A line after every run, with how long the rest will take."""
+    """Prints a line after every run, with the estimated time left."""
 
     def __init__(self, console: Console, workload: Workload, total: int) -> None:
         self._console, self._train, self._total = console, workload.train, total

@@ -1,4 +1,4 @@
-"""The benches on made-up jobs: how often the verdict is right, and how long a report of very many ranks takes."""
+"""The benches on simulated jobs: how often the verdict is right, and how long a report of very many ranks takes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_verdicts(options: argparse.Namespace) -> int:
     """Scores every slowdown under DDP and FSDP.
 
     Raises:
-        UsageError: ``--runs`` below one.
+        UsageError: ``--runs`` is below one.
     """
     if options.runs < 1:
         raise UsageError(f"--runs {options.runs}: must be 1 or more")
@@ -64,7 +64,7 @@ def run_report(options: argparse.Namespace) -> int:
     """Times one report.
 
     Raises:
-        UsageError: Sizes below one.
+        UsageError: A size is below one.
     """
     if min(options.ranks, options.steps) < 1:
         raise UsageError("--ranks, --steps: must be 1 or more")
@@ -79,6 +79,6 @@ def run_report(options: argparse.Namespace) -> int:
     done_s = time.perf_counter()
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{options.ranks:,} ranks x {options.steps:,} steps; verdict: rank {found.verdict.rank}")
-    print(f"made up in {made_s - begin_s:.1f} s, analysed in {analyzed_s - made_s:.1f} s", end="")
+    print(f"simulated in {made_s - begin_s:.1f} s, analysed in {analyzed_s - made_s:.1f} s", end="")
     print(f", rendered in {done_s - analyzed_s:.2f} s, {peak_bytes / 1e9:.2f} GB at most")
     return EXIT_OK

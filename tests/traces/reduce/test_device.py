@@ -1,4 +1,4 @@
-"""Device time by cause and by kind of collective: by hand."""
+"""Device time by cause and by kind of collective, by hand."""
 
 from __future__ import annotations
 

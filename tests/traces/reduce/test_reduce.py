@@ -14,7 +14,7 @@ from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 
 def make_trace() -> SyntheticTrace:
-    """Two steps of 100 ns on the host; the device comes 50 ns later."""
+    """Two steps of 100 ns on the host; the device follows 50 ns later."""
     made = SyntheticTrace()
     for step in (0, 100):
         made.range("forward", step, step + 40)
