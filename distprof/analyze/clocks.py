@@ -1,7 +1,7 @@
 """Which time on rank 0's clock corresponds to a time on another rank's clock, and how large can the error be?
 
 Two hosts' clocks run at slightly different rates, so the offset changes linearly between two readings. The bound covers
-the errors of the readings and any change of rate between them. Times that differ by less than it cannot be ordered.
+the errors of the readings and any change of rate between them. Times closer than the bound cannot be ordered.
 """
 
 from __future__ import annotations

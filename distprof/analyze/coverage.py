@@ -1,4 +1,4 @@
-"""What do the numbers stand on, and what is missing?"""
+"""What are the numbers based on, and what is missing?"""
 
 from __future__ import annotations
 

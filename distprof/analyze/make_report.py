@@ -50,8 +50,8 @@ def analyze(run: Run) -> Report:
     if verdict.rank is None:
         slow_rank = None
     summary = report_headline(measured_steps, headline, reached)
-    told = None if find_shortage(measured_steps, cycles) else cycles
-    replayed = None if measured_steps.num_missing else told
+    enough = None if find_shortage(measured_steps, cycles) else cycles
+    replayed = None if measured_steps.num_missing else enough
     meta = run.meta
     return Report(
         schema=SCHEMA,
@@ -78,7 +78,7 @@ def analyze(run: Run) -> Report:
         ranks=tuple(report_ranks(measured_steps, reached, headline)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
-        coverage=report_coverage(measured_steps, timings, headline, told),
+        coverage=report_coverage(measured_steps, timings, headline, enough),
         config=meta.config,
     )
 

@@ -119,10 +119,10 @@ def _examine(cycles: SyncCycles, row: int, excess_ns: FloatArray, spread_ns: Flo
     usual = find_usual(late_ns, excess_ns, whole_ns)
     gap_ns = cycles.gap_ns.copy()
     gap_ns[row] = _without_excess(cycles, row, held, float(midmean(usual)) if steady else None)
-    told = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
-    by_phase = np.nan_to_num(np.median(late_ns[told], axis=0), nan=-np.inf)
+    chosen = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
+    by_phase = np.nan_to_num(np.median(late_ns[chosen], axis=0), nan=-np.inf)
     return SlowRank(
-        row=row, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
+        row=row, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[chosen])),
         steady=steady, held=held,
         persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=measure_saved(cycles, gap_ns=gap_ns),
         usual_ns=usual,

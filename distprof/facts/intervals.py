@@ -1,7 +1,7 @@
-"""Arithmetic on intervals of time: union, intersection, difference, and how much of each window they cover.
+"""Arithmetic on time intervals: union, intersection, difference, and how much of each window they cover.
 
-``Intervals`` are half-open, in ascending order, disjoint, of positive length; ns on any one clock. What makes them here
-also joins those that touch. Windows are ``Intervals`` too, and may touch: the steps of a job usually do.
+``Intervals`` are half-open, in ascending order, disjoint, and of positive length; ns on any one clock. The functions
+here also join intervals that touch. Windows are ``Intervals`` that may touch, as the steps of a job usually do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IN_FIRST = 2
 
 
 def unite(begin_ns: IntArray, end_ns: IntArray) -> Intervals:
-    """The union of any intervals, in any order, ``[num]`` each; those that do not end after they begin are left out."""
+    """The union of intervals in any order, ``[num]`` each; empty and negative ones are left out."""
     whole = end_ns > begin_ns
     begin, end = begin_ns[whole], end_ns[whole]
     if not len(begin):
@@ -47,10 +47,10 @@ def measure(intervals: Intervals) -> int:
 
 
 def measure_union(begin_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Length of the union of intervals along the last axis, ns; NaN where an end is.
+    """Length of the union of intervals along the last axis, ns; NaN if an end is NaN.
 
-    It is the time from the first begin to the last end, less the gaps: with begins and ends each sorted, there is a gap
-    wherever the next begin comes after as many ends.
+    That is the time from the first begin to the last end, less the gaps. With begins and ends sorted separately, there
+    is a gap wherever begin ``i + 1`` comes after end ``i``.
     """
     begin, end = np.asarray(begin_ns), np.asarray(end_ns)
     if not begin.shape[-1]:
@@ -71,7 +71,7 @@ def subtract(first: Intervals, second: Intervals) -> Intervals:
 
 
 def clip(begin_ns: IntArray, end_ns: IntArray, windows: Intervals) -> Intervals:
-    """The part of the union of any intervals, ``[num]`` each, that lies in the windows."""
+    """The part of the union of intervals, ``[num]`` each, that lies in the windows."""
     return intersect(unite(begin_ns, end_ns), windows)
 
 
@@ -97,7 +97,7 @@ def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
 
 
 def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
-    """The window that holds each time, ``[num_times]``; -1: none does."""
+    """The window that contains each time, ``[num_times]``; -1: none does."""
     index = np.searchsorted(windows[0], times_ns, side="right") - 1
     if not len(windows[0]):
         return index
@@ -105,8 +105,8 @@ def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
 
 
 def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
-    """The stretches in one state: of the sum of `_IN_FIRST` and `_IN_SECOND`, what holds there."""
-    times = np.concatenate((first[1], second[1], first[0], second[0]))  # where both fall on one time, ends come first
+    """The stretches in one state, which is the sum of `_IN_FIRST` and `_IN_SECOND` as they apply."""
+    times = np.concatenate((first[1], second[1], first[0], second[0]))  # at equal times, ends come first
     steps = np.repeat(
         np.array((-_IN_FIRST, -_IN_SECOND, _IN_FIRST, _IN_SECOND)),
         (len(first[0]), len(second[0]), len(first[0]), len(second[0])),

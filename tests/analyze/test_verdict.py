@@ -121,7 +121,7 @@ def test_with_a_rank_missing_no_link_is_blamed() -> None:
         (make_run(num_ranks=1, num_steps=20), "one rank: nobody to wait for"),
         (make_run(num_ranks=4, num_steps=5), "4 measured steps: at least 8 are needed"),
         (make_run(num_ranks=4, num_steps=20, host_ns={"forward": 1 * MS}), "no waits were measured"),
-        (make_run(num_ranks=0, num_steps=0, meta={"world_size": 4}), "0 of 4 ranks are there"),
+        (make_run(num_ranks=0, num_steps=0, meta={"world_size": 4}), "0 of 4 ranks are present"),
     ],
     ids=["alone", "few steps", "no waits", "no ranks"],
 )
