@@ -115,9 +115,8 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran under the kernel window, which slows them down, and are left out")
     left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
-    if partial := int(
-        (left_out.any(axis=0) & ~shadow.any(axis=0) & ~window.any(axis=0) & ~measured_steps.counted).sum()
-    ):
+    left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted
+    if partial := int(left_out.any(axis=0).sum()):
         notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
@@ -129,11 +128,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append("not every rank and step has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
         notes.append("phases were not recorded: step time only")
-    elif (
-        headline is not None
-        and run.meta.world_size > 1
-        and not np.isfinite(find_exposed(measured_steps, headline)).any()
-    ):
+    elif headline and run.meta.world_size > 1 and not np.isfinite(find_exposed(measured_steps, headline)).any():
         notes.append(
             f"exposed communication is not measured: on the {headline.clock} clock no range marks it, so it is part of "
             "the other phases"

@@ -34,19 +34,14 @@ def analyze(run: Run) -> Report:
     preferred to the host clock, and no number mixes the two.
     """
     measured_steps = find_measured_steps(run)
-    host, device = read_timing(measured_steps, Clock.HOST), read_timing(measured_steps, Clock.DEVICE)
-    timings = [timing for timing in (device, host) if timing is not None]
-    headline = choose_headline(measured_steps, host, device)
+    on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
+    timings = [timing for timing in (on_device, on_host) if timing is not None]
+    headline = choose_headline(measured_steps, on_host, on_device)
     reached = measure_efficiency(measured_steps, headline)
     cycles = find_cycles(measured_steps, headline)
     slow_rank = find_slow_rank(cycles)
-    verdict = find_verdict(
-        measured_steps,
-        cycles,
-        slow_rank,
-        find_slow_host(measured_steps, cycles),
-        find_slow_link(measured_steps, cycles),
-    )  # fmt: skip
+    host, link = find_slow_host(measured_steps, cycles), find_slow_link(measured_steps, cycles)
+    verdict = find_verdict(measured_steps, cycles, slow_rank, host, link)
     if verdict.rank is None:
         slow_rank = None
     summary = report_headline(measured_steps, headline, reached)

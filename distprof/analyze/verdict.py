@@ -34,12 +34,9 @@ CAUSES = {
 
 
 def find_verdict(
-    measured_steps: MeasuredSteps,
-    cycles: SyncCycles | None,
-    slow_rank: SlowRank | None,
-    host: SlowHost | None,
+    measured_steps: MeasuredSteps, cycles: SyncCycles | None, slow_rank: SlowRank | None, host: SlowHost | None,
     link: SlowLink | None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Weighs the candidates.
 
     Args:
@@ -57,12 +54,9 @@ def find_verdict(
 
 
 def _weigh(
-    measured_steps: MeasuredSteps,
-    cycles: SyncCycles,
-    slow_rank: SlowRank | None,
-    host: SlowHost | None,
+    measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank | None, host: SlowHost | None,
     link: SlowLink | None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (slow_rank, host, link)]
     if link is not None and costs[2] == max(costs):
         return _blame_link(cycles, link)
