@@ -18,9 +18,9 @@ from distprof.traces.tables.six_tables import TABLES
 
 
 def test_a_made_up_capture_has_the_rows_that_were_asked_for(tmp_path: Path) -> None:
-    rows = make_capture(tmp_path / "made-up.sqlite", rows=20_000)
+    rows = make_capture(tmp_path / "synthetic.sqlite", rows=20_000)
     assert 19_000 < rows < 21_000
-    traces = read_nsys(tmp_path / "made-up.sqlite", all_processes=True)
+    traces = read_nsys(tmp_path / "synthetic.sqlite", all_processes=True)
     assert [(trace.head.pid, trace.head.rank) for trace in traces] == list(zip(PIDS, (0, 1), strict=True))
     for trace in traces:
         assert not any("rows" in note for note in trace.head.notes)  # nothing had to be dropped
@@ -73,7 +73,7 @@ def make_nsys(folder: Path, tables: Path) -> Path:
 def test_the_exit_code_says_whether_a_cell_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, tables = tmp_path / "made-up.sqlite", tmp_path / "tables"
+    file, tables = tmp_path / "synthetic.sqlite", tmp_path / "tables"
     make_capture(file, rows=2_000)
     assert run_verb(["tables", str(file), "--csv", str(tables)]) == 0
     monkeypatch.setenv("NSYS", str(make_nsys(tmp_path, tables)))
