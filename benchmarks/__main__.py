@@ -1,4 +1,4 @@
-"""`python -m benchmarks SUBJECT`, from a checkout: distprof beside other tools, and inputs changed by chance."""
+"""`python -m benchmarks SUBJECT`, from a checkout: compares distprof with other tools, and fuzzes its inputs."""
 
 from __future__ import annotations
 

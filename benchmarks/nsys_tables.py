@@ -1,4 +1,4 @@
-"""The tables of a capture beside those of `nsys stats`, in time and cell by cell."""
+"""Compares the tables of a capture with those of `nsys stats`, in time and cell by cell."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ OURS, RIVAL = "distprof", "nsys stats"
 ROWS = 4_000_000
 SHOWN, CELL_LETTERS = 10, 80
 PROJECTED = ("nvtx_gpu_proj_sum", "nvtx_kern_sum")
-"""nsys' tables of ranges and the device together."""
+"""nsys' tables that combine ranges and the device."""
 DESCRIPTION = """\
-Makes the six tables of a capture with `distprof tables --csv` and with `nsys stats --format csv`, as fresh processes
-that take turns, and compares every cell of them. Without a file, a capture of two processes is made up. Memory is taken
-in one more run of each, which is not timed: the proportional set size of all its processes together.
+Makes the six tables of a capture with `distprof tables --csv` and with `nsys stats --format csv`, in alternating fresh
+processes, and compares every cell. Without a file, a synthetic capture of two processes is used. Memory
+is measured in one more run of each, which is not timed: the proportional set size of all its processes together.
 """
 EPILOG = """\
 examples:
-  python -m benchmarks tables node0.sqlite --projections   are the tables of this capture those of nsys?
-  python -m benchmarks tables --rows 1000000 --repeats 5   how much faster are they made?
-The nsys is the one on PATH, or the one that the variable NSYS names.
+  python -m benchmarks tables node0.sqlite --projections   do the tables of this capture match nsys?
+  python -m benchmarks tables --rows 1000000 --repeats 5   how much faster is distprof?
+Uses the nsys on PATH, or the one that the variable NSYS names.
 Exit codes: 0 every cell is the same, 1 a cell differs or a run failed, 2 usage.
 """
 
 Cells = dict[str, list[list[str]]]
-"""Rows of each table, heads included. A table that is not there has none."""
+"""Rows of each table, including heads. A missing table has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTiming:
-    """One program, over all its runs."""
+    """The results of one program over all its runs."""
 
     program: str
     wall_s: float
@@ -65,8 +65,8 @@ def add_nsys_tables(subjects: argparse._SubParsersAction[Any]) -> None:
         "tables", help="the six tables of a capture, beside nsys stats: time, and every cell",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    tables.add_argument("file", type=Path, nargs="?", metavar="FILE.sqlite", help="an export (one is made up)")
-    tables.add_argument("--rows", type=int, default=ROWS, help=f"events of the one that is made up ({ROWS})")
+    tables.add_argument("file", type=Path, nargs="?", metavar="FILE.sqlite", help="an export (a synthetic one)")
+    tables.add_argument("--rows", type=int, default=ROWS, help=f"events of the synthetic export ({ROWS})")
     tables.add_argument(
         "--projections", action="store_true", help=f"also {' and '.join(PROJECTED)}: ranges and the device together"
     )
@@ -75,11 +75,11 @@ def add_nsys_tables(subjects: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_nsys_tables(options: argparse.Namespace) -> int:
-    """Runs both on one file, compares, and shows.
+    """Runs both programs on one file, and compares them.
 
     Raises:
         DistprofError: A run failed.
-        UsageError: An option cannot work, or there is no nsys.
+        UsageError: An option is wrong, or there is no nsys.
     """
     nsys = _check(options)
     console = Console()
@@ -87,9 +87,9 @@ def run_nsys_tables(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as folder:
         file = options.file
         if file is None:
-            file = Path(folder) / "made-up.sqlite"
+            file = Path(folder) / "synthetic.sqlite"
             rows = make_capture(file, rows=options.rows)
-            console.print(f"{rows:,} rows made up, {file.stat().st_size / 1e6:,.0f} MB", highlight=False)
+            console.print(f"{rows:,} synthetic rows, {file.stat().st_size / 1e6:,.0f} MB", highlight=False)
         commands = write_commands(nsys, file, Path(folder), tables)
         timings = _measure(commands, options.repeats, console)
         differences, total = compare_tables(*(read_tables(Path(folder) / name) for name in ("ours", "theirs")))
@@ -114,15 +114,15 @@ def _check(options: argparse.Namespace) -> Nsys:
             raise UsageError(f"--{name} {getattr(options, name)}: must be 1 or more")
     require_folder(options.json)
     if options.file is not None and not looks_like_sqlite(options.file):
-        raise UsageError(f"{options.file}: no SQLite file: make one with nsys export --type sqlite")
+        raise UsageError(f"{options.file}: not an SQLite file: make one with nsys export --type sqlite")
     nsys = find_nsys()
     if nsys is None:
-        raise UsageError("no nsys on PATH, and none named by the variable NSYS: there is nothing to compare with")
+        raise UsageError("no nsys on PATH or in the variable NSYS: there is nothing to compare with")
     return nsys
 
 
 def write_commands(nsys: Nsys, file: Path, folder: Path, tables: Sequence[str]) -> dict[str, list[str]]:
-    """The command line of each program; the CSV files go to the folders ``ours`` and ``theirs``."""
+    """The command line of each program; CSV files go to the folders ``ours`` and ``theirs``."""
     for name in ("ours", "theirs"):
         (folder / name).mkdir()
     chosen = [word for name in tables for word in ("--table", name)]
@@ -134,7 +134,7 @@ def write_commands(nsys: Nsys, file: Path, folder: Path, tables: Sequence[str]) 
 
 
 def _measure(commands: Mapping[str, Sequence[str]], repeats: int, console: Console) -> list[TableTiming]:
-    """Each once for its memory, then in turns for its time, every second round backwards."""
+    """Runs each once for its memory, then alternately for its time, reversing every second round."""
     peaks = {name: _run(name, command, watch=True).peak_bytes or 0 for name, command in commands.items()}
     walls_s: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(repeats):
@@ -158,7 +158,7 @@ def _run(name: str, command: Sequence[str], *, watch: bool) -> ProcessOutcome:
 
 
 def read_tables(folder: Path) -> Cells:
-    """The CSV files in a folder, by the table that their names end with."""
+    """The CSV files in a folder, by the table name that their names end with."""
     csv.field_size_limit(1 << 27)
     found: Cells = {}
     for name in (*TABLES, *PROJECTED):
@@ -170,27 +170,27 @@ def read_tables(folder: Path) -> Cells:
 
 
 def compare_tables(ours: Cells, theirs: Cells) -> tuple[list[str], int]:
-    """What differs, in words, and how many cells were compared. A table that nsys leaves out has to be empty.
+    """Describes the differences, and counts the cells compared. A table that nsys omits must be empty.
 
-    The ``'`` that our CSV puts in front of what a spreadsheet would run is no difference.
+    The ``'`` that our CSV puts before what a spreadsheet would run is not a difference.
     """
     differences, total = [], 0
     for name in (*TABLES, *PROJECTED):
         one, other = ours.get(name, []), theirs.get(name, [])
         if len(one) <= 1 and not other:
             continue
-        for place in range(max(len(one), len(other))):
-            for column, left, right in _pair(one, other, place):
+        for index in range(max(len(one), len(other))):
+            for column, left, right in _pair(one, other, index):
                 total += 1
                 if left != right and left != f"'{right}":
                     shown = " against ".join(clean_text(cell, CELL_LETTERS) for cell in (left, right))
-                    differences.append(f"{name} row {place}, column {column + 1}: {shown}")
+                    differences.append(f"{name} row {index}, column {column + 1}: {shown}")
     return differences, total
 
 
-def _pair(one: list[list[str]], other: list[list[str]], place: int) -> Iterator[tuple[int, str, str]]:
-    """Cells of one row beside each other; empty where a table has no such row."""
-    left, right = (rows[place] if place < len(rows) else [] for rows in (one, other))
+def _pair(one: list[list[str]], other: list[list[str]], index: int) -> Iterator[tuple[int, str, str]]:
+    """Pairs the cells of one row; empty if a table has no such row."""
+    left, right = (rows[index] if index < len(rows) else [] for rows in (one, other))
     for column in range(max(len(left), len(right))):
         cells = [row[column] if column < len(row) else "(nothing)" for row in (left, right)]
         yield column, cells[0], cells[1]

@@ -1,4 +1,4 @@
-"""A command as a fresh process: how long it took, or how much memory it and all that it started held at once."""
+"""Runs a command as a fresh process and measures its time, or the peak memory of it and its descendants."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_S = 0.02
-"""Time between two looks at the memory."""
+"""Time between two memory samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOutcome:
-    """What a command did."""
+    """The result of a command."""
 
     exit_code: int
     stdout: str
     stderr: str
     wall_s: float
-    """From its start to its end, imports included."""
+    """From start to end, including imports."""
     peak_bytes: int | None
-    """Most memory of its processes together; None: not looked at."""
+    """Peak memory of all its processes together; None: not sampled."""
 
 
 def run_fresh(
@@ -33,12 +33,12 @@ def run_fresh(
 ) -> ProcessOutcome:
     """Runs a command in a session of its own, and waits for it.
 
-    Memory is looked at every `SAMPLE_S`: the proportional set size of all processes of the session, in which a page
-    that several of them share counts once. Looking slows them down, so that a run is either timed or watched.
+    Memory is sampled every `SAMPLE_S`: the proportional set size of all processes in the session, which counts shared
+    pages once. Sampling slows them down, so a run is either timed or watched.
 
     Args:
         command: Its words.
-        watch: Take its memory.
+        watch: Sample its memory.
         environment: For the command.
     """
     begin_s = time.perf_counter()
@@ -62,7 +62,7 @@ def run_fresh(
 
 
 class _Watcher:
-    """Looks at a session's memory from a thread."""
+    """Samples a session's memory from a thread."""
 
     def __init__(self, session: int) -> None:
         self._session, self._peak_bytes, self._over = session, 0, threading.Event()
@@ -74,14 +74,14 @@ class _Watcher:
             self._peak_bytes = max(self._peak_bytes, sum(map(read_memory, find_session(self._session))))
 
     def stop(self) -> int:
-        """The most that was seen, in bytes."""
+        """The largest sample, in bytes."""
         self._over.set()
         self._thread.join()
         return self._peak_bytes
 
 
 def find_session(session: int) -> Iterator[int]:
-    """Numbers of the processes of a session, itself included."""
+    """Ids of the processes of a session, including its leader."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -1,7 +1,7 @@
-"""A made-up export of Nsight Systems: an SQLite file of chosen rows, as two generations of nsys would have written it.
+"""A synthetic nsys export: an SQLite file of chosen rows, as two generations of nsys would have written it.
 
-Columns that no argument names hold NULL. Times are ns on the file's clock. Threads are numbers as the system gives
-them; None is the main thread, whose number is the process' own.
+Columns that are not given are NULL. Times are ns on the file's clock. Threads are the system's thread ids; None is the
+main thread, whose id is the process id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.synthetic_nsys_schema import COPY_LABELS, MEMORY_LABELS, TABLES, Generation
 
 VM = 1
-"""nsys numbers the machines that it traces; ours has the first number."""
+"""nsys numbers the machines that it traces; ours is number one."""
 SCHEMA_VERSIONS = {Generation.OLD: "2.15.1", Generation.PRESENT: "3.16.1"}
 OS_CALL_CLASS = 27
 CUDA_CALL_CLASS = 0
@@ -50,19 +50,19 @@ class Memory(enum.IntEnum):
 
 
 def pack_pid(pid: int) -> int:
-    """The number that nsys gives a process: machine, process, and no thread."""
+    """nsys' number for a process: machine, process, and no thread."""
     return VM << 48 | pid << 24
 
 
 def pack_thread(pid: int, thread: int | None) -> int:
-    """The number that nsys gives a thread."""
+    """nsys' number for a thread."""
     return pack_pid(pid) | (pid if thread is None else thread)
 
 
 class SyntheticExport:
-    """Gathers rows, and writes them as an export. Tables without rows are left out, as nsys leaves them out."""
+    """Collects rows, and writes them as an export. Empty tables are omitted, as nsys does."""
 
-    def __init__(self, *, generation: Generation = Generation.PRESENT, host: str = "made-up-host") -> None:
+    def __init__(self, *, generation: Generation = Generation.PRESENT, host: str = "synthetic-host") -> None:
         self.generation = generation
         self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES[generation]}
         self._strings: dict[str, int] = {}
@@ -79,39 +79,39 @@ class SyntheticExport:
                 self.add(table, id=code, name=f"KIND_{code}", label=label)
 
     def add(self, table: str, **values: Any) -> None:
-        """One row by the names of columns; those that the generation lacks are left out."""
+        """Adds one row by column names; columns that the generation lacks are left out."""
         self.rows[table].append(tuple(values.get(column) for column in TABLES[self.generation][table]))
 
     def add_columns(self, table: str, columns: Mapping[str, Sequence[Any] | int | None]) -> None:
-        """Many rows at once: lists of one length; a number or None stands for all rows."""
+        """Adds many rows at once: lists of equal length; a number or None applies to all rows."""
         count = max(len(values) for values in columns.values() if isinstance(values, list))
         wide = [columns.get(name) for name in TABLES[self.generation][table]]
         self.rows[table] += zip(*(one if isinstance(one, list) else [one] * count for one in wide), strict=True)
 
     def intern(self, text: str) -> int:
-        """The text's number in StringIds."""
+        """The number of a text in StringIds."""
         if text not in self._strings:
             self._strings[text] = len(self._strings) + 1
             self.add("StringIds", id=self._strings[text], value=text)
         return self._strings[text]
 
     def add_process(self, pid: int, *, name: str = "python3") -> None:
-        """Names a process. It needs no name to have rows."""
+        """Names a process. Processes with rows need not be named."""
         self.add("PROCESSES", globalPid=pack_pid(pid), pid=pid, name=name)
 
     def end_session(self, at_ns: int) -> None:
-        """When the capture stopped. nsys ends ranges then that were never closed: they are added with that end."""
+        """Ends the capture. nsys ends ranges then that were never closed, so they are written with that end."""
         self.add("ANALYSIS_DETAILS", globalVid=VM << 48, duration=at_ns, startTime=10**9, stopTime=10**9 + at_ns)
 
     def add_gpu(self, device: int, *, name: str, memory_bytes: int, capability: tuple[int, int]) -> None:
-        """One device of the machine."""
+        """Adds one device of the machine."""
         major, minor = capability
         versions = {"computeMajor": major, "computeMinor": minor, "smMajor": major, "smMinor": minor}
         identity = {"vmId": VM << 48, "id": device, "cuDevice": device, "name": name, "chipName": "GX000"}
         self.add("TARGET_INFO_GPU", **identity, totalMemory=memory_bytes, **versions)
 
     def add_domain(self, pid: int, name: str, *, begin_ns: int = 0) -> int:
-        """A process' domain, made when it is first named; its number is the process' own. Empty: the default one."""
+        """A process' number for a domain, which is created when first named. Empty: the default domain."""
         if not name:
             return 0
         if (pid, name) not in self._domains:
@@ -135,19 +135,19 @@ class SyntheticExport:
         event: EventType = EventType.PUSH_POP,
         registered: bool = True,
     ) -> None:
-        """An NVTX range.
+        """Adds an NVTX range.
 
         Args:
-            pid: Of the process.
+            pid: The process id.
             name: The message.
             begin_ns: When it was opened.
             end_ns: When it was closed. None: never.
             domain: Empty: the default domain.
-            payload: The number sent along, as a signed 64-bit integer.
+            payload: A payload, as a signed 64-bit integer.
             thread: Where it was opened.
             end_thread: Where a start/end range was closed, if that was another thread.
-            event: What it is.
-            registered: The message is a registered string: it stands in StringIds, not in the row.
+            event: The type of range.
+            registered: The message is a registered string, so it is in StringIds instead of the row.
         """
         message = {"textId": self.intern(name)} if registered else {"text": name}
         threads = {"globalTid": pack_thread(pid, thread)}
@@ -156,13 +156,13 @@ class SyntheticExport:
         what = {"eventType": event.value, "domainId": self.add_domain(pid, domain), "int64Value": payload}
         self.add("NVTX_EVENTS", start=begin_ns, end=end_ns, **what, **threads, **message)
 
-    def name_rank(self, pid: int, *, rank: int, world_size: int, host: str = "made-up-host", at_ns: int = 0) -> None:
-        """The mark that distprof's own recorder makes at its start."""
+    def name_rank(self, pid: int, *, rank: int, world_size: int, host: str = "synthetic-host", at_ns: int = 0) -> None:
+        """Adds the mark that distprof's own recorder writes at its start."""
         text = f"rank={rank} world={world_size} host={host} pid={pid}"
         self.add_range(pid, text, at_ns, None, domain="distprof", event=EventType.MARK)
 
     def add_call(self, pid: int, name: str, begin_ns: int, end_ns: int, *, thread: int | None = None) -> int:
-        """A CUDA API call. Returns its correlation, which every process counts for itself."""
+        """Adds a CUDA API call. Returns its correlation id, which every process counts separately."""
         correlation = self._calls[pid] = self._calls.get(pid, 0) + 1
         where = {"globalTid": pack_thread(pid, thread), "correlationId": correlation, "nameId": self.intern(name)}
         what = {"eventClass": CUDA_CALL_CLASS, "returnValue": 0}
@@ -170,7 +170,7 @@ class SyntheticExport:
         return correlation
 
     def add_os_call(self, pid: int, name: str, begin_ns: int, end_ns: int, *, thread: int | None = None) -> None:
-        """A call of the operating system's runtime."""
+        """Adds a call of the operating system's runtime."""
         where = {"globalTid": pack_thread(pid, thread), "nameId": self.intern(name)}
         what = {"eventClass": OS_CALL_CLASS, "nestingLevel": 0, "returnValue": 0}
         self.add("OSRT_API", start=begin_ns, end=end_ns, **what, **where)
@@ -187,12 +187,12 @@ class SyntheticExport:
         stream: int = 7,
         **more: Any,
     ) -> None:
-        """Something that ran on the device. ``correlation``: of the call that launched it; ``more``: other columns."""
+        """Adds a device activity. ``correlation``: of the call that launched it; ``more``: other columns."""
         where = {"deviceId": device, "contextId": 1, "streamId": stream, "globalPid": pack_pid(pid)}
         self.add(f"CUPTI_ACTIVITY_KIND_{table}", start=begin_ns, end=end_ns, correlationId=correlation, **where, **more)
 
     def add_kernel(self, pid: int, name: str, begin_ns: int, end_ns: int, **where: Any) -> None:
-        """A kernel by its demangled name. ``where``: as `add_activity` takes it; ``graphNodeId``: a part of a graph."""
+        """Adds a kernel by demangled name. ``where``: as for `add_activity`; ``graphNodeId``: part of a graph."""
         names = {
             "demangledName": self.intern(name),
             "shortName": self.intern(name.split("(")[0].split("<")[0].split(" ")[-1]),
@@ -213,28 +213,28 @@ class SyntheticExport:
         target: Memory = Memory.DEVICE,
         **where: Any,
     ) -> None:
-        """A copy, with the kinds of memory at its ends. ``where``: as `add_activity` takes it."""
+        """Adds a copy, with the kinds of memory at its ends. ``where``: as for `add_activity`."""
         what = {"bytes": size_bytes, "copyKind": kind.value, "srcKind": source.value, "dstKind": target.value}
         self.add_activity("MEMCPY", pid, begin_ns, end_ns, **what, **where)
 
     def add_memset(self, pid: int, size_bytes: int, begin_ns: int, end_ns: int, **where: Any) -> None:
-        """A memset of device memory. ``where``: as `add_activity` takes it."""
+        """Adds a memset of device memory. ``where``: as for `add_activity`."""
         what = {"bytes": size_bytes, "value": 0, "memKind": Memory.DEVICE.value}
         self.add_activity("MEMSET", pid, begin_ns, end_ns, **what, **where)
 
     def add_graph(self, pid: int, graph: int, begin_ns: int, end_ns: int, **where: Any) -> None:
-        """A CUDA graph that was traced as a whole. ``where``: as `add_activity` takes it."""
+        """Adds a CUDA graph that was traced as a whole. ``where``: as for `add_activity`."""
         self.add_activity("GRAPH_TRACE", pid, begin_ns, end_ns, graphId=graph, graphExecId=graph + 1, **where)
 
     def launch(self, pid: int, name: str, called_ns: int, begin_ns: int, end_ns: int, **where: Any) -> int:
-        """A kernel, and the call that launched it, which took 5 us. Returns their correlation."""
+        """Adds a kernel and the call that launched it, which took 5 us. Returns their correlation id."""
         thread = where.pop("thread", None)
         correlation = self.add_call(pid, "cudaLaunchKernel_v7000", called_ns, called_ns + 5_000, thread=thread)
         self.add_kernel(pid, name, begin_ns, end_ns, correlation=correlation, **where)
         return correlation
 
     def write(self, path: Path) -> Path:
-        """Writes the file anew, and returns its path."""
+        """Writes a new file, and returns its path."""
         path.unlink(missing_ok=True)
         with contextlib.closing(sqlite3.connect(path)) as base, base:
             base.execute("PRAGMA synchronous=OFF")

@@ -1,4 +1,4 @@
-"""The tables that nsys writes, by generation: names and types of columns, in the order in which they stand."""
+"""The tables that nsys writes, by generation: names and types of columns, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS |= dict.fromkeys(
 
 
 def _columns(names: str, **kinds: str) -> dict[str, str]:
-    """Columns by name, with their types: integers that may be NULL, but for a few."""
+    """Columns by name with their types: integers that may be NULL, with a few exceptions."""
     return {name: kinds.get(name) or _KINDS.get(name, "INTEGER") for name in names.split()}
 
 

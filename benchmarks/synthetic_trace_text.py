@@ -1,4 +1,4 @@
-"""The text of made-up traces: events of PyTorch's profiler as JSON, in either hand, about 300 bytes each."""
+"""The text of synthetic traces: events of the PyTorch profiler as JSON, old or present, about 300 bytes each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 BASE_NS = 1_751_410_836_000_000_000
 BEGIN_NS = BASE_NS + 1_428_625_731_000_000
 GENERATIONS = {"old": (1_000, BEGIN_NS), "present": (1, BEGIN_NS)}
-"""Grain of the file's times, and begin of the first step on the unix clock, ns."""
+"""Resolution of the file's times, and begin of the first step on the Unix clock, ns."""
 HOST_PID = 4000
 MAIN_STREAM, LINK_STREAM = 7, 20
 LAYER_NORM_KERNEL = (
@@ -38,7 +38,7 @@ COLLECTIVE = {
 
 
 class TraceText:
-    """Gathers events of one rank. Times are ns on the unix clock."""
+    """Collects events of one rank. Times are ns on the Unix clock."""
 
     def __init__(self, *, rank: int, generation: str) -> None:
         self.rank, self.generation = rank, generation
@@ -78,16 +78,16 @@ class TraceText:
         )
 
     def annotate(self, name: str, begin_ns: int, end_ns: int) -> None:
-        """A user annotation on the main thread."""
+        """Adds a user annotation on the main thread."""
         self.events.append(self._head("user_annotation", name, begin_ns, end_ns - begin_ns, self.pid) + "}}")
 
     def call(self, name: str, begin_ns: int, end_ns: int, tid: int | None = None) -> None:
-        """A call of the CUDA runtime."""
+        """Adds a CUDA runtime call."""
         head = self._head("cuda_runtime", name, begin_ns, end_ns - begin_ns, self.pid if tid is None else tid)
         self.events.append(f'{head}, "cbid": 211, "correlation": {self.correlation}}}}}')
 
     def copy(self, begin_ns: int, device_ns: int, lasts_ns: int, size_bytes: int) -> None:
-        """A copy from pageable memory and the call that asks for it."""
+        """Adds a copy from pageable memory, and the call that requests it."""
         self.correlation += 1
         self.call("cudaMemcpyAsync", begin_ns, begin_ns + 5000)
         head = self._head("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", device_ns, lasts_ns, MAIN_STREAM, 0)
@@ -98,7 +98,7 @@ class TraceText:
         self._arrows(begin_ns, device_ns, self.pid, MAIN_STREAM)
 
     def kernel(self, slot: int, backward: bool, begin_ns: int, host_ns: int, device_ns: int, lasts_ns: int) -> None:
-        """An operator, one inside it, one inside that, the call inside that, and the kernel."""
+        """Adds an operator with two nested operators, the call in the innermost, and the kernel."""
         self.correlation += 1
         outer, inner, name = COMPUTE[slot % len(COMPUTE)]
         tid = self.backward_tid if backward else self.pid
@@ -111,8 +111,8 @@ class TraceText:
             '"Input Dims": [[8192, 2048], [2048, 2048], [2048], []], '
             f'"Ev Idx": {number}}}}}'
         )
-        for place, cpu_op in enumerate((outer, inner, "aten::empty")):
-            events.append(self._head("cpu_op", cpu_op, begin_ns + 1000 * place, host_ns - 2000 * place, tid) + shapes)
+        for index, cpu_op in enumerate((outer, inner, "aten::empty")):
+            events.append(self._head("cpu_op", cpu_op, begin_ns + 1000 * index, host_ns - 2000 * index, tid) + shapes)
         self.call("cudaLaunchKernel", begin_ns + 3000, begin_ns + 6000, tid)
         events.append(
             self._head("kernel", name, device_ns, lasts_ns, MAIN_STREAM, 0)
@@ -123,7 +123,7 @@ class TraceText:
         self._arrows(begin_ns + 3000, device_ns, tid, MAIN_STREAM)
 
     def collective(self, begin_ns: int, device_ns: int, lasts_ns: int, elements: int) -> None:
-        """An all-reduce of floats on the stream for communication, with what launches it."""
+        """Adds an all-reduce of floats on the communication stream, and the call that launches it."""
         self.correlation += 1
         tid = self.backward_tid
         self.events.append(self._head("user_annotation", "nccl:all_reduce", begin_ns, 5000, tid) + "}}")
@@ -142,17 +142,17 @@ class TraceText:
         self._arrows(begin_ns + 1000, device_ns, tid, LINK_STREAM)
 
     def close(self, *, rank: int, world_size: int) -> str:
-        """The whole file; nothing can be added after."""
+        """The complete file; nothing can be added afterwards."""
         info: dict[str, object] = {"backend": "nccl", "rank": rank, "world_size": world_size}
         head: dict[str, object] = {"schemaVersion": 1, "distributedInfo": info}
-        tail: dict[str, object] = {"traceName": "made-up.json", "displayTimeUnit": "ms"}
+        tail: dict[str, object] = {"traceName": "synthetic.json", "displayTimeUnit": "ms"}
         if not self.old:
             ranks = list(range(world_size))
             group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": world_size, "ranks": ranks}
             info |= {"pg_count": 1, "pg_config": [group], "nccl_version": "2.27.5"}
             device = {
                 "id": 0,
-                "name": "Made-up GPU",
+                "name": "Synthetic GPU",
                 "totalGlobalMem": 85018279936,
                 "computeMajor": 9,
                 "computeMinor": 0,

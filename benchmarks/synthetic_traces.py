@@ -1,7 +1,7 @@
-"""Made-up traces of PyTorch's profiler, as each rank of a job would have written them, and the truth about them.
+"""Synthetic PyTorch profiler traces, as each rank of a job would have written them, and their true contents.
 
-One lane of time is played: what every rank of the job does, alike and in the same order. The slow rank, if there is
-one, comes late to every step; the others wait for it in the step's first collective.
+One timeline is generated, with what every rank of the job does in the same order. A slow rank, if any, comes late to
+every step, and the others wait for it in the step's first collective.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.synthetic_trace_text import GENERATIONS, TraceText
 
 EVENTS_PER_KERNEL = 7
-"""What one launch leaves in the file: three operators, a call, two arrows and the kernel."""
+"""Events in the file for one launch: three operators, a call, two arrows and the kernel."""
 LAUNCH_NS = 6_000
 HOST_STEP_NS = 1_500_000
 BUCKET_KERNELS = 24
@@ -26,28 +26,28 @@ TRANSFER_NS = 900_000
 COPY_NS = 180_000
 COPY_BYTES = 1 << 20
 SLOTS = 64
-"""Operators that differ; their durations repeat every so many."""
+"""The number of different operators, after which their durations repeat."""
 
 
-class Generation(enum.Enum):
-    """Whose hand the file is in."""
+class TraceGeneration(enum.Enum):
+    """The profiler generation that the file imitates."""
 
     OLD = "old"
-    """2022: whole microseconds of the unix clock, ``ncclKernel_*``, nothing said about collectives."""
+    """2022: whole microseconds on the Unix clock, ``ncclKernel_*``, no details of collectives."""
     PRESENT = "present"
     """2024 and later: nanoseconds after ``baseTimeNanoseconds``, ``ncclDevKernel_*`` with message and group."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TraceTruth:
-    """What is in a made-up trace. Times are ns."""
+    """The contents of a synthetic trace. Times are ns."""
 
     num_events: int = 0
     """All events in the file, of every kind."""
     num_steps: int = 0
     compute_kernels: int = 0
     compute_ns: int = 0
-    """Sum of the kernels that are no collectives."""
+    """Sum of the kernels that are not collectives."""
     collectives: int = 0
     collectives_ns: int = 0
     copies: int = 0
@@ -65,40 +65,43 @@ class TraceTruth:
 
 def make_kineto(
     path: Path, *, rank: int = 0, world_size: int = 1, num_events: int = 20_000, num_steps: int = 4, seed: int = 0,
-    generation: Generation = Generation.PRESENT, slow_rank: int | None = None, late_ns: int = 0, level: int = 1,
+    generation: TraceGeneration = TraceGeneration.PRESENT, slow_rank: int | None = None, late_ns: int = 0,
+    level: int = 1,
 ) -> TraceTruth:  # fmt: skip
-    """Writes one rank's trace, gzipped where the name ends in ``.gz``; the same arguments make the same bytes.
+    """Writes one rank's trace, gzipped if the name ends in ``.gz``; equal arguments give equal bytes.
 
     Args:
         path: The file.
-        rank: Whose trace.
-        world_size: Ranks of the job.
-        num_events: About how many events, of all kinds.
+        rank: The trace's rank.
+        world_size: Ranks in the job.
+        num_events: The approximate number of events, of all kinds.
         num_steps: Steps; the events are spread over them.
-        seed: Of the durations, which all ranks of a job share.
-        generation: How the file is written.
-        slow_rank: Comes late to every step; the others wait for it.
-        late_ns: How late, host time.
-        level: Of the compression.
+        seed: Seed of the durations, which all ranks of a job share.
+        generation: The profiler generation to imitate.
+        slow_rank: The rank that comes late to every step, while the others wait.
+        late_ns: How late it is, host time.
+        level: Compression level.
     """
-    play = _Play(rank=rank, seed=seed, generation=generation, slow_rank=slow_rank, late_ns=late_ns)
+    writer = _TraceWriter(rank=rank, seed=seed, generation=generation, slow_rank=slow_rank, late_ns=late_ns)
     kernels = max(num_events // num_steps // EVENTS_PER_KERNEL, 2 * BUCKET_KERNELS)
     for step in range(num_steps):
-        play.step(step, kernels)
-    text = play.text.close(rank=rank, world_size=world_size).encode()
+        writer.step(step, kernels)
+    text = writer.text.close(rank=rank, world_size=world_size).encode()
     if path.suffix == ".gz":
         with open(path, "wb") as file, gzip.GzipFile("", "wb", level, file, mtime=0) as packed:
             packed.write(text)
     else:
         path.write_bytes(text)
-    play.truth.num_events = play.text.num_events
-    return play.truth
+    writer.truth.num_events = writer.text.num_events
+    return writer.truth
 
 
-class _Play:
-    """The host's time, the compute stream's and the communication stream's, step after step."""
+class _TraceWriter:
+    """Advances the host's, the compute stream's and the communication stream's time, step by step."""
 
-    def __init__(self, *, rank: int, seed: int, generation: Generation, slow_rank: int | None, late_ns: int) -> None:
+    def __init__(
+        self, *, rank: int, seed: int, generation: TraceGeneration, slow_rank: int | None, late_ns: int
+    ) -> None:
         draw = np.random.default_rng(seed)
         self.grain_ns, begin_ns = GENERATIONS[generation.value]
         self.text = TraceText(rank=rank, generation=generation.value)
@@ -114,7 +117,7 @@ class _Play:
         return [int(value) // self.grain_ns * self.grain_ns for value in values]
 
     def step(self, number: int, kernels: int) -> None:
-        """One step: a copy, forward, backward with collectives beside it, and the optimizer behind both."""
+        """Adds a step: a copy, forward, backward with concurrent collectives, and then the optimizer."""
         truth, begin_ns = self.truth, self.now_ns
         forward, backward, optimizer = kernels // 3, kernels - kernels // 3 - kernels // 8, kernels // 8
         self.now_ns += HOST_STEP_NS + self.own_late_ns
@@ -152,7 +155,7 @@ class _Play:
         self.truth.calls += 1
 
     def _launch_many(self, count: int, phase: str) -> None:
-        """So many kernels, one operator each, as the host comes to them."""
+        """Adds this many kernels, one operator each, as the host launches them."""
         now_ns, device_ns, slot, total_ns = self.now_ns, self.device_ns, self.slot, 0
         kernel, kernel_ns, host_ns = self.text.kernel, self.kernel_ns, self.host_ns
         backward = phase == "backward"
@@ -171,8 +174,8 @@ class _Play:
         self.truth.operators += 3 * count
 
     def _reduce(self) -> None:
-        """A collective: it begins when this rank is there, and ends a transfer after the last one is."""
-        behind_ns = self.late_ns - self.own_late_ns  # how much later than this rank the last one comes
+        """Adds a collective: it begins when this rank arrives, and ends one transfer after the last rank arrives."""
+        behind_ns = self.late_ns - self.own_late_ns  # how much later than this rank the last one arrives
         ready_ns = max(self.device_ns, self.now_ns + LAUNCH_NS)
         begin_ns = max(ready_ns, self.link_ns)
         end_ns = max(ready_ns + behind_ns, self.link_ns) + TRANSFER_NS

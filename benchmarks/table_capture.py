@@ -1,4 +1,4 @@
-"""A large made-up export of Nsight Systems: two processes that launch kernels in nested ranges, and read files."""
+"""A large synthetic nsys export: two processes that launch kernels in nested ranges, and read files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distprof.facts.trace import IntArray
 
 PIDS = (4101, 4102)
 ROWS_PER_OP = 3.21
-"""A range, a call and a kernel; the rest are copies, memsets, calls of the system, and ranges around several."""
+"""A range, a call and a kernel; the rest are copies, memsets, system calls, and ranges around several."""
 OPS_PER_LAYER, OPS_PER_STEP, OPS_PER_COPY, OPS_PER_OS_CALL = 50, 2_000, 20, 10
 KERNELS, RANGES, OS_CALLS = 120, 80, 30
 CALLS = ("cudaLaunchKernel_v7000", "cudaLaunchKernelExC_v11060", "cuLaunchKernel", "cudaMemsetAsync_v3020")
@@ -28,17 +28,17 @@ STEP_GAP_NS = 1_000_000
 
 
 def make_capture(path: Path, *, rows: int, seed: int = 0) -> int:
-    """Writes the export, and returns how many rows of events it has.
+    """Writes the export, and returns its number of event rows.
 
     Args:
         path: The file.
-        rows: About how many rows of events.
-        seed: Of the durations and of what is launched.
+        rows: The approximate number of event rows.
+        seed: Seed of the durations and of what is launched.
     """
     export, draw = SyntheticExport(), np.random.default_rng(seed)
     for device, pid in enumerate(PIDS):
         export.add_process(pid)
-        export.add_gpu(device, name="Made-up GPU", memory_bytes=80 << 30, capability=(9, 0))
+        export.add_gpu(device, name="Synthetic GPU", memory_bytes=80 << 30, capability=(9, 0))
         export.name_rank(pid, rank=device, world_size=len(PIDS))
         _add_process(export, pid, device, max(int(rows / ROWS_PER_OP / len(PIDS)), OPS_PER_LAYER), draw)
     export.write(path)
@@ -46,7 +46,7 @@ def make_capture(path: Path, *, rows: int, seed: int = 0) -> int:
 
 
 def _add_process(export: SyntheticExport, pid: int, device: int, ops: int, draw: np.random.Generator) -> None:
-    """Operations one behind the other, each a range around the call that launches a kernel."""
+    """Adds consecutive operations, each a range around the call that launches a kernel."""
     host_ns = draw.integers(8_000, 40_000, ops)
     begin_ns = STEP_GAP_NS + np.cumsum(host_ns) - host_ns + np.arange(ops) // OPS_PER_STEP * STEP_GAP_NS
     lasts_ns = np.exp(draw.normal(9.5, 1.2, ops)).astype(np.int64) + 500
@@ -76,7 +76,7 @@ def _add_process(export: SyntheticExport, pid: int, device: int, ops: int, draw:
 def _add_ranges(
     export: SyntheticExport, pid: int, begin_ns: IntArray, end_ns: IntArray, draw: np.random.Generator
 ) -> None:
-    """One range for each operation, layers around some and steps around many; calls of the system on a thread."""
+    """Adds one range per operation, layers around some and steps around many; and system calls on a thread."""
     domain, ops = export.add_domain(pid, "distprof"), len(begin_ns)
     kinds = {"globalTid": pack_thread(pid, None), "eventType": EventType.PUSH_POP.value}
     codes = np.array([export.intern(f"operation {number}") for number in range(RANGES)])
@@ -105,7 +105,7 @@ def _add_ranges(
 def _add_copies(
     export: SyntheticExport, times: dict[str, IntArray], where: dict[str, int], draw: np.random.Generator
 ) -> None:
-    """Copies of all kinds, and a memset for every second one."""
+    """Adds copies of all kinds, and a memset for every second one."""
     count = len(times["start"])
     sizes = (2 ** draw.uniform(2, 30, count)).astype(np.int64)
     export.add_columns("CUPTI_ACTIVITY_KIND_MEMCPY", {

@@ -1,4 +1,4 @@
-"""What `benchmarks.traces` times of distprof: a folder of traces read and analysed. Prints one line of JSON."""
+"""What `benchmarks.traces` times for distprof: reads and analyses a folder of traces. Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distprof.traces.reduce.phase_names import NameMap
 
 
 def main(folder: str) -> None:
-    """Reads, analyses, and says what overlap and which rank was found."""
+    """Reads, analyses, and prints the overlap and the rank found."""
     begin_s = time.perf_counter()
     report = analyze(read_paths([Path(folder)], NameMap()))
     devices = report.activity.devices if report.activity is not None else ()

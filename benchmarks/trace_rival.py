@@ -1,6 +1,6 @@
-"""What `benchmarks.traces` times of HolisticTraceAnalysis: the same folder. Runs alone, where distprof need not be.
+"""What `benchmarks.traces` times for HolisticTraceAnalysis: the same folder. Runs alone, possibly without distprof.
 
-Prints one line of JSON. Its own default leaves the last step out; it is told to take every step, as distprof does.
+Prints one line of JSON. By default the tool leaves out the last step; here it uses every step, as distprof does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 
 def main(folder: str) -> None:
-    """Loads, and asks for overlap and stragglers."""
+    """Loads the traces, and computes overlap and stragglers."""
     logging.disable(logging.CRITICAL)
     analysis = importlib.import_module("hta.trace_analysis").TraceAnalysis
     begin_s = time.perf_counter()
@@ -27,7 +27,7 @@ def main(folder: str) -> None:
     }
     try:
         found["stragglers"] = [int(rank) for rank in traces.get_potential_stragglers(num_candidates=1)]
-    except Exception as error:  # the rest is worth its time
+    except Exception as error:  # the remaining results are still worth comparing
         found["failed"] = f"its straggler search failed: {type(error).__name__}: {error}"
     found["work_s"] = time.perf_counter() - begin_s
     print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""A folder of traces loaded, and its overlap and stragglers found, beside HolisticTraceAnalysis."""
+"""Loads a folder of traces and finds overlap and stragglers, compared with HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.process_tree import ProcessOutcome, run_fresh
-from benchmarks.synthetic_traces import Generation
+from benchmarks.synthetic_traces import TraceGeneration
 from benchmarks.trace_job import make_job
 from distprof import __version__
 from distprof.cli.bench.figures import require_folder, write_figures
@@ -29,44 +29,44 @@ from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
 
 OURS, RIVAL = "distprof", "HolisticTraceAnalysis"
 MAX_DIFFERENCE_RATIO = 0.01
-"""Of the overlap of one rank: beyond, the two did not do the same."""
+"""The largest difference in the overlap of a rank at which the two programs agree."""
 DESCRIPTION = f"""\
-Makes up the traces of a job in which one rank comes late, and times what it takes to load them, to find the overlap of
-communication with compute on every rank, and to find the straggler: by distprof, which makes the facts of a whole
-report, and by {RIVAL}. Both read the same files, in fresh processes that take turns, the imports included.
-Memory is taken in one more run of each, which is not timed: the proportional set size of all its processes together,
-looked at every 20 ms. The overlaps that the two find are compared: 1 % is the most they may differ by.
+Generates the traces of a job in which one rank comes late, and times loading them, finding the overlap of communication
+with compute on every rank, and finding the straggler: with distprof, which computes everything for a whole report, and
+with {RIVAL}. Both read the same files in alternating fresh processes, and imports are timed too.
+Memory is measured in one more run of each, which is not timed: the proportional set size of all its processes together,
+sampled every 20 ms. The overlaps that the two find must agree within 1 %.
 """
 EPILOG = f"""\
 examples:
   python -m benchmarks traces --hta-python hta/bin/python     8 ranks x 150,000 events, about three minutes
   python -m benchmarks traces --ranks 512 --events 20000 --against none --repeats 1
-{RIVAL} 0.5.0 wants pandas before 3: python -m venv hta; hta/bin/pip install HolisticTraceAnalysis 'pandas<3'.
-Its straggler search knows kernels only by their names up to 2022, which --names old (the usual) has.
+{RIVAL} 0.5.0 needs pandas before 3: python -m venv hta; hta/bin/pip install HolisticTraceAnalysis 'pandas<3'.
+Its straggler search knows only kernel names up to 2022, which --names old (the default) uses.
 Exit codes: 0 measured, 1 a run failed or the two disagree, 2 usage.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramTiming:
-    """One program, over all its runs."""
+    """The results of one program over all its runs."""
 
     program: str
     wall_s: float
     """Median, from the start of the process to its end."""
     work_s: float
-    """Median, without the start of Python and the imports."""
+    """Median, without starting Python and importing."""
     walls_s: tuple[float, ...]
     peak_bytes: int
     overlap: Mapping[int, float | None]
-    """By rank: share of communication that ran beside compute."""
+    """By rank, the share of communication that ran concurrently with compute."""
     stragglers: tuple[int, ...]
     failed: str | None
     """What it could not do."""
 
 
 Run = Callable[[Sequence[str], bool], ProcessOutcome]
-"""Runs a command; the second says whether to take its memory instead of its time."""
+"""Runs a command; the second argument says whether to measure its memory instead of its time."""
 
 
 def add_traces(subjects: argparse._SubParsersAction[Any]) -> None:
@@ -76,27 +76,27 @@ def add_traces(subjects: argparse._SubParsersAction[Any]) -> None:
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     traces.add_argument("--ranks", type=int, default=8, help="files (8)")
-    traces.add_argument("--events", type=int, default=150_000, help="of each file (150000)")
+    traces.add_argument("--events", type=int, default=150_000, help="events per file (150000)")
     traces.add_argument("--repeats", type=int, default=3, help="timed runs of each program (3)")
-    traces.add_argument("--against", choices=("hta", "none"), default="hta", help="whom to compare with (hta)")
+    traces.add_argument("--against", choices=("hta", "none"), default="hta", help="the tool to compare with (hta)")
     traces.add_argument("--hta-python", metavar="PYTHON", help=f"an interpreter that has {RIVAL} (this one, if it has)")
     traces.add_argument(
-        "--names", choices=[item.value for item in Generation], default="old", help="whose kernel names (old)"
+        "--names", choices=[item.value for item in TraceGeneration], default="old", help="whose kernel names (old)"
     )
     traces.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
 
 
 def run_traces(options: argparse.Namespace) -> int:
-    """Makes the files up, runs, and shows.
+    """Generates the files, runs the programs, and shows the results.
 
     Raises:
         DistprofError: A run failed.
-        UsageError: An option cannot work.
+        UsageError: An option is wrong.
     """
     _check(options)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as folder:
-        generation = Generation(options.names)
+        generation = TraceGeneration(options.names)
         late = make_job(Path(folder), ranks=options.ranks, events=options.events, generation=generation)
         files = sorted(Path(folder).iterdir())
         size_mb = sum(file.stat().st_size for file in files) / 1e6
@@ -106,7 +106,7 @@ def run_traces(options: argparse.Namespace) -> int:
     console.print(_tabulate(found))
     agree = _compare(found, console)
     if options.against == "hta" and len(found) == 1:
-        console.print(f"{RIVAL} is not there: name an interpreter that has it with --hta-python", highlight=False)
+        console.print(f"{RIVAL} is not installed: name an interpreter that has it with --hta-python", highlight=False)
     if options.json is not None:
         _write(options, found)
     return EXIT_OK if agree else EXIT_FAILED
@@ -118,11 +118,11 @@ def _check(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} {getattr(options, name)}: must be 1 or more")
     require_folder(options.json)
     if options.hta_python is not None and not os.access(options.hta_python, os.X_OK):
-        raise UsageError(f"--hta-python {options.hta_python}: no interpreter that can be run")
+        raise UsageError(f"--hta-python {options.hta_python}: not an executable interpreter")
 
 
 def list_programs(options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
-    """The commands to compare, by program: ours, and the rival's where it is installed."""
+    """The commands to compare, by program: ours, and the rival's if it is installed."""
     programs = {OURS: [sys.executable, "-m", "benchmarks.trace_ours", str(folder)]}
     python = options.hta_python
     if python is None and importlib.util.find_spec("hta") is not None:
@@ -140,7 +140,7 @@ def _run(command: Sequence[str], watch: bool) -> ProcessOutcome:
 def measure_programs(
     programs: Mapping[str, Sequence[str]], repeats: int, tell: Callable[[str], object], run: Run = _run
 ) -> list[ProgramTiming]:
-    """Runs each once for its memory, and then in turns for its time, every second round backwards.
+    """Runs each once for its memory, then alternately for its time, reversing every second round.
 
     Raises:
         DistprofError: A run failed.
@@ -157,7 +157,7 @@ def measure_programs(
 def _ask(name: str, outcome: ProcessOutcome) -> tuple[ProcessOutcome, dict[str, Any]]:
     said = outcome.stdout.strip().splitlines()
     if outcome.exit_code != 0 or not said:
-        lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        lines = [line.strip() for line in outcome.stderr.splitlines() if line.strip()] or ["it printed nothing"]
         raise DistprofError(f"{name}: the run failed: {lines[-1]}")
     return outcome, json.loads(said[-1])
 
@@ -190,7 +190,7 @@ def _tabulate(found: Sequence[ProgramTiming]) -> Table:
 
 
 def _compare(found: Sequence[ProgramTiming], console: Console) -> bool:
-    """Prints the ratios; whether both found the same overlap."""
+    """Prints the ratios; returns whether both found the same overlap."""
     for item in found:
         if item.failed is not None:
             console.print(f"{item.program}: {item.failed}", highlight=False)
@@ -203,13 +203,13 @@ def _compare(found: Sequence[ProgramTiming], console: Console) -> bool:
     difference_ratio = find_difference(ours.overlap, theirs.overlap)
     agree = difference_ratio is not None and difference_ratio <= MAX_DIFFERENCE_RATIO
     apart = "not of the same ranks" if difference_ratio is None else f"at most {difference_ratio:.3%} apart"
-    verdict = "the same" if agree else "DIFFERENT ANSWERS: the times say nothing"
+    verdict = "the same" if agree else "DIFFERENT ANSWERS: the times mean nothing"
     console.print(f"overlap of {len(ours.overlap)} ranks: {apart}: {verdict}", highlight=False)
     return agree
 
 
 def find_difference(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> float | None:
-    """The largest difference of a rank's overlap, as a share of the larger one. None: not the same ranks have one."""
+    """The largest difference in a rank's overlap, relative to the larger one. None: the ranks differ."""
     sides = [{rank: ratio for rank, ratio in side.items() if ratio is not None} for side in (ours, theirs)]
     if not ours or not set(ours) == set(theirs) == set(sides[0]) == set(sides[1]):
         return None

@@ -1,4 +1,4 @@
-"""What a user can fix: one tree of errors, each with the exit code its message leaves with."""
+"""Errors that a user can fix, each with its exit code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ EXIT_PARTIAL = 3
 
 
 class DistprofError(Exception):
-    """Something a user can fix. The message says what, where and what to do, in one line."""
+    """An error that a user can fix. The message says in one line what is wrong, where, and what to do."""
 
     exit_code = EXIT_FAILED
 
 
 class UsageError(DistprofError):
-    """The command, a configuration key or a combination of them cannot work."""
+    """The command or the configuration cannot work."""
 
     exit_code = EXIT_USAGE
 

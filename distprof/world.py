@@ -1,4 +1,4 @@
-"""Who this process is among the ranks, and the process group they share. The only reader of torchrun's environment."""
+"""This process among the ranks, and the process group they share. Nothing else reads torchrun's environment."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from distprof.errors import DistprofError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the launcher says of this process, before any process group."""
+    """What the launcher's environment says about this process, before there is a process group."""
 
     rank: int
     local_rank: int
     world_size: int
     local_world_size: int
     launched: bool
-    """Whether a launcher started it; otherwise it is alone, rank 0 of 1."""
+    """Whether a launcher started it; otherwise it is rank 0 of 1."""
     restarts: int
     """How often the launcher restarted the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """This process among the ranks, with a process group."""
+    """This process among the ranks, once the process group exists."""
 
     identity: Identity
     host: str
     device: torch.device
     backend: str
     notes: tuple[str, ...]
-    """What is out of the ordinary, such as several ranks on one GPU."""
+    """Anything unusual, such as several ranks on one GPU."""
 
     @property
     def rank(self) -> int:
@@ -54,10 +54,10 @@ class World:
 
 
 def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
-    """Reads what torchrun (or any launcher of the same convention) put into the environment.
+    """Reads the environment that torchrun (or a compatible launcher) has set.
 
     Raises:
-        UsageError: Some of the variables are there and others are not, or they are no numbers that fit together.
+        UsageError: Some of the variables are missing, or their numbers do not fit together.
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return Identity(rank=0, local_rank=0, world_size=1, local_world_size=1, launched=False, restarts=0)
@@ -82,15 +82,15 @@ def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
 
 def _read_number(name: str, text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", text):
-        raise UsageError(f"{name}={text}: whole numbers are expected of a launcher: start the job with torchrun")
+        raise UsageError(f"{name}={text}: not a whole number, which launchers set: start the job with torchrun")
     return int(text)
 
 
 def resolve_device_type(wanted: str) -> str:
-    """ "cpu" or "cuda": what was asked for, or with "auto" what is there.
+    """ "cpu" or "cuda": as asked for, or what is available with "auto".
 
     Raises:
-        UsageError: cuda was asked for and there is none.
+        UsageError: cuda was asked for and torch sees no GPU.
     """
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
@@ -101,7 +101,7 @@ def resolve_device_type(wanted: str) -> str:
 def resolve_backend(
     wanted: str, *, device_type: str, local_world_size: int, num_devices: int
 ) -> tuple[str, str | None]:
-    """The backend, and a word about it where it is not the obvious one.
+    """The backend, and a note if it is not the obvious one.
 
     Raises:
         UsageError: nccl was asked for and ranks would share a GPU, which NCCL refuses.
@@ -126,11 +126,11 @@ def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> 
         identity: From `read_identity`.
         device: "auto", "cpu" or "cuda".
         backend: "auto", "nccl" or "gloo".
-        timeout_s: How long a collective waits for a rank that stays away.
+        timeout_s: How long a collective waits for a missing rank.
 
     Raises:
-        UsageError: The device or backend cannot be had.
-        DistprofError: The ranks did not find each other.
+        UsageError: The device or backend is not available.
+        DistprofError: The ranks could not connect to each other.
     """
     device_type = resolve_device_type(device)
     num_devices = torch.cuda.device_count() if device_type == "cuda" else 0
@@ -161,25 +161,25 @@ def leave() -> None:
 
 
 def _hold_backends() -> list[object]:
-    """What gloo's groups run on, to be let go after the groups themselves.
+    """The backends of gloo's groups, to be released after the groups themselves.
 
-    Up to torch 2.6 a group that goes waits for its threads while it holds Python's lock, and a thread that still has to
-    let go of its last tensor waits for that lock. A backend that goes by itself gives the lock away first.
+    Up to torch 2.6, destroying a group waits for its threads while holding the GIL, and a thread that still has to
+    release its last tensor waits for the GIL: a deadlock. Destroying a backend by itself releases the GIL first.
     """
     backends: list[object] = []
     for group in list(dist.distributed_c10d._world.pg_map):
-        with contextlib.suppress(RuntimeError):  # a group without a part for the CPU
+        with contextlib.suppress(RuntimeError):  # a group without a CPU backend
             backends.append(group._get_backend(torch.device("cpu")))
     return backends
 
 
 def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None = None) -> str:
-    """What rank ``source`` says, on every rank. Collective, over the CPU.
+    """Broadcasts a text from rank ``source`` to every rank. Collective, over the CPU.
 
     Args:
         text: The text on ``source``; ignored elsewhere.
-        source: The rank that speaks.
-        group: A group with gloo for the CPU. None: the default group.
+        source: The rank that sends.
+        group: A group with a gloo backend for the CPU. None: the default group.
     """
     data = (text or "").encode() if dist.get_rank() == source else b""
     length = torch.tensor([len(data)])
@@ -190,7 +190,7 @@ def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | 
 
 
 def collect_texts(text: str, *, group: dist.ProcessGroup | None = None) -> list[str]:
-    """What every rank says, in rank order, on every rank. Collective, over the CPU; ``group`` as in `share_text`."""
+    """Gathers one text from every rank on every rank, in rank order. Collective; ``group`` as in `share_text`."""
     data = text.encode()
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, torch.tensor([len(data)]), group=group)

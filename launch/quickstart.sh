@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Trains GPT-2 small on this machine and reports where each rank's time went: the first thing to run.
 #
-#   launch/quickstart.sh                               4 ranks: on the GPUs, or a shortened job on the CPU
+#   launch/quickstart.sh                               4 ranks: on the GPUs, or a shorter job on the CPU
 #   NPROC=2 launch/quickstart.sh strategy=fsdp train.precision=bf16
 #   launch/quickstart.sh train=gpt2_tiny logger=none   a toy: seconds on a CPU
 #
-# Installs into .venv beside this checkout the first time ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
-# Arguments are Hydra overrides, KEY=VALUE; the run folder is made in runs/ of the current directory.
+# The first time, installs into .venv beside this checkout ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
+# Arguments are Hydra overrides, KEY=VALUE; the run folder goes to runs/ in the current directory.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" gpu

@@ -1,6 +1,6 @@
 # Sourced by the other recipes, with the extra to install in $1: makes a virtual environment in .venv (or in
-# $DISTPROF_VENV) with $PYTHON (python3) and installs distprof into it, again only when what it needs has changed.
-# Leaves $root, the checkout, and $venv, the environment.
+# $DISTPROF_VENV) with $PYTHON (default: python3) and installs distprof into it; again only if requirements change.
+# Sets $root, the checkout, and $venv, the environment.
 
 say() { printf 'distprof: %s\n' "$*" >&2; }
 give_up() { say "$*"; exit 1; }

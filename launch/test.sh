@@ -1,20 +1,30 @@
 #!/usr/bin/env bash
-# Checks everything that can be checked here: lint, types, tests. Arguments go to pytest.
+# Checks the checkout: lint, formatting, types, tests.
 #
-#   launch/test.sh
-#   launch/test.sh tests/test_config.py -k unknown
+#   launch/test.sh                                          everything that this machine can run
+#   launch/test.sh --fast                                   about a minute: no test that trains, and none marked slow
+#   launch/test.sh tests/config/test_config.py -k unknown   these tests only: arguments go to pytest
 #
-# Installs into .venv beside this checkout the first time ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
+# The first time, installs into .venv beside this checkout ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 cd "$root"
+pytest=("$venv/bin/python" -m pytest -q)
 say "ruff"
 "$venv/bin/ruff" check --quiet .
+"$venv/bin/ruff" format --quiet --check distprof tests benchmarks || give_up "not formatted: run ruff format"
+if [[ ${1-} == --fast ]]; then # the rooms that need neither torch nor Hydra, while mypy takes the other core
+    say "mypy, and pytest without training"
+    "$venv/bin/mypy" & types=$!
+    "${pytest[@]}" -n 2 -m "not slow" tests/{analyze,facts,render,report,simulate,storage,traces,test_architecture.py,test_documents.py} "${@:2}" || failed=1
+    wait $types
+    exit "${failed-0}"
+fi
 say "mypy"
 "$venv/bin/mypy"
 say "pytest"
-(($#)) && exec "$venv/bin/python" -m pytest -q "$@"
-"$venv/bin/python" -m pytest -q -n 2 -m "not live"
+(($#)) && exec "${pytest[@]}" "$@"
+"${pytest[@]}" -n 2 -m "not live"
 say "pytest: tests that watch a clock while ranks train"
-exec "$venv/bin/python" -m pytest -q -m live
+exec "${pytest[@]}" -m live

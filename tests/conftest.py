@@ -1,4 +1,4 @@
-"""What every test may rely on: which machine a mark asks for, and the same examples in every run of a property."""
+"""What every test may rely on: marks for the machine that a test needs, and reproducible property examples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# In the background of a shell, and under nohup, signals are ignored, also by what the tests start. Handlers are not
-# passed on.
+# In a background shell and under nohup, signals are ignored, and processes that tests start inherit that. Signal
+# handlers are not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -32,15 +32,19 @@ LIVE = (
     "test_job.py",
     "test_live_collectives.py", "record/test_signals.py", "test_two_hosts.py",
 )  # fmt: skip
-"""Tests that watch a clock while ranks train: they run one after the other, and all others side by side."""
+"""Tests that depend on time while ranks train: they run one after another, apart from all others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks live tests, and skips what this machine cannot run and says what is missing."""
+    """Marks live tests, and skips what this machine cannot run, with the reason."""
     for item in items:
         place = item.path.relative_to(Path(__file__).parent)
         if any(place.is_relative_to(live) for live in LIVE):
             item.add_marker(pytest.mark.live)
+        if any(
+            place.is_relative_to(folder) for folder in (*LIVE, "faults")
+        ):  # they start processes, which takes seconds
+            item.add_marker(pytest.mark.slow)
         for mark, find_missing in NEEDS.items():
             if item.get_closest_marker(mark) and (reason := find_missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))

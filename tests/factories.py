@@ -1,4 +1,4 @@
-"""Made-up runs: facts that a test chooses, so that it knows the conclusions beforehand."""
+"""Synthetic runs: a test chooses the facts, so that it knows the conclusions."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def make_run(
     warnings: Sequence[str] = (),
     segments: Mapping[tuple[int, int], Segments] | None = None,
 ) -> Run:
-    """A whole run of chosen phase times. An array broadcasts: a number, ``[num_ranks, 1]``, ``[num_ranks, num_steps]``.
+    """A whole run with given phase times. Arrays broadcast: a number, ``[num_ranks, 1]``, ``[num_ranks, num_steps]``.
 
     Args:
-        num_ranks: All of them present.
-        num_steps: Warm-up included.
+        num_ranks: Number of ranks, all present.
+        num_steps: Number of steps, including warm-up.
         num_warmup: How many of them are warm-up.
-        host_ns: Time by phase on the host clock, ns; a phase that is not named takes 0, and the step is the sum.
+        host_ns: Time by phase on the host clock, ns; missing phases take 0, and the step is the sum.
         device_ns: The same on the device clock. None: not measured.
-        columns: Other columns of the rows by name, which win over everything else; NaN: not measured.
+        columns: Other columns of the rows by name, which override everything else; NaN: not measured.
         meta: Changes to `RunMeta`.
         infos: Changes to `RankInfo`, by rank.
-        warnings: Of the run.
-        segments: Of the run.
+        warnings: The run's warnings.
+        segments: The run's segments.
     """
     rows = np.full((num_ranks, num_steps, ROW_WIDTH), np.nan)
     usual: dict[str, npt.ArrayLike] = {
@@ -94,7 +94,7 @@ def make_run(
 
 
 def make_clock(clock: Clock, phases_ns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.ArrayLike]:
-    """The columns of one clock: every phase, and the step as their sum."""
+    """The columns of one clock: every phase, and their sum as the step."""
     assert set(phases_ns) <= {str(phase) for phase in PHASES}
     times = {str(phase): np.asarray(phases_ns.get(phase, 0), dtype=float) for phase in PHASES}
     total = sum(times.values(), start=np.zeros(()))
@@ -104,7 +104,7 @@ def make_clock(clock: Clock, phases_ns: Mapping[str, npt.ArrayLike]) -> dict[str
 def make_meta(**changes: Any) -> RunMeta:
     """The facts of a whole job."""
     usual: dict[str, Any] = {
-        "run_id": "0123456789ab", "name": "made_up", "started_utc": "2026-01-02T03:04:05+00:00", "world_size": 2,
+        "run_id": "0123456789ab", "name": "synthetic", "started_utc": "2026-01-02T03:04:05+00:00", "world_size": 2,
         "backend": "gloo", "device_type": "cpu", "strategy": "ddp", "precision": "fp32", "work": WORK,
         "versions": {"torch": "2.13.0"}, "git": None, "config": {"seed": 1},
     }  # fmt: skip
@@ -112,24 +112,24 @@ def make_meta(**changes: Any) -> RunMeta:
 
 
 def make_info(rank: int, **changes: Any) -> RankInfo:
-    """One rank that ended well, with a peak of 1 TFLOP/s."""
+    """One rank that completed, with a peak of 1 TFLOP/s."""
     usual: dict[str, Any] = {
         "rank": rank, "local_rank": rank, "host": "host-a", "pid": 1000 + rank, "device": "cpu",
-        "snapshot": DeviceSnapshot(name="Made-up Device", memory_total_bytes=8 * 2**30, memory_used_bytes=2**30),
-        "peak": Peak(flops_per_s=1e12, source="table: Made-up Device, fp32"), "ended": "completed",
+        "snapshot": DeviceSnapshot(name="Simulated Device", memory_total_bytes=8 * 2**30, memory_used_bytes=2**30),
+        "peak": Peak(flops_per_s=1e12, source="table: Simulated Device, fp32"), "ended": "completed",
     }  # fmt: skip
     return RankInfo(**{**usual, **changes})
 
 
 def drop_rows(run: Run, rank: int, first_step: int, last_step: int | None = None) -> Run:
-    """The run without a rank's rows from ``first_step`` to ``last_step``, both left out; None: to the end."""
+    """The run without a rank's rows from ``first_step`` to ``last_step``, inclusive; None: to the end."""
     rows = run.rows.copy()
     rows[rank, first_step : None if last_step is None else last_step + 1] = np.nan
     return dataclasses.replace(run, rows=rows)
 
 
 def permute_ranks(run: Run, order: Sequence[int]) -> Run:
-    """The run in which rank ``i`` did what rank ``order[i]`` did: names stay, facts move."""
+    """The run in which rank ``i`` has the facts of rank ``order[i]``; identities stay."""
     rows: FloatArray = run.rows[list(order)]
     infos = tuple(dataclasses.replace(run.ranks[source], rank=rank) for rank, source in enumerate(order))
     return dataclasses.replace(run, rows=rows, ranks=infos)

@@ -1,4 +1,4 @@
-"""Clocks that a test moves by hand, and annotations that it reads."""
+"""Clocks that a test advances by hand, and annotations that it can inspect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 
 class FakeClock:
-    """A host clock that stands still until it is moved."""
+    """A host clock that stands still until a test advances it."""
 
     def __init__(self) -> None:
         self.now = 1_000
@@ -21,7 +21,7 @@ class FakeClock:
 
 
 class FakeDevice:
-    """A device clock that runs at half the host's pace and is done when it is told."""
+    """A device clock at half the host's speed, which finishes when told."""
 
     def __init__(self, clock: FakeClock, *, rows: int = 2) -> None:
         self.clock, self.free, self.done = clock, rows, False
@@ -54,7 +54,7 @@ class FakeDevice:
 
 
 class FakeAnnotation:
-    """Stands for `torch.profiler.record_function`; refuses to end where it did not begin, or out of order."""
+    """Replaces `torch.profiler.record_function`; refuses to end on another thread, or out of order."""
 
     log: ClassVar[list[str]] = []
     open: ClassVar[list[FakeAnnotation]] = []

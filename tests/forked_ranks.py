@@ -1,6 +1,6 @@
-"""Runs a job as its launcher would, but forks the ranks from a process that has imported everything.
+"""Runs a job like its launcher, but forks the ranks from a process that has imported everything.
 
-Where the launcher itself, or what Python does at its start, is what is tested, `tests.ranks` starts them for real.
+Tests of the launcher itself, or of Python's start, use `tests.ranks` instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small Kineto files written by hand: one event each function, one file from events and what stands around them."""
+"""Small Kineto files built by hand: a function per kind of event, and one that writes events with their context."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ REAL_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "kineto"
 
 
 def find_real(name: str) -> Path | None:
-    """A trace that nobody here made, or None where those are not at hand."""
+    """A real trace from elsewhere, or None if these are not available."""
     path = REAL_FOLDER / name
     return path if path.is_file() else None
 
 
 def make_event(cat: str, name: str, ts: Any, dur: Any, tid: Any = MAIN, pid: Any = PID, **args: Any) -> JsonObject:
-    """A complete event; a blank in an argument's name is written as an underscore."""
+    """A complete event; blanks in argument names are written as underscores."""
     words = {key.replace("_", " "): value for key, value in args.items()}
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": words}
 
@@ -41,12 +41,12 @@ def make_kernel(name: str, ts: Any, dur: Any, correlation: int, stream: int = 7,
 
 
 def make_step(number: int, ts: Any, dur: Any) -> JsonObject:
-    """What the profiler writes around a step."""
+    """The profiler's annotation around a step."""
     return make_event("user_annotation", f"ProfilerStep#{number}", ts, dur)
 
 
 def make_sound() -> list[JsonObject]:
-    """A step with an operator, the call inside it and the kernel that it launches."""
+    """A step with an operator, the call in it and the kernel that it launches."""
     return [
         make_step(3, 100, 50),
         make_op("aten::mm", 101, 10),
@@ -56,14 +56,14 @@ def make_sound() -> list[JsonObject]:
 
 
 def write_kineto(path: Path, events: list[Any], behind: JsonObject | None = None, **before: Any) -> Path:
-    """Writes the file, gzipped where the name ends in ``.gz``."""
+    """Writes the file, gzipped if the name ends in ``.gz``."""
     head = json.dumps({"schemaVersion": 1, **before})[:-1]
     tail = json.dumps({"displayTimeUnit": "ms", **(behind or {})})[1:]
     return write_text(path, f'{head}, "traceEvents": {json.dumps(events)}, {tail}')
 
 
 def write_text(path: Path, text: str | bytes) -> Path:
-    """Writes any text, gzipped where the name ends in ``.gz``."""
+    """Writes any text, gzipped if the name ends in ``.gz``."""
     raw = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(raw, 1) if path.suffix == ".gz" else raw)
     return path

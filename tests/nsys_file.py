@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems for the tests. `benchmarks.synthetic_nsys` holds the builder; here is one known job."""
+"""Nsight Systems exports for the tests. `benchmarks.synthetic_nsys` is the builder; here is one known job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIDS = (4101, 4102, 4103, 4104)
 def make_training_export(
     *, num_ranks: int = 2, num_steps: int = 3, generation: Generation = Generation.PRESENT, marks: bool = True
 ) -> SyntheticExport:
-    """A job of ranks that do the same, each on a device of its own, all in one file. Correlations overlap.
+    """A job whose ranks all do the same, each on its own device, in one file. Correlation ids overlap.
 
     Rank r is process ``PIDS[r]``. Step s begins at ``(s + 1) * 100 ms``, and of it, in ms from its begin:
     data 0-10 (a pageable copy of 4096 bytes to the device, called 1, runs 2-3; a pinned one, called 4, runs 5-6);
@@ -34,8 +34,8 @@ def make_training_export(
     Args:
         num_ranks: At most 4.
         num_steps: Steps, from 0.
-        generation: Of the tables.
-        marks: Each rank says who it is.
+        generation: The generation of the tables.
+        marks: Whether each rank writes its mark.
     """
     export = SyntheticExport(generation=generation)
     for rank in range(num_ranks):

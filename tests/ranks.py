@@ -22,7 +22,7 @@ PRELOADED = ("torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job"
 
 
 def make_environment(**more: str) -> dict[str, str]:
-    """The environment of a command under test: no login, no proxy of the developer's own, no terminal."""
+    """The environment of a command under test: no login, none of the developer's proxies, no terminal."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TORCHELASTIC_"))}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         kept.pop(name, None)
@@ -73,13 +73,13 @@ def start_ranks(number: int, command: Sequence[str], cwd: Path, **environment: s
 
 
 class Process(Protocol):
-    """What is asked of a process: a `subprocess.Popen`, or something alike."""
+    """What tests need of a process: a `subprocess.Popen`, or something similar."""
 
     def poll(self) -> int | None:
-        """Its exit code. None: it still runs."""
+        """Its exit code. None: it is still running."""
 
     def communicate(self) -> tuple[str, str]:
-        """Waits for its end; returns its output."""
+        """Waits for its end and returns its output."""
 
 
 def wait_until(holds: Callable[[], bool], processes: Sequence[Process], limit_s: float = 120) -> None:
@@ -102,7 +102,7 @@ def _run(command: list[str], cwd: Path, environment: dict[str, str]) -> subproce
 def call_on_ranks(number: int, function: Callable[..., Any], *arguments: Any, tmp_path: Path) -> None:
     """Calls ``function(world, *arguments)`` on gloo ranks; raises what the first failing rank raised.
 
-    The ranks are forked from a server that has imported what all of them need.
+    The ranks are forked from a server that has imported what they all need.
     """
     set_forkserver_preload(list(PRELOADED))
     given = (dict(os.environ), number, str(tmp_path / "store"), function, arguments)
@@ -129,6 +129,6 @@ def _call(
         function(world, *arguments)
     finally:
         leave()
-    # What torch's threads still release while the interpreter goes down can abort it, once in hundreds of runs, and is
-    # not what is tested here: leave at once, as the job itself does.
+    # What torch's threads still release while the interpreter shuts down can abort it, once in hundreds of runs, which
+    # is not tested here: exit immediately, as the job itself does.
     os._exit(0)

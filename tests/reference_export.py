@@ -1,10 +1,10 @@
-"""A made-up export with the numbers of a real one: a 2.7B model trained for one step under nsys, after three warm-ups.
+"""A synthetic export with the numbers of a real one: a 2.7B model trained for one step under nsys after three warm-ups.
 
-Of each range its instances and its total are those of the real capture's `nvtx_sum` table, to the ns. How the totals
-spread over the instances is known only of ranges with four of them: smallest and largest are real, the two in the
-middle are alike. What lies inside such a range gets a share of each instance in proportion. Of the kernels names,
-launches and totals are real, and where they were launched is what their counts tell (225 launches a step of one matrix
-product are seven a layer and one head). Backward launches from a thread of its own, as PyTorch does.
+Every range has the instances and the total of the real capture's `nvtx_sum` table, to the ns. How a total is spread
+over the instances is known only for ranges with four of them: the smallest and largest are real, and the two others are
+equal. Ranges inside these get a proportional share of each instance. For kernels, names, launches and totals are real,
+and where they were launched follows from their counts (225 launches per step of one matrix product are seven per layer
+and one head). Backward launches from a thread of its own, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ FOUR_TIMES: Mapping[str, tuple[int, int, int]] = {
     "layer_30": (92_776_559, 14_544_517, 26_107_837), "layer_31": (92_234_238, 14_091_631, 26_077_237),
     "final_norm": (12_491_567, 608_000, 4_015_031), "lm_head": (1_522_931, 158_440, 1_029_926),
 }  # fmt: skip
-"""Total, smallest and largest, ns, of the ranges with one instance a pass, in order of the model."""
+"""Total, smallest and largest, ns, of the ranges with one instance per pass, in model order."""
 SLOW_FIRST = ("token_embeddings", "layer_0")
-"""Their largest instance is that of the very first pass; of the others we take it for the measured one's."""
+"""Ranges whose largest instance is in the first pass; for the others it is assumed to be the measured one."""
 
 LAYER_PARTS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "layer": (("attention_sublayer", 1_896_613_679), ("ffn_sublayer", 701_380_211)),
@@ -65,7 +65,7 @@ LAYER_PARTS: Mapping[str, tuple[tuple[str, int], ...]] = {
         ("computing attention scores", 195_493_826), ("computing softmax", 163_841_492), ("final matmul", 52_802_349),
     ),
 }  # fmt: skip
-"""What each layer holds in turn, with the totals over all layers and passes, ns."""
+"""The contents of each layer in order, with totals over all layers and passes, ns."""
 
 BACKWARD, OPTIMIZER = "backward_pass", "optimizer_step"
 AT = "void at::native::"
@@ -79,7 +79,7 @@ class KernelFact:
     launches: int
     total_ns: int
     places: tuple[tuple[str, int, int], ...]
-    """Range, launches per instance of it, ns of each; the last place takes what is left of both."""
+    """Range, launches per instance of it, ns of each; the last entry takes what remains of both."""
 
 
 KERNELS = (
@@ -142,7 +142,7 @@ def make_reference_export() -> SyntheticExport:
 
 
 class _Maker:
-    """Lays ranges out, and launches kernels from them; the device works them off in order."""
+    """Lays out ranges and launches kernels from them; the device runs them in order."""
 
     def __init__(self, export: SyntheticExport) -> None:
         self._export = export
@@ -151,7 +151,7 @@ class _Maker:
         self._lengths = {fact.name: _spread_kernels(fact) for fact in KERNELS}
 
     def run_forward(self, turn: int, begin_ns: int) -> int:
-        """One pass through the model. Returns when it is over."""
+        """One pass through the model. Returns its end."""
         for name in FOUR_TIMES:
             begin_ns = self._open(name, turn, begin_ns)
         return begin_ns
@@ -183,7 +183,7 @@ class _Maker:
 
 
 def _spread_instances() -> dict[str, list[int]]:
-    """Of each range how long every instance is, ns: by pass, and inside a layer by pass and layer."""
+    """The duration of every instance of each range, ns: by pass, and inside a layer by pass and layer."""
     spans: dict[str, list[int]] = {}
     for name, (total_ns, smallest_ns, largest_ns) in FOUR_TIMES.items():
         middle_ns = total_ns - smallest_ns - largest_ns
@@ -198,7 +198,7 @@ def _spread_instances() -> dict[str, list[int]]:
 
 
 def _share(wholes_ns: list[int], total_ns: int) -> list[int]:
-    """Parts of the wholes in proportion, which come to the total exactly."""
+    """Proportional parts that sum exactly to the total."""
     parts = [whole_ns * total_ns // sum(wholes_ns) for whole_ns in wholes_ns]
     lost = total_ns - sum(parts)
     return [part + (place < lost) for place, part in enumerate(parts)]

@@ -1,9 +1,9 @@
-"""Do two versions of distprof report the same? For changes that should move code and leave every number as it is.
+"""Do two versions of distprof report the same? For changes that move code but must leave every number unchanged.
 
     python -m tests.same_reports make FOLDER [TRACES]                  the inputs, once
     python -m tests.same_reports compare FOLDER BEFORE AFTER           Python interpreters that have distprof
 
-Inputs are the traces of a folder, a made-up export of Nsight Systems, 40 simulated runs, and four jobs over gloo.
+Inputs are the traces of a folder, a synthetic export of Nsight Systems, 40 simulated runs, and four jobs over gloo.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JOBS: dict[str, tuple[str, ...]] = {
 
 
 def make_inputs(folder: Path, traces: Path | None) -> None:
-    """Writes everything that both versions shall report on: one entry of the folder is one report."""
+    """Writes all inputs for both versions: each entry of the folder gives one report."""
     folder.mkdir(parents=True)
     for trace in sorted(traces.iterdir()) if traces else ():
         (folder / f"real-{trace.name}").symlink_to(trace.resolve())
@@ -51,7 +51,7 @@ def make_inputs(folder: Path, traces: Path | None) -> None:
 
 
 def read_report(python: str, source: Path) -> dict[str, Any]:
-    """What a version reports; where it fails, how."""
+    """A version's report, or how it failed."""
     with tempfile.TemporaryDirectory() as out:
         command = [python, "-m", "distprof", "report", source.name, "--out", out, "--width", "120"]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -62,7 +62,7 @@ def read_report(python: str, source: Path) -> dict[str, Any]:
 
 
 def find_differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Where two values differ, and how: keys that only one has, and values."""
+    """Where and how two values differ: keys that only one has, and values."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             here = f"{path}.{key}"
@@ -78,7 +78,7 @@ def find_differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[
 
 
 def compare(folder: Path, before: str, after: str) -> int:
-    """Prints every place at which reports differ, with an example and how often. Returns 1 if any does."""
+    """Prints every path at which reports differ, with an example and a count. Returns 1 if any does."""
     sources = sorted(folder.iterdir())
     with ThreadPoolExecutor(2) as pool:
         first = list(pool.map(partial(read_report, before), sources))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
+import io
+import re
 import subprocess
 import sys
+import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -87,6 +92,16 @@ def test_imports_go_down(path: Path) -> None:
     assert not wrong, f"{name_file(path)} imports {sorted(wrong)}, which do not lie below '{own}'"
 
 
+def test_contributing_lists_the_rooms_and_no_others() -> None:
+    """From the top floor to the bottom, as the table says."""
+    lines = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    listed = [line.split("`")[1].removeprefix("distprof/") for line in lines if line.startswith("| `distprof/")]
+    assert all((PACKAGE / path).is_dir() if path.endswith("/") else (PACKAGE / path).is_file() for path in listed)
+    rooms = [path.removesuffix("/").removesuffix(".py") for path in listed]
+    assert sorted(rooms) == sorted(" ".join(ROOMS).split())
+    assert [find_floor(room) for room in rooms] == sorted(map(find_floor, rooms), reverse=True)
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     modules = {".".join(("distprof", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
     TopologicalSorter({name: modules.keys() & read_imports(path) for name, path in modules.items()}).prepare()
@@ -130,6 +145,59 @@ def test_the_workload_uses_the_public_profiler_only(path: Path) -> None:
 def test_files_say_what_they_are_and_stay_short(path: Path) -> None:
     assert not {*path.relative_to(PACKAGE).parent.parts, path.stem} & VAGUE
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE_LINES
+
+
+def find_texts(tree: ast.AST) -> Iterator[str]:
+    """Strings that a file may show to someone, ``{}`` for what is put into them; docstrings are not among them."""
+    nodes = list(ast.walk(tree))
+    silent = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if name_room(path) in ("facts", "report", "traces", "analyze")], ids=name_file
+)
+def test_milliseconds_and_percent_are_written_in_render_only(path: Path) -> None:
+    texts = find_texts(ast.parse(path.read_text(encoding="utf-8")))
+    wrong = [text for text in texts if re.search(r"[\d}] ?(%|[mun]s\b|percent)", text)]
+    assert not wrong, f"{name_file(path)}: carry the number, and put it into words in render/: {wrong}"
+
+
+def test_no_two_classes_share_a_name() -> None:
+    files = [*FILES, *(PACKAGE.parent / "benchmarks").rglob("*.py")]
+    trees = {path: ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in files}
+    found = [(node.name, path) for path, nodes in trees.items() for node in nodes if isinstance(node, ast.ClassDef)]
+    repeated = {name for name, count in Counter(name for name, _ in found).items() if count > 1}
+    assert not repeated, [f"{name} in {path}" for name, path in found if name in repeated]
+
+
+@functools.cache
+def read_all_names() -> set[str]:
+    """Every name in the code of the repository, and the parts of its files' paths."""
+    root = PACKAGE.parent
+    paths = [
+        *(root / "launch").iterdir(),
+        *(path for part in (PACKAGE, root / "benchmarks") for path in part.rglob("*.py")),
+    ]
+    names = {part for path in paths for part in re.split(r"[/.]", path.relative_to(root).as_posix())}
+    for path in paths:
+        if path.suffix == ".py":
+            lines = io.StringIO(path.read_text(encoding="utf-8")).readline
+            names |= {token.string for token in tokenize.generate_tokens(lines) if token.type == tokenize.NAME}
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_file)
+def test_names_in_backticks_exist(path: Path) -> None:
+    """`read_columns`, `nesting.Spots` or `launch/nsys.sh` in a text must not outlive what it names."""
+    found = re.findall(r"(?<!`)`([\w./]+)`(?!`)", path.read_text(encoding="utf-8"))
+    gone = [name for name in found if not {*re.split(r"[/.]", name.strip("/"))} <= read_all_names() | {*dir(builtins)}]
+    assert not gone, f"{name_file(path)} speaks of {gone}, which are not there"
 
 
 def test_reports_are_made_without_torch() -> None:

@@ -1,4 +1,4 @@
-"""Five thousand steps: neither what is kept nor what a step does grows. Counted, not timed."""
+"""Five thousand steps: neither the memory nor the work of a step grows. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.factories import make_info
 
 STEPS, EARLY, WINDOW = 5000, 1000, 100
 EVERY = 20
-"""A shadow step in so many; divides `WINDOW`, so that every window has as many."""
+"""One in this many steps is a shadow step; divides `WINDOW`, so that every window has the same number."""
 SLACK_BYTES = 16_384
-"""Four bytes a step: less than one number kept of each."""
+"""Four bytes per step: less than keeping one number for each."""
 
 
 class Job:
@@ -61,7 +61,7 @@ class Job:
         self.seen += rows.shape[1]
 
     def run_step(self) -> None:
-        """A step of two micro-steps, as a training loop and the hooks of DDP tell it."""
+        """A step of two micro-steps, as a training loop and DDP's hooks report it."""
         with self.profiler.step():
             for _ in range(2):
                 with self.profiler.phase("data"):
@@ -110,7 +110,7 @@ def count_operations(job: Job) -> list[int]:
 
 
 def measure_containers(thing: Any, name: str, seen: set[int]) -> Iterator[tuple[str, int]]:
-    """Length of every container that hangs on our own objects, by where it hangs."""
+    """The length of every container reachable from our own objects, by path."""
     if id(thing) in seen:
         return
     seen.add(id(thing))

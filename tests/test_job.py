@@ -1,4 +1,4 @@
-"""The main job as a user starts it: real processes, gloo, the toy model; read back from its files."""
+"""The main job as a user starts it: real processes, gloo, the toy model; checked by reading its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_report(tmp_path: Path) -> dict[str, Any]:
 
 
 def check_identity(tmp_path: Path, ranks: int, steps: int) -> None:
-    """For every rank and step the phases sum to the step."""
+    """For every rank and step, the phases sum to the step."""
     run = read_run(find_folder(tmp_path))
     assert run.rows.shape[:2] == (ranks, steps)
     error = abs(run.phase_ns(Clock.HOST).sum(axis=2) / run.step_ns(Clock.HOST) - 1)
@@ -139,7 +139,7 @@ def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
 
 
 def require_verdict(report: Any, rank: int, phase: str, delay_ms: float) -> None:
-    """The rank is to blame, in this phase, and the steps are longer by what the others cannot hide of its delay."""
+    """The rank is blamed, with this phase, and the steps are longer by what the others cannot hide of its delay."""
     verdict = report["verdict"]
     assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", rank, phase)
     assert verdict["critical"] and verdict["pattern"] == "persistent"
@@ -201,7 +201,7 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
         (["+train.stepz=1"], "train.stepz: unknown key; did you mean 'steps'?"),
         (["train.steps=x"], "train.steps='x': expected a whole number"),
         (["strategy=fsdp", "strategy.bucket_mb=3"], "strategy.bucket_mb: unknown key"),
-        (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate makes DDP of it"),
+        (["strategy=accelerate", "strategy.wrap=fsdp"], "Accelerate silently falls back from FSDP to DDP"),
         (["backend=nccl"], "backend=nccl needs a GPU"),
         (["train.model.width=32768"], "parameters on 1 rank(s) need at least"),
         (["hydra.run.dir=/proc/none"], "hydra.run.dir=/proc/none"),

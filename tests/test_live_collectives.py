@@ -1,4 +1,4 @@
-"""The facts of collectives of a whole job, from the ranks to the run read back, and losses as without distprof."""
+"""The collectives of a whole job, from the ranks to the run read back, and the same losses as without distprof."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start_job(world: World, runs_dir: str, level: str) -> Job:
 
 
 def train(world: World, job: Job, group: dist.ProcessGroup) -> list[float]:
-    """Two micro-steps, the first without synchronisation, then a mean of the losses in a group of the user's own."""
+    """Two micro-steps, the first without synchronisation, then a mean of the losses in a group made by the user."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3)]
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.002)

@@ -1,4 +1,4 @@
-"""`launch/nsys.sh`, from the command line to the report; with a real Nsight Systems where there is one."""
+"""`launch/nsys.sh`, from the command line to the report; with a real Nsight Systems if there is one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANGES = """SELECT COALESCE(text, value), int64Value, end, eventType, (globalTid
 
 
 def launch(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script with this very Python, in an environment in which it finds nothing to install."""
+    """Runs the script with this same Python, in an environment where nothing needs installing."""
     venv = place / "venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -55,7 +55,7 @@ class Captured:
         (self.folder,) = (place / "runs").iterdir()
 
     def read_ranges(self) -> dict[int, dict[str, list[tuple[int, bool]]]]:
-        """Of each process the ranges and marks by name: step, and whether it is closed."""
+        """The ranges and marks of each process by name: step, and whether it is closed."""
         found: dict[int, dict[str, list[tuple[int, bool]]]] = {}
         with sqlite3.connect(self.folder / "capture.sqlite") as base:
             for name, step, end, _, pid in base.execute(RANGES):

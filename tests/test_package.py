@@ -32,6 +32,9 @@ SHIPPED = (
     "constraints.txt",
     "LICENSE",
     "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs",
 )
 
 
@@ -41,7 +44,7 @@ def read_project() -> dict[str, Any]:
 
 
 def read_requirements() -> list[Requirement]:
-    """Everything pyproject.toml asks for, extras included; an extra that names another one is left out."""
+    """All requirements in pyproject.toml, including extras; references from one extra to another are left out."""
     project = read_project()
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     return [item for item in map(Requirement, lines) if item.name != "distprof"]
@@ -61,7 +64,7 @@ def get_version(pin: Requirement) -> Version:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel that is built from it."""
+    """A folder with the sdist, and the wheel built from it."""
     for module in ("build", "hatchling"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed: pip install -e '.[dev]'")
@@ -124,6 +127,7 @@ def test_the_sdist_can_be_tested(built: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     needed = {"conf/config.yaml", "constraints.txt", "launch/test.sh", "tests/conftest.py", "tests/test_package.py"}
+    needed |= {"docs/concepts.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/data/README.md"}
     assert needed <= names
 
 

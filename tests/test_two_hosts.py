@@ -1,4 +1,4 @@
-"""Jobs on two hosts, which differ in what real hosts differ in: clocks and links."""
+"""Jobs on two hosts that differ as real hosts do: in clocks and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a process is among the ranks, from what launchers say."""
+"""A process' identity among the ranks, from the launchers' variables."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ for _ in range(5):
 
 
 def test_leaving_does_not_wait_for_what_the_last_collective_still_holds() -> None:
-    """torch 2.6 hangs here where groups are destroyed as its documentation says."""
+    """torch 2.6 hangs here if groups are destroyed as its documentation recommends."""
     done = subprocess.run(
         [sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=60, env={**os.environ, "RANK": "0"}
     )

@@ -1,7 +1,7 @@
 """Two hosts on this machine: network namespaces joined by a cable, each with a launcher and ranks of its own.
 
-Needs root, iproute2 and util-linux. What distinguishes real hosts can be given to the second one: a slow link, and a
-monotonic clock that shows something else.
+Needs root, iproute2 and util-linux. The second host can be made to differ like a real one: with a slow link, and with
+another monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoHostsJob:
-    """A job that has ended."""
+    """A finished job."""
 
     folder: Path
-    """Its run folder, which both hosts see."""
+    """Its run folder, which both hosts share."""
     exits: tuple[int, ...]
     """Of the two launchers."""
     outputs: tuple[str, ...]
@@ -42,9 +42,9 @@ def run_on_two_hosts(
     """Runs ``torchrun --nnodes 2 ... -m distprof ARGUMENTS``: ranks 0 and 1 on host a, 2 and 3 on host b.
 
     Args:
-        arguments: Of the job; its run folder is chosen here.
+        arguments: The job's arguments; its run folder is chosen here.
         tmp_path: An empty folder.
-        rate: The most that host b may send, as tc spells it, such as "100mbit". None: what the machine can do.
+        rate: The bandwidth limit of host b, in tc's format, such as "100mbit". None: unlimited.
         clock_ahead_s: How far host b's monotonic clock is ahead of host a's, to the nanosecond.
     """
     folder = tmp_path / "run"
@@ -64,7 +64,7 @@ def run_on_two_hosts(
 
 @contextlib.contextmanager
 def _make_hosts(rate: str | None) -> Iterator[tuple[str, str]]:
-    """The names of two network namespaces, which are gone afterwards."""
+    """The names of two network namespaces, which are deleted afterwards."""
     first, second = names = f"distprof-{os.getpid()}-a", f"distprof-{os.getpid()}-b"
     with contextlib.ExitStack() as stack:
         for name in names:
@@ -82,7 +82,7 @@ def _make_hosts(rate: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _enter(name: str, host: int, shift: Sequence[str]) -> list[str]:
-    """Starts a command on a host that has a name of its own."""
+    """Starts a command on a host with a name of its own."""
     rename = f'echo host-{"ab"[host]} > /proc/sys/kernel/hostname && exec "$@"'
     return ["ip", "netns", "exec", name, "unshare", "--uts", *shift, "sh", "-c", rename, "sh"]
 
@@ -102,7 +102,7 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _stop_processes(name: str) -> None:
-    """Ends what is left on a host; after a job that ended, nothing is."""
+    """Ends what still runs on a host; after a finished job, nothing does."""
     for pid in _do("ip", "netns", "pids", name).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Reads an offline ``.wandb`` file back: a log in LevelDB's framing of protocol buffer records."""
+"""Reads an offline ``.wandb`` file: a log of protocol buffer records in LevelDB's framing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbFile:
-    """What a run told W&B."""
+    """What a run sent to W&B."""
 
     history: list[dict[str, Any]]
     summary: dict[str, Any]
     config: dict[str, Any]
     metrics: dict[str, str]
-    """Defined metric to its step metric."""
+    """Each defined metric's step metric."""
 
 
 def read_wandb_file(path: Path) -> WandbFile:
@@ -54,7 +54,7 @@ def _read_items(items: Any) -> dict[str, Any]:
 
 
 def read_records(data: bytes) -> Iterator[bytes]:
-    """Whole records, put together over blocks, each part checked against its checksum."""
+    """Complete records, joined over blocks, each part verified by its checksum."""
     assert data[:4] == b":W&B"
     position, parts = HEADER_BYTES, b""
     while position + HEADER_BYTES <= len(data):

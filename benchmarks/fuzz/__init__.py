@@ -1,1 +1,1 @@
-"""Inputs changed by chance where it hurts: records behind valid checksums, schemas, fields of events."""
+"""Randomly changed inputs that target weak spots: records behind valid checksums, schemas, fields of events."""

@@ -1,4 +1,4 @@
-"""Exports of Nsight Systems whose schema, rows and pages are not those that nsys writes."""
+"""Nsight Systems exports whose schema, rows and pages differ from those that nsys writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 
 @functools.cache
 def make_sound_capture() -> bytes:
-    """Two ranks of three steps with everything that is read."""
+    """Two ranks with three steps each, with all data that is read."""
     export = SyntheticExport()
     for rank, pid in enumerate(PIDS):
         export.add_process(pid)
@@ -61,9 +61,9 @@ def _add_step(export: SyntheticExport, pid: int, rank: int, step: int, at: int) 
     export.add_range(pid, "mine", at + 3 * MS, None if step == 2 else at + 4 * MS, registered=False)
     call = export.add_call(pid, "cudaMemcpyAsync_v3020", at + MS, at + MS + 9000)
     export.add_copy(pid, Copy.HOST_TO_DEVICE, 4096, at + MS, at + 2 * MS, correlation=call, device=rank)
-    for place in range(3):
-        begin = at + (3 + 3 * place) * MS
-        export.launch(pid, f"gemm_{place}", begin, begin + 10_000, begin + 2 * MS, device=rank)
+    for index in range(3):
+        begin = at + (3 + 3 * index) * MS
+        export.launch(pid, f"gemm_{index}", begin, begin + 10_000, begin + 2 * MS, device=rank)
     export.launch(pid, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", at + 12 * MS, at + 13 * MS, at + 15 * MS,
                   device=rank, stream=20)  # fmt: skip
     call = export.add_call(pid, "cudaMemsetAsync_v3020", at + 16 * MS, at + 16 * MS + 5000)
@@ -73,7 +73,7 @@ def _add_step(export: SyntheticExport, pid: int, rank: int, step: int, at: int) 
 
 
 def make_capture_case(path: Path, draws: random.Random) -> list[str]:
-    """Writes a changed export. Returns what was done to it; what SQLite refuses to do is not done."""
+    """Writes a changed export. Returns the changes; those that SQLite refuses are skipped."""
     path.write_bytes(make_sound_capture())
     told = []
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as base:
@@ -92,7 +92,7 @@ def make_capture_case(path: Path, draws: random.Random) -> list[str]:
 
 
 def _damage(path: Path, draws: random.Random) -> str:
-    """Bytes changed, pages of garbage, a file cut short or with something behind it."""
+    """Changes bytes, inserts pages of garbage, truncates the file or appends to it."""
     content = bytearray(path.read_bytes())
     how = draws.choice(("bytes", "head", "page", "cut", "behind", "zeros", "swap"))
     page = 4096 * draws.randrange(max(1, len(content) // 4096))
@@ -117,7 +117,7 @@ def _damage(path: Path, draws: random.Random) -> str:
 
 
 def _pick(draws: random.Random) -> tuple[str, str]:
-    """A table and one of its columns; those that are always read come more often."""
+    """A table and one of its columns; those that are always read are more likely."""
     table = draws.choice(draws.choice((TIMED, USED)))
     usual = [name for name in ("start", "end", "globalPid", "globalTid", "demangledName", "nameId", "eventType", "text",
                                "textId", "correlationId", "bytes", "copyKind", "domainId", "int64Value", "deviceId",
@@ -126,7 +126,7 @@ def _pick(draws: random.Random) -> tuple[str, str]:
 
 
 def change_rows(draws: random.Random) -> list[str]:
-    """Values of a column."""
+    """Changes values of a column."""
     table, column = _pick(draws)
     where = draws.choice(("", " WHERE rowid % 2", " WHERE rowid = 3", " WHERE rowid > 5"))
     near = f'"{column}" {draws.choice(("+", "*", "-"))} {draws.choice((1, 7, 1000, 10**9, 2**40))}'
@@ -134,7 +134,7 @@ def change_rows(draws: random.Random) -> list[str]:
 
 
 def change_texts(draws: random.Random) -> list[str]:
-    """Names."""
+    """Changes names."""
     text = draws.choice(TEXTS).encode("utf-8", "replace").hex()
     table, column = draws.choice((("StringIds", "value"), ("NVTX_EVENTS", "text"), ("TARGET_INFO_SYSTEM_ENV", "value"),
                                   ("TARGET_INFO_GPU", "name"), ("ENUM_CUDA_MEMCPY_OPER", "label")))  # fmt: skip
@@ -144,7 +144,7 @@ def change_texts(draws: random.Random) -> list[str]:
 
 
 def rebuild(draws: random.Random) -> list[str]:
-    """A table made anew with the same rows: other types, order, keys; columns computed, lost or more than before."""
+    """Rebuilds a table with the same rows: other types, order, keys; columns computed, removed or added."""
     table, changed = _pick(draws)
     columns = list(COLUMNS[table])
     if draws.random() < 0.3:
@@ -154,12 +154,12 @@ def rebuild(draws: random.Random) -> list[str]:
     copied = list(columns)
     how = draws.choice(("computed", "computed", "lost", "renamed", "more", "typed", "typed"))
     if how == "computed":
-        place = draws.randrange(len(columns) + 1)
+        index = draws.randrange(len(columns) + 1)
         kept = draws.choice(("VIRTUAL", "STORED", ""))
         name = draws.choice((changed, "computed", "Start", "rowid2"))
         expression = draws.choice(EXPRESSIONS)
         copied = [one for one in columns if one.lower() != name.lower()]
-        columns = [*copied[:place], name, *copied[place:]]
+        columns = [*copied[:index], name, *copied[index:]]
         kinds[name] = f"{draws.choice(('', 'INTEGER', 'TEXT'))} GENERATED ALWAYS AS ({expression}) {kept}"
     elif how == "lost":
         columns.remove(changed)
@@ -185,7 +185,7 @@ def rebuild(draws: random.Random) -> list[str]:
 
 
 def alter(draws: random.Random) -> list[str]:
-    """What ALTER and DROP can do."""
+    """Changes that ALTER and DROP can make."""
     table, column = _pick(draws)
     expression = draws.choice(EXPRESSIONS)
     return [draws.choice((
@@ -201,7 +201,7 @@ def alter(draws: random.Random) -> list[str]:
 
 
 def pose(draws: random.Random) -> list[str]:
-    """Views and virtual tables by the name of a table."""
+    """Puts a view or a virtual table in place of a table."""
     table = draws.choice(USED)
     made = draws.choice((
         f"CREATE VIEW {table} AS SELECT * FROM before_it", f"CREATE VIEW {table} AS {ENDLESS}",
@@ -214,7 +214,7 @@ def pose(draws: random.Random) -> list[str]:
 
 
 def change_file(draws: random.Random) -> list[str]:
-    """The same rows in a file of another make."""
+    """Stores the same rows in a file with other properties."""
     return draws.choice((
         [f"PRAGMA page_size={draws.choice((512, 1024, 8192, 65536))}", "VACUUM"],
         [f"PRAGMA auto_vacuum={draws.choice((1, 2))}", "VACUUM"], ["PRAGMA journal_mode=WAL"],
@@ -226,7 +226,7 @@ def change_file(draws: random.Random) -> list[str]:
 
 
 def rewrite_schema(draws: random.Random) -> list[str]:
-    """The schema's own rows, which SQLite does not check."""
+    """Changes the schema's own rows, which SQLite does not check."""
     table, column = _pick(draws)
     other = draws.choice(USED)
     changed = draws.choice((
@@ -246,4 +246,4 @@ def rewrite_schema(draws: random.Random) -> list[str]:
 CHANGES: dict[Callable[[random.Random], list[str]], int] = {
     change_rows: 30, change_texts: 8, rebuild: 30, alter: 14, pose: 6, change_file: 8, rewrite_schema: 12,
 }  # fmt: skip
-"""With how often each is drawn."""
+"""With the weight of each."""

@@ -1,4 +1,4 @@
-"""What one case is: inputs in a folder, made from a seed and a number, and a command line for them."""
+"""One case: inputs in a folder, generated from a seed and a number, and a command line for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distprof.traces.tables.six_tables import TABLES
 
 KINDS = ("streams", "sqlite", "kineto", "mixed")
 TABLES_RATIO = 0.25
-"""How often of what holds traces the tables are asked for."""
+"""How often inputs with traces are passed to ``tables``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class Case:
 
     kind: str
     arguments: tuple[str, ...]
-    """Of ``distprof``, relative to the folder."""
+    """Arguments of ``distprof``, relative to the folder."""
     told: tuple[str, ...]
-    """What was done to a sound input."""
+    """The changes made to a sound input."""
 
 
 def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Case:
-    """Writes a case's input into ``folder``. The same number, seed and kinds make the same input."""
+    """Writes a case's input into ``folder``. Equal number, seed and kinds give equal input."""
     draws = random.Random(f"{seed}/{number}")
     kind = kinds[number % len(kinds)]
     make = {"streams": _make_streams, "sqlite": _make_sqlite, "kineto": _make_kineto, "mixed": _make_mixed}[kind]
@@ -42,7 +42,7 @@ def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Cas
 
 
 def write_sound(folder: Path) -> list[str]:
-    """Writes what all cases are made from: a run, an export and a trace."""
+    """Writes the inputs that all cases are made from: a run, an export and a trace."""
     Folder().write(folder / "run")
     (folder / "a.sqlite").write_bytes(make_sound_capture())
     (folder / "a.json").write_text(json.dumps(make_sound_trace()), encoding="utf-8")
@@ -68,7 +68,7 @@ def _ask_tables(draws: random.Random) -> list[str]:
 
 
 Made = tuple[list[str], list[str]]
-"""Paths for the command line, and what was done."""
+"""Paths for the command line, and the changes made."""
 
 
 def _make_streams(folder: Path, draws: random.Random) -> Made:

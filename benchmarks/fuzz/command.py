@@ -1,4 +1,4 @@
-"""The bench ``fuzz``: thousands of inputs changed by chance, and what must hold of every one."""
+"""The bench ``fuzz``: thousands of randomly changed inputs, and the properties that must hold for each."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ SHOWN = 40
 LONGEST_LINE = 300
 AT_ONCE = 16
 TOLD_EVERY = 1_000
-"""Cases after which a run without a terminal says how far it is."""
+"""After this many cases, a run without a terminal reports its progress."""
 DESCRIPTION = """\
-Changes sound inputs by chance and reports on them: run folders whose records say what no rank would, behind checksums
-that are right (streams); exports of Nsight Systems of another schema, with other rows and damaged pages (sqlite);
-traces of PyTorch's profiler with fields lost, twice, huge or of another kind (kineto); and several of them together
+Changes valid inputs at random and reports on them: run folders with records that no rank would write, behind valid
+checksums (streams); Nsight Systems exports with changed schemas, changed rows and damaged pages (sqlite); PyTorch
+profiler traces with fields that are missing, repeated, huge or of another type (kineto); and several of these together
 (mixed). Whatever the input, `distprof report` and `distprof tables` must end in time and within 1 GiB, with an exit
-code of 0 to 3, without a traceback, with one line where they fail, and with strict JSON, printable text and shares of
-at most 100 % where they do not. A case's input depends on the seed, its number and --only.
+code of 0 to 3 and without a traceback; with one line if they fail, otherwise with strict JSON, printable text and
+shares of at most 100 %. A case's input depends on the seed, its number and --only.
 """
 
 
 def add_fuzz(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``benchmarks fuzz``."""
     fuzz = subjects.add_parser(
-        "fuzz", help="reports on inputs changed by chance: no traceback, no hang, no absurd figure",
-        description=DESCRIPTION, epilog="Exit codes: 0 all is well, 1 a case failed, 2 usage.",
+        "fuzz", help="report on randomly changed inputs: no traceback, no hang, no absurd figure",
+        description=DESCRIPTION, epilog="Exit codes: 0 no case failed, 1 a case failed, 2 usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     fuzz.add_argument("--cases", type=int, default=CASES, metavar="N", help=f"how many ({CASES})")
-    fuzz.add_argument("--seed", type=int, default=0, metavar="S", help="of all cases (0)")
+    fuzz.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all cases (0)")
     fuzz.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case (0)")
     fuzz.add_argument("--only", choices=KINDS, action="append", help="inputs of this kind; may be repeated (all)")
     fuzz.add_argument("--jobs", type=int, metavar="N", help="cases at once (the processors)")
     fuzz.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help=f"seconds for a case ({LIMIT_S:g})")
-    fuzz.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the inputs that fail there")
+    fuzz.add_argument("--keep", type=Path, metavar="FOLDER", help="keep failing inputs there")
 
 
 def run_fuzz(options: argparse.Namespace) -> int:
-    """Runs all cases, showing each failure as it comes, and a summary.
+    """Runs all cases, showing each failure immediately, and a summary.
 
     Raises:
-        UsageError: Numbers below one.
+        UsageError: A number is below one.
     """
     if min(options.cases, options.limit, options.first + 1, options.jobs or 1) < 1:
         raise UsageError("--cases, --limit, --jobs: must be 1 or more; --first: 0 or more")
@@ -72,7 +72,7 @@ def run_fuzz(options: argparse.Namespace) -> int:
     console = Console()
     failed = 0
     outcomes: list[TrialOutcome] = []
-    with contextlib.suppress(KeyboardInterrupt):  # what was done until then is summarized
+    with contextlib.suppress(KeyboardInterrupt):  # the cases done so far are summarized
         for outcome in _run_all(plan, range(options.first, options.first + options.cases), options.jobs, console):
             outcomes.append(outcome)
             failed += bool(outcome.wrong)
@@ -86,7 +86,7 @@ def run_fuzz(options: argparse.Namespace) -> int:
 
 
 def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> Iterator[TrialOutcome]:
-    """In processes without threads, which fork for every case."""
+    """Runs the cases in processes without threads, which fork for every case."""
     os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", COLUMNS="100")
     columns = (TextColumn("fuzzing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     workers = min(jobs or len(os.sched_getaffinity(0)), len(numbers))
@@ -98,7 +98,7 @@ def _run_all(plan: Plan, numbers: range, jobs: int | None, console: Console) -> 
 
 
 def _show(outcome: TrialOutcome, plan: Plan, console: Console) -> None:
-    """At once, also into a file: a long run may be looked at."""
+    """Flushes after each line, also to a file, so that a long run can be followed."""
     only = "".join(f" --only {kind}" for kind in plan.kinds) if len(plan.kinds) < len(KINDS) else ""
     again = f"python -m benchmarks fuzz --seed {plan.seed} --first {outcome.number} --cases 1{only}"
     text = f"case {outcome.number} ({outcome.kind}), exit code {outcome.exit_code}: {'; '.join(outcome.wrong)}"

@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler whose fields are missing, twice, huge, or of another kind."""
+"""PyTorch profiler traces with fields that are missing, repeated, huge, or of another type."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _make_step(step: int) -> list[Json]:
 
 
 def make_kineto_case(path: Path, draws: random.Random, rank: int = 0, world_size: int = 2) -> list[str]:
-    """Writes a changed trace, sometimes gzipped. Returns what was done to it."""
+    """Writes a changed trace, sometimes gzipped. Returns the changes."""
     document = make_sound_trace(rank, world_size)
     told = []
     for _ in range(draws.choice((1, 1, 1, 2, 3, 6))):
@@ -115,7 +115,7 @@ def _find_events(document: Json) -> list[Json]:
 
 
 def _choose(document: Json, draws: random.Random) -> list[Json]:
-    """One event, those of one category, every second, or all."""
+    """One event, those of one category, every second one, or all."""
     events = _find_events(document)
     if not events:
         return []
@@ -125,7 +125,7 @@ def _choose(document: Json, draws: random.Random) -> list[Json]:
 
 
 def change_field(document: Json, draws: random.Random) -> str:
-    """One field of events."""
+    """Changes one field of events."""
     key, value, twice = draws.choice(EVENT_KEYS), draw_value(draws), draws.random() < 0.1
     for event in _choose(document, draws):
         event[Twin(key) if twice else key] = value
@@ -133,7 +133,7 @@ def change_field(document: Json, draws: random.Random) -> str:
 
 
 def change_argument(document: Json, draws: random.Random) -> str:
-    """One argument of events."""
+    """Changes one argument of events."""
     key, value = draws.choice(ARGUMENTS), draw_value(draws)
     for event in _choose(document, draws):
         if isinstance(event.get("args"), dict):
@@ -142,18 +142,18 @@ def change_argument(document: Json, draws: random.Random) -> str:
 
 
 def change_tree(document: Json, draws: random.Random) -> str:
-    """Anything anywhere."""
+    """Changes anything anywhere."""
     return mutate(document, draws)
 
 
 def change_event(document: Json, draws: random.Random) -> str:
-    """Anything in one event."""
+    """Changes anything in one event."""
     events = _find_events(document)
     return mutate(draws.choice(events), draws) if events else "nothing"
 
 
 def change_head(document: Json, draws: random.Random) -> str:
-    """What the file says of itself."""
+    """Changes the file's metadata."""
     key = draws.choice(HEAD_KEYS)
     below = document.get(key)
     if isinstance(below, dict | list) and key != "traceEvents" and draws.random() < 0.7:
@@ -165,7 +165,7 @@ def change_head(document: Json, draws: random.Random) -> str:
 
 
 def change_times(document: Json, draws: random.Random) -> str:
-    """Times of events by a factor, or by a difference."""
+    """Multiplies or shifts times of events."""
     numbers = [one for one in NUMBERS if not isinstance(one, Raw)]
     by, more = draws.choice((1, 1e-6, 0, -1, 1e3, 1e9, 1e300)), draws.choice((0, 0, 1e12, *numbers))
     key = draws.choice(("ts", "dur"))
@@ -176,7 +176,7 @@ def change_times(document: Json, draws: random.Random) -> str:
 
 
 def change_category(document: Json, draws: random.Random) -> str:
-    """Events under another category, or as another kind of event."""
+    """Moves events to another category, or changes their type."""
     category, phase = draws.choice(CATEGORIES), draws.choice(("X", "X", "X", "B", "E", "i", "s", "M", ""))
     for event in _choose(document, draws):
         event["cat"], event["ph"] = category, phase
@@ -184,7 +184,7 @@ def change_category(document: Json, draws: random.Random) -> str:
 
 
 def change_list(document: Json, draws: random.Random) -> str:
-    """Events lost, twice, in another order, or something else between them."""
+    """Removes, repeats or reorders events, or inserts something else."""
     events = document.get("traceEvents")
     if not isinstance(events, list) or not events:
         return "nothing"
@@ -211,7 +211,7 @@ def _is_plain(event: Any) -> bool:
 
 
 def change_name(document: Json, draws: random.Random) -> str:
-    """Names that mean something."""
+    """Uses names with a meaning."""
     name = draws.choice(NAMES)
     for event in _choose(document, draws):
         event["name"] = name
@@ -222,4 +222,4 @@ CHANGES: dict[Callable[[Json, random.Random], str], int] = {
     change_field: 20, change_argument: 18, change_tree: 10, change_event: 10, change_head: 14, change_times: 10,
     change_category: 8, change_list: 6, change_name: 8,
 }  # fmt: skip
-"""With how often each is drawn."""
+"""With the weight of each."""

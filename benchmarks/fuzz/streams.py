@@ -1,4 +1,4 @@
-"""Run folders whose records say what no rank would, behind checksums that are right."""
+"""Run folders with records that no rank would write, behind valid checksums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MANY_RANKS, MANY_STEPS = 40, 120
 
 
 class Folder:
-    """A run folder before it is written: its account of itself, and the records of every file."""
+    """A run folder before it is written: its metadata, and the records of every file."""
 
     def __init__(self) -> None:
         meta, ranks = _read_sound()
@@ -42,12 +42,12 @@ class Folder:
         return self.files[draws.choice(list(self.files))]
 
     def pick_records(self, kind: str, draws: random.Random) -> list[Record]:
-        """Records of a kind: of one rank or of all."""
+        """Records of one type, of one rank or of all."""
         files = list(self.files.values()) if draws.random() < 0.3 else [self.pick_file(draws)]
         return [one for file in files for one in file if isinstance(one, dict) and one.get("type") == kind]
 
     def write(self, folder: Path) -> None:
-        """Writes it all."""
+        """Writes the whole folder."""
         (folder / "ranks").mkdir(parents=True)
         (folder / "run.json").write_bytes(_encode(self.meta))
         for name, records in self.files.items():
@@ -60,7 +60,7 @@ class Folder:
 
 @functools.cache
 def _read_sound() -> tuple[str, list[tuple[str, list[str]]]]:
-    """The texts of a sound folder; they are decoded anew for every case, which changes them."""
+    """The texts of a sound folder; every case decodes them anew, because it changes them."""
     with tempfile.TemporaryDirectory(prefix="distprof-fuzz-") as name:
         meta, files = make_sound_run(Path(name))
         ranks = []
@@ -75,13 +75,13 @@ def _encode(value: Any) -> bytes:
 
 
 def add_checksum(text: bytes) -> bytes:
-    """A record's line."""
+    """A record as a line with its checksum."""
     body = text[:-1]
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
 def make_stream_case(folder: Path, draws: random.Random) -> list[str]:
-    """Writes a changed run folder. Returns what was done to it."""
+    """Writes a changed run folder. Returns the changes."""
     made = Folder()
     told = []
     for _ in range(draws.choice((1, 1, 1, 2, 2, 3, 5))):
@@ -92,7 +92,7 @@ def make_stream_case(folder: Path, draws: random.Random) -> list[str]:
 
 
 def change_record(made: Folder, draws: random.Random) -> str:
-    """One place of a record of some kind, or of run.json."""
+    """Changes one value in a record of some type, or in run.json."""
     kind = draws.choice(("header", "step", "group", "order", "end", "run.json"))
     trees = [made.meta] if kind == "run.json" else made.pick_records(kind, draws)
     if not trees:
@@ -104,7 +104,7 @@ def change_record(made: Folder, draws: random.Random) -> str:
 
 
 def change_column(made: Folder, draws: random.Random) -> str:
-    """One field of all steps."""
+    """Changes one field of all steps."""
     name, value = draws.choice(FIELDS), draw_value(draws)
     for record in made.pick_records("step", draws):
         row = record.get("row")
@@ -114,20 +114,20 @@ def change_column(made: Folder, draws: random.Random) -> str:
 
 
 def scale_times(made: Folder, draws: random.Random) -> str:
-    """All times of a rank, or of all, longer or shorter by the same factor."""
+    """Scales all times of one rank, or of all, by the same factor."""
     by = 10.0 ** draws.randrange(-9, 12)
-    places = [place for place, name in enumerate(FIELDS) if name.endswith("_ns")]
+    indexes = [index for index, name in enumerate(FIELDS) if name.endswith("_ns")]
     for record in made.pick_records("step", draws):
         row = record.get("row")
         if isinstance(row, list) and len(row) == len(FIELDS):
-            for place in places:
-                if isinstance(row[place], int | float) and abs(row[place]) < 1e250:
-                    row[place] = int(row[place] * by) if draws.random() < 0.9 else row[place] * by
+            for index in indexes:
+                if isinstance(row[index], int | float) and abs(row[index]) < 1e250:
+                    row[index] = int(row[index] * by) if draws.random() < 0.9 else row[index] * by
     return f"step: times by {by:g}"
 
 
 def change_steps(made: Folder, draws: random.Random) -> str:
-    """Other numbers for the steps: apart on every rank, all the same, backwards, huge."""
+    """Renumbers the steps: different on every rank, all equal, backwards, or huge."""
     how = draws.choice(("apart", "same", "backwards", "huge", "gaps"))
     for rank, file in enumerate(made.files.values()):
         rows = [one["row"] for one in file if isinstance(one, dict) and isinstance(one.get("row"), list) and one["row"]]
@@ -140,7 +140,7 @@ def change_steps(made: Folder, draws: random.Random) -> str:
 
 
 def change_lines(made: Folder, draws: random.Random) -> str:
-    """Lines lost, twice, elsewhere, damaged, or of something else."""
+    """Removes, repeats, moves, damages or replaces lines."""
     file = made.pick_file(draws)
     if not file:
         return "nothing"
@@ -163,7 +163,7 @@ def change_lines(made: Folder, draws: random.Random) -> str:
 
 
 def change_world(made: Folder, draws: random.Random) -> str:
-    """A job of another size, which all files agree on, and ranks of other numbers."""
+    """Changes the job's size consistently in all files, and the ranks' numbers."""
     size = draws.choice((1, 2, 4, 1000, 10**6, 10**6 + 1, 0, -1))
     made.meta["world_size"] = size
     for record in (one for file in made.files.values() for one in file if isinstance(one, dict)):
@@ -173,7 +173,7 @@ def change_world(made: Folder, draws: random.Random) -> str:
 
 
 def rename_rank(made: Folder, draws: random.Random) -> str:
-    """A file that is of another rank, and says so or not."""
+    """Gives a file another rank's name, consistently or not."""
     name = draws.choice(list(made.files))
     rank = draws.choice((0, 1, 2, 7, 99_999, 100_000, 999_999, 10**8))
     file = made.files.pop(name)
@@ -187,7 +187,7 @@ def rename_rank(made: Folder, draws: random.Random) -> str:
 
 
 def add_ranks(made: Folder, draws: random.Random) -> str:
-    """Many ranks, of few steps that no two of them share."""
+    """Adds many ranks with few steps, of which no two ranks share any."""
     sound = next(iter(made.files.values()))
     count, steps = draws.choice(((8, 20), (MANY_RANKS, MANY_STEPS))) if draws.random() < 0.2 else (6, 12)
     template = next((one for one in sound if isinstance(one, dict) and isinstance(one.get("row"), list)), None)
@@ -206,7 +206,7 @@ def add_ranks(made: Folder, draws: random.Random) -> str:
 
 
 def change_order(made: Folder, draws: random.Random) -> str:
-    """Steps of very many collectives, or of none, on one rank or on all."""
+    """Gives steps very many collectives, or none, on one rank or on all."""
     number = draws.choice((0, 1, 33, 1024, 1025, 5000))
     kind, phase = draws.choice(("all_reduce", "other", "all_gather")), draws.choice(("backward", "other", "data"))
     size = draws.choice((8, 2**62, 2**70))
@@ -219,7 +219,7 @@ def change_order(made: Folder, draws: random.Random) -> str:
 
 
 def change_segments(made: Folder, draws: random.Random) -> str:
-    """Timelines that are longer than their step, or of very many parts."""
+    """Makes timelines longer than their step, or with very many segments."""
     number = draws.choice((0, 1, 128, 129, 20_000))
     value = draws.choice((0, 1, 10**9, 2**62, 2**63 - 1))
     begin = draws.choice((0, -5, 10**18, 2**63, 2**80, 1.5))
@@ -229,7 +229,7 @@ def change_segments(made: Folder, draws: random.Random) -> str:
 
 
 def add_files(made: Folder, draws: random.Random) -> str:
-    """Other files in the folder."""
+    """Adds other files to the folder."""
     path = draws.choice(OTHER_FILES)
     trace = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1}]}'
     text = draws.choice((b"", b"{}", trace, b"SQLite format 3\0", draws.randbytes(300), b"{" * 10_000))
@@ -238,7 +238,7 @@ def add_files(made: Folder, draws: random.Random) -> str:
 
 
 def change_fields(made: Folder, draws: random.Random) -> str:
-    """The header's list of what a row holds: another order, names twice, names of another kind."""
+    """Changes the header's list of row fields: another order, repeated names, names of another type."""
     for record in made.pick_records("header", draws):
         fields = record.get("fields")
         if not isinstance(fields, list) or not fields:
@@ -251,14 +251,14 @@ def change_fields(made: Folder, draws: random.Random) -> str:
         elif how == 2:
             fields[draws.randrange(len(fields))] = draw_value(draws)
         elif how == 3:
-            record["fields"] = [f"x{place}" for place in range(len(fields))]
+            record["fields"] = [f"x{index}" for index in range(len(fields))]
         else:
             record[Twin("fields")] = draw_value(draws)
     return "header: fields"
 
 
 def change_readings(made: Folder, draws: random.Random) -> str:
-    """Readings of clocks and links that contradict each other."""
+    """Makes the readings of clocks and links contradictory."""
     for name in ("clock_readings", "link_readings"):
         found = made.meta.get(name)
         for reading in found if isinstance(found, list) else ():
@@ -272,4 +272,4 @@ CHANGES: dict[Callable[[Folder, random.Random], str], int] = {
     rename_rank: 3, add_ranks: 2, change_order: 3, change_segments: 3, add_files: 4, change_fields: 4,
     change_readings: 4,
 }  # fmt: skip
-"""With how often each is drawn."""
+"""With the weight of each."""

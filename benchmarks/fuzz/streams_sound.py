@@ -1,4 +1,4 @@
-"""A small run folder as three ranks would have written it: what is changed must have been whole before."""
+"""A small valid run folder as three ranks would have written it, to be changed afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROUPS = (GroupInfo(name="default", ranks=None), GroupInfo(name="pair", ranks=(0
 
 
 def make_sound_run(folder: Path) -> tuple[RunMeta, list[Path]]:
-    """Writes one file per rank, and returns the account of the run that goes with them."""
+    """Writes one file per rank, and returns the run's metadata and the files."""
     paths = []
     for rank in range(RANKS):
         paths.append(folder / f"rank-{rank:05d}.jsonl")
@@ -51,9 +51,9 @@ def make_sound_run(folder: Path) -> tuple[RunMeta, list[Path]]:
         for rank in range(RANKS)
     )
     meta = RunMeta(
-        run_id="made-up", name="made_up", started_utc="2026-01-02T03:04:05+00:00", world_size=RANKS, backend="gloo",
+        run_id="synthetic", name="synthetic", started_utc="2026-01-02T03:04:05+00:00", world_size=RANKS, backend="gloo",
         device_type="cpu", strategy="ddp", precision="fp32", work=work, versions={"torch": "2.6.0"}, git=None,
-        config={"seed": 1, "train": {"steps": STEPS - WARMUP, "warmup_steps": WARMUP}}, notes=("made up",),
+        config={"seed": 1, "train": {"steps": STEPS - WARMUP, "warmup_steps": WARMUP}}, notes=("synthetic",),
         clock_readings=clocks, link_readings=(LinkReading(rank=2, bytes_per_s=1e9),),
     )  # fmt: skip
     return meta, paths
@@ -63,9 +63,9 @@ def _write_rank(path: Path, rank: int) -> None:
     info = RankInfo(
         rank=rank, local_rank=rank, host=f"host-{rank // 2}", pid=100 + rank, device="cpu",
         snapshot=DeviceSnapshot(name="CPU", memory_total_bytes=10**9, utilization_ratio=0.5),
-        peak=Peak(flops_per_s=1e12, source="measured"), notes=("made up",),
+        peak=Peak(flops_per_s=1e12, source="measured"), notes=("synthetic",),
     )  # fmt: skip
-    writer = StreamWriter(path, run_id="made-up", world_size=RANKS, info=info)
+    writer = StreamWriter(path, run_id="synthetic", world_size=RANKS, info=info)
     steps = [_make_step(rank, step) for step in range(STEPS)]
     rows, segments, collectives = zip(*steps, strict=True)
     writer.write_steps(rows, segments, collectives, GROUPS)
@@ -77,7 +77,7 @@ def _make_step(rank: int, step: int) -> tuple[FloatArray, Segments | None, StepC
     begin_ns = 10**9 + 110 * MS * step
     shadow = step % SHADOW_EVERY == 0
     parts_ns = [int(ms * MS * (1 + (0.1 if rank == 1 and phase is Phase.FORWARD else 0.0))) for phase, ms in PARTS]
-    parts_ns[3] += 3 * MS * (rank != 1)  # whom rank 1 keeps waiting
+    parts_ns[3] += 3 * MS * (rank != 1)  # the ranks that rank 1 keeps waiting
     row = np.full(ROW_WIDTH, np.nan)
     known: dict[str, float] = {
         "step": step, "warmup": step < WARMUP, "failed": 0, "shadow": shadow, "window": 0, "micro_steps": 1,

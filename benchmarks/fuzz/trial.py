@@ -1,4 +1,4 @@
-"""One case in a process of its own: a limit of time, a limit of memory, and what it left behind."""
+"""Runs one case in its own process, with limits on time and memory, and checks its results."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from benchmarks.fuzz.verdict import judge
 
 PROGRAM = "distprof"
 ROOM_BYTES = 1 << 30
-"""Addresses that a command may take beyond what the process has: its threads alone reserve half of them."""
+"""Address space that a command may use beyond the process' own: its threads alone reserve half of it."""
 NOT_MADE = 97
-"""Stands for the exit code of a case that could not be made: a fault of the fuzzer's own."""
+"""In place of an exit code if a case could not be made: a bug in the fuzzer itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is common to all cases."""
+    """What all cases have in common."""
 
     seed: int
     kinds: tuple[str, ...]
     limit_s: float
-    """A case that takes longer has no end."""
+    """A case that takes longer counts as hanging."""
     keep: Path | None
-    """Where inputs that fail are kept. None: nowhere."""
+    """Where to keep inputs that fail. None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
-    """What became of a case."""
+    """The result of a case."""
 
     number: int
     kind: str
     exit_code: int
     wrong: tuple[str, ...]
-    """Empty: all is well."""
+    """What is wrong; empty: nothing."""
     wall_s: float
     kept: str | None
-    """Where the input lies."""
+    """Where the input was kept."""
 
 
 def warm_up() -> None:
-    """Runs sound inputs in this very process, so that its forks find every module loaded.
+    """Runs sound inputs in this process, so that its forks find every module loaded.
 
     Raises:
-        AssertionError: A sound input is not reported on.
+        AssertionError: A sound input gives no report.
     """
     with tempfile.TemporaryDirectory(prefix="distprof-fuzz-") as name, contextlib.chdir(name):
         paths = write_sound(Path(name))
@@ -70,9 +70,9 @@ def warm_up() -> None:
 
 
 def _call_program(arguments: Sequence[str]) -> None:
-    """What ``python -m distprof ARGUMENTS`` does, in this process."""
+    """Does what ``python -m distprof ARGUMENTS`` does, in this process."""
     sys.argv = ["distprof", *arguments]
-    sys.modules.pop(f"{PROGRAM}.__main__", None)  # the fuzzer itself may have begun there, and Python would warn of it
+    sys.modules.pop(f"{PROGRAM}.__main__", None)  # may be loaded already by the fuzzer, and Python would warn
     runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
 
 
@@ -99,7 +99,7 @@ def run_trial(plan: Plan, number: int) -> TrialOutcome:
 
 
 def _run(arguments: Sequence[str], folder: Path, limit_s: float) -> tuple[int, bool]:
-    """Exit code, below 0 for a signal, and whether it came in time."""
+    """Exit code, negative for a signal, and whether it ended in time."""
     child = os.fork()
     if not child:
         _be_the_command(arguments, folder)
@@ -114,7 +114,7 @@ def _run(arguments: Sequence[str], folder: Path, limit_s: float) -> tuple[int, b
 
 
 def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
-    """Becomes ``python -m distprof ARGUMENTS`` in the folder, as far as a fork can; never returns."""
+    """Turns this fork into ``python -m distprof ARGUMENTS`` in the folder; never returns."""
     code = 0
     try:
         os.setsid()
@@ -139,7 +139,7 @@ def _be_the_command(arguments: Sequence[str], folder: Path) -> None:
 
 
 def _keep(keep: Path, number: int, seed: int, folder: Path, case: Case, wrong: Sequence[str]) -> str:
-    """Copies the input, with a note of what it does and how to do it again."""
+    """Copies the input, with a note about its changes and how to repeat it."""
     target = keep / f"{case.kind}-{seed}-{number}"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target, symlinks=True)

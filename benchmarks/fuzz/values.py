@@ -1,4 +1,4 @@
-"""Changing JSON by chance: values of wrong types and sizes in any place, keys lost, renamed and twice."""
+"""Random changes to JSON: values of wrong types and sizes anywhere, keys removed, renamed and repeated."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Container = dict[Any, Any] | list[Any]
 STAY_RATIO = 0.2
 """How often the way down into a tree ends before a leaf."""
 REPLACE_RATIO = 0.5
-"""How often a value is replaced, which gets furthest, rather than one of all changes drawn."""
+"""How often a value is replaced, the most effective change, instead of drawing one of all changes."""
 DEEP, DEEPER = 300, 100_000
 
 
 class Raw:
-    """Text that is written as it is, JSON or not."""
+    """Text that is written unchanged, JSON or not."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class Twin(str):
-    """A key that may stand in one object twice."""
+    """A key that may occur twice in one object."""
 
     __slots__ = ()
 
@@ -53,10 +53,10 @@ OTHERS: tuple[Any, ...] = (
 
 
 def dump(value: Any) -> str:
-    """JSON, or what a careless program would write for it: NaN, keys twice, `Raw` text."""
+    """JSON, or what a careless program would write for it: NaN, repeated keys, `Raw` text."""
     try:
         return json.dumps(value)
-    except TypeError:  # there is raw text in it
+    except TypeError:  # it contains raw text
         pass
     if isinstance(value, Raw):
         return value.text
@@ -68,23 +68,23 @@ def dump(value: Any) -> str:
 
 
 def draw_value(draws: random.Random, old: Any = None) -> Any:
-    """Something that does not belong there; sometimes not far from what did."""
+    """A value that does not belong there; sometimes close to the old one."""
     if draws.random() < 0.35:
         return _draw_near(draws, old)
-    return deepcopy(draws.choice(draws.choice((NUMBERS, TEXTS, OTHERS))))  # what one case changes is not the next one's
+    return deepcopy(draws.choice(draws.choice((NUMBERS, TEXTS, OTHERS))))  # cases must not share what they change
 
 
 def _draw_near(draws: random.Random, old: Any) -> Any:
     if isinstance(old, bool) or not isinstance(old, int | float):
         return draws.choice((str(old), [old], {"value": old}, None))
     by = 10 ** draws.randrange(1, 13)
-    if abs(old) > 1e250 or old != old:  # nothing is near it
+    if abs(old) > 1e250 or old != old:  # nothing is close to it
         return -old
     return draws.choice((-old, old * by, old // by, old + by, old - by, old + 0.5, str(old), float(old), [old]))
 
 
 def mutate(tree: Container, draws: random.Random) -> str:
-    """Changes one place of a tree of containers. Returns what was done, for people."""
+    """Changes one value in a tree of containers. Returns a description of the change."""
     if not tree:
         return "nothing"
     path: list[Any] = []

@@ -14,21 +14,21 @@ from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE
 
 SLACK_RATIO = 1e-6
 CLOCKS_SLACK_RATIO = 0.006
-"""Of the step: parts that a clock rounds may be longer together by so much."""
+"""How much the parts of a step may exceed it, because clocks round."""
 MAX_PERCENT = 1e6
-"""No share, and no difference of two figures that can be, comes near it."""
+"""No possible share, or difference of two figures, comes near it."""
 LONGEST_SAID_BYTES = 20_000
 _PERCENT = re.compile(r"(-?[\d,.]+(?:e\+?\d+)?) ?%")
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def judge(exit_code: int, stdout: str, stderr: str, out: Path) -> list[str]:
-    """What is wrong, nothing if all is well.
+    """Everything that is wrong; empty if nothing is.
 
     Args:
-        exit_code: Of the command; below 0: the signal that ended it.
-        stdout: What it showed.
-        stderr: What it said.
+        exit_code: The command's exit code; negative: the signal that ended it.
+        stdout: Its standard output.
+        stderr: Its standard error.
         out: The folder that it was told to write to.
     """
     if "Traceback (most recent call last)" in stderr:
@@ -53,18 +53,18 @@ def judge(exit_code: int, stdout: str, stderr: str, out: Path) -> list[str]:
 
 
 def _says_why(stderr: str) -> bool:
-    """Whether there is one line, behind those that name files left out."""
+    """Whether there is exactly one line, after those that name files left out."""
     reasons = [line for line in stderr.splitlines() if not line.startswith("distprof: left out: ")]
     return len(reasons) == 1 and reasons[0].startswith("distprof") and stderr.endswith("\n")
 
 
 def _find_error(stderr: str) -> str:
-    """The last line, and where it was raised."""
+    """The last line, and where the error was raised."""
     lines = stderr.rstrip().splitlines()
-    places = [line.strip() for line in lines if line.strip().startswith("File ")]
-    place = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", places[-1]) if places else "?"
-    ours = [one for one in places if "/distprof/" in one]
-    mine = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", ours[-1]) if ours else place
+    frames = [line.strip() for line in lines if line.strip().startswith("File ")]
+    raised = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", frames[-1]) if frames else "?"
+    ours = [one for one in frames if "/distprof/" in one]
+    mine = re.sub(r'File ".*?([^/]+/[^/]+)", line (\d+), in (\w+)', r"\1:\2 \3", ours[-1]) if ours else raised
     return f"{lines[-1][:160]} ({mine})"
 
 
@@ -76,7 +76,7 @@ def _read_percent(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _judge_files(out: Path) -> list[str]:
@@ -118,14 +118,14 @@ def _judge_numbers(report: dict[str, Any]) -> list[str]:
         if not math.isfinite(value):
             wrong[path] = f"{path} is {value}"
         elif name in SHARES and not -SLACK_RATIO <= value <= 1 + CLOCKS_SLACK_RATIO:
-            wrong[path] = f"{path} is {value}: no share"
+            wrong[path] = f"{path} is {value}: not a share"
         elif name in LENGTHS and value < 0:
             wrong[path] = f"{path} is {value}: below 0"
     return list(wrong.values())
 
 
 def _judge_shares(report: dict[str, Any]) -> list[str]:
-    """Parts that have to sum to their whole."""
+    """Checks that parts sum to their whole."""
     wrong = []
     for clock in ("host", "device"):
         shares = [item["share_ratio"] or 0.0 for item in report["phases"] if item["clock"] == clock]

@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.analyze.exposed import find_own, find_waits
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import median_of_others
+from distprof.analyze.statistics import find_excess
 from distprof.facts.run import OWN_PHASES, PHASE_CODE, FloatArray
 from distprof.report.report import BusiestRank
 
@@ -31,19 +31,20 @@ def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank |
     Returns:
         None with fewer than two ranks whose phases were measured.
     """
-    own_ns = find_own(measured_steps, timing)
-    if np.isfinite(own_ns).sum() < 2:
+    everyone_ns = find_own(measured_steps, timing)
+    there = np.flatnonzero(np.isfinite(everyone_ns))
+    if len(there) < 2:
         return None
-    busiest = int(np.nanargmax(own_ns))
-    by_phase_ns = _find_own_phases(measured_steps, timing)
-    phase_excess_ns = [values[busiest] - median_of_others(values, busiest) for values in by_phase_ns.T]
+    own_ns, by_phase_ns = everyone_ns[there], _find_own_phases(measured_steps, timing)[there]
+    busiest = int(np.argmax(own_ns))
+    phase_excess_ns = find_excess(by_phase_ns, busiest)
     if not np.isfinite(phase_excess_ns).any():
         return None
     most = int(np.nanargmax(phase_excess_ns))
-    above = phase_excess_ns[most] > 0
-    excess_ns = float(own_ns[busiest] - median_of_others(own_ns, busiest))
+    above = bool(phase_excess_ns[most] > 0)
+    excess_ns = float(find_excess(own_ns, busiest))
     return BusiestRank(
-        rank=measured_steps.numbers[busiest],
+        rank=measured_steps.numbers[int(there[busiest])],
         own_ns=float(own_ns[busiest]),
         excess_ns=excess_ns,
         stands_out=excess_ns >= STANDS_OUT_RATIO * float(timing.job_step_ns.mean()),

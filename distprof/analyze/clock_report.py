@@ -10,7 +10,7 @@ from distprof.report.wait_report import ClockReport
 
 
 def report_clocks(measured_steps: MeasuredSteps) -> list[ClockReport]:
-    """One entry per clock, by its readings; ranks with the same readings share it."""
+    """One entry per clock. Ranks with the same readings share a clock."""
     hosts = {info.rank: info.host for info in measured_steps.run.ranks}
     readings: dict[int, list[ClockReading]] = {}
     for reading in measured_steps.run.meta.clock_readings:

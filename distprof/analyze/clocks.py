@@ -1,7 +1,7 @@
-"""What time was it on rank 0 when a rank's clock showed this, and how wrong can that be?
+"""Which time on rank 0's clock corresponds to a time on another rank's clock, and how large can the error be?
 
-Two hosts' clocks run at slightly different rates, so between two readings the offset changes evenly. The bound covers
-the readings' own errors and what the rates may have changed in between; a comparison closer than it is none.
+Two hosts' clocks run at slightly different rates, so the offset changes linearly between two readings. The bound covers
+the errors of the readings and any change of rate between them. Times closer than the bound cannot be ordered.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from distprof.facts.run import ClockReading, FloatArray, IntArray, Run
 
 MAX_DRIFT_RATIO = 1e-4
-"""How fast two clocks may part when there is one reading only: two crystals, each within 50 parts per million."""
+"""How fast two clocks may drift apart where there is one reading: two crystals within 50 parts per million each."""
 MAX_WANDER_RATIO = 1e-6
-"""How far the rate may be from its mean between readings: what some degrees do to a crystal."""
+"""How far the rate may be from its mean between readings: the effect of a few degrees on a crystal."""
 UNKNOWN = -1
 
 
@@ -36,7 +36,7 @@ class ClockMap:
     """Every rank's monotonic clock against rank 0's. Positions are those of ``Run.ranks``; arrays keep their shape."""
 
     clock: IntArray
-    """Which clock each rank reads, ``[num_ranks]``: equal numbers share one; `UNKNOWN`: nobody knows how it stands."""
+    """Which clock each rank reads, ``[num_ranks]``: equal numbers share one; `UNKNOWN`: its offset is not known."""
     tracks: tuple[_Track, ...]
     """By clock number."""
 
@@ -61,8 +61,8 @@ class ClockMap:
             bound: FloatArray = track.bound_ns[0] + MAX_DRIFT_RATIO * away
         else:
             left = _find_left(track.at_ns, at)
-            place = (at - track.at_ns[left]) / np.diff(track.at_ns)[left]  # beyond the readings both errors tell more
-            bound = np.abs(1 - place) * track.bound_ns[left] + np.abs(place) * track.bound_ns[left + 1]
+            part = (at - track.at_ns[left]) / np.diff(track.at_ns)[left]  # extrapolates both errors beyond the readings
+            bound = np.abs(1 - part) * track.bound_ns[left] + np.abs(part) * track.bound_ns[left + 1]
             bound = bound + MAX_WANDER_RATIO * away
         return bound / (1 - MAX_DRIFT_RATIO)  # `to_reference` goes the other way, at the rate of the rank's clock
 
@@ -88,8 +88,8 @@ class ClockMap:
 
 
 def map_clocks(run: Run) -> ClockMap:
-    """How the ranks' clocks stand to rank 0's. A run without readings on one host has one clock; on several, nobody
-    knows.
+    """Maps the ranks' clocks to rank 0's. Without readings, ranks of one host share a clock; those of several hosts
+    have unknown clocks.
     """
     readings: dict[int, list[ClockReading]] = {}
     for reading in run.meta.clock_readings:
@@ -110,7 +110,7 @@ def map_clocks(run: Run) -> ClockMap:
 
 
 def _order_readings(readings: list[ClockReading]) -> tuple[tuple[int, int, int], ...]:
-    """(at, offset, bound) in the order of both clocks; what contradicts it, such as a second reading, is left out."""
+    """(at, offset, bound) in the order of both clocks; readings that contradict this order are left out."""
     kept: list[tuple[int, int, int]] = []
     for reading in sorted(readings, key=lambda item: (item.at_ns, item.bound_ns)):
         own_ns = reading.at_ns + reading.offset_ns
@@ -120,7 +120,7 @@ def _order_readings(readings: list[ClockReading]) -> tuple[tuple[int, int, int],
 
 
 def _follow(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
-    """The line through the values at the knots, and on beyond them; one value is there for ever."""
+    """Linear interpolation between the knots and extrapolation beyond them; a single value is constant."""
     if len(knots) == 1:
         return np.where(np.isnan(at), np.nan, values[0])
     left = _find_left(knots, at)
@@ -129,5 +129,5 @@ def _follow(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray
 
 
 def _find_left(knots: FloatArray, at: FloatArray) -> IntArray:
-    """The reading before each time, such that there is one after it; beyond the readings the outermost two."""
+    """The reading before each time that has another after it; beyond the readings, the first or the last but one."""
     return np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)

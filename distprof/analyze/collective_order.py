@@ -1,4 +1,4 @@
-"""Which collective of one rank is which of another's? The groups' tables, woven into one order per step."""
+"""Which collectives of different ranks belong together? Merges the groups' tables into one order per step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import Collectives, FloatArray, IntArray, Phase
 
 MAX_CELLS = 2_000_000
-"""Ranks x steps x collectives that are looked at: of longer runs every n-th step."""
+"""Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedCollectives:
-    """Every rank's collectives in its order of issue; one place means the same kind and phase on every rank."""
+    """Every rank's collectives in order of issue; the same index means the same kind and phase on every rank."""
 
     positions: IntArray
     """Positions in ``Run.ranks``, ``[num_ranks]``."""
     steps: IntArray
     """``[num_steps]``"""
     parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each place the groups that meet there: name, and members as places on axis 0 below."""
+    """For each collective the groups that run it: name, and members as rows of axis 0 below."""
     phases: tuple[Phase, ...]
     """``[num_collectives]``"""
     blocking: BoolArray
@@ -33,8 +33,8 @@ class OrderedCollectives:
     exposed_ns: FloatArray
 
 
-def line_up(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
-    """Lines the collectives up, to the last that a rank waits for.
+def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
+    """Aligns the ranks' collectives, up to the last one that a rank waits for.
 
     Returns:
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
@@ -52,17 +52,17 @@ def line_up(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
     arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
     for row, item in enumerate(orders):
         assert item is not None
-        for place, (number, member, column) in enumerate(item.order):
+        for index, (number, member, column) in enumerate(item.order):
             table = tables[number]
             at = np.searchsorted(table.steps, steps)
-            arrival_ns[row, :, place] = table.arrival_ns[member, at, column]
-            end_ns[row, :, place] = table.end_ns[member, at, column]
-            exposed_ns[row, :, place] = table.exposed_ns[member, at, column]
+            arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
+            end_ns[row, :, index] = table.end_ns[member, at, column]
+            exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
     blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
     if not blocking.any():
         return None
     count = int(np.flatnonzero(blocking)[-1]) + 1
-    parties = tuple(_find_parties(tables, orders, place) for place in range(count))
+    parties = tuple(_find_parties(tables, orders, index) for index in range(count))
     return OrderedCollectives(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
         blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
@@ -77,11 +77,11 @@ class _Order:
     shape: tuple[tuple[str, Phase], ...]
     """Kind and phase of each."""
     order: tuple[tuple[int, int, int], ...]
-    """Where each stands: number of the table, member's row, column."""
+    """Where each is: number of the table, member's row, column."""
 
 
 def choose_tables(measured_steps: MeasuredSteps) -> list[Collectives]:
-    """Of every group the table that most counted steps follow; groups without such steps are left out."""
+    """Each group's table with the most counted steps; groups without counted steps are left out."""
     best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
     for table in measured_steps.run.collectives:
         key = (table.group, tuple(table.ranks.tolist()))
@@ -103,20 +103,20 @@ def _find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ra
 
 
 def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
-    places = []
+    seen = []
     for number, table in enumerate(tables):
         for member in np.flatnonzero(table.ranks == position).tolist():
             at = np.searchsorted(table.steps, steps)
             begin_ns = table.arrival_ns[member, at].min(axis=1)
-            places += [
+            seen += [
                 (table.arrival_ns[member, at, column], begin_ns, (number, member, column))
                 for column in range(len(table.kinds))
             ]
-    if not places:
+    if not seen:
         return None
-    earliest_ns = np.min([begin_ns for _, begin_ns, _ in places], axis=0)
-    places.sort(key=lambda place: float((place[0] - earliest_ns).mean()))
-    order = tuple(where for _, _, where in places)
+    earliest_ns = np.min([begin_ns for _, begin_ns, _ in seen], axis=0)
+    seen.sort(key=lambda item: float((item[0] - earliest_ns).mean()))
+    order = tuple(where for _, _, where in seen)
     return _Order(
         shape=tuple((tables[number].kinds[column].value, tables[number].phases[column]) for number, _, column in order),
         order=order,
@@ -124,10 +124,10 @@ def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _O
 
 
 def _find_parties(
-    tables: list[Collectives], orders: list[_Order | None], place: int
+    tables: list[Collectives], orders: list[_Order | None], index: int
 ) -> tuple[tuple[str, IntArray], ...]:
     members: dict[int, list[int]] = {}
     for row, item in enumerate(orders):
         assert item is not None
-        members.setdefault(item.order[place][0], []).append(row)
+        members.setdefault(item.order[index][0], []).append(row)
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())

@@ -1,4 +1,4 @@
-"""What do the numbers stand on, and what is missing?"""
+"""What are the numbers based on, and what is missing?"""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_GROUPS = 4
 def report_coverage(
     measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None, cycles: SyncCycles | None
 ) -> Coverage:
-    """Ranks and steps present, what was lost, and every note there is.
+    """Ranks and steps present, what was lost, and every note.
 
     Args:
         measured_steps: The ranks and steps that count.
         timings: The clocks measured.
         headline: The one the headline uses.
-        cycles: What the verdict stands on.
+        cycles: What the verdict is based on.
     """
     run = measured_steps.run
     traced = {item.rank for item in run.activity}
@@ -57,7 +57,7 @@ def report_coverage(
 
 
 def _expect_ranks(run: Run) -> Iterable[int]:
-    """The ranks that the job had, as far as is known; numbers that only files' names tell are those and no others."""
+    """The ranks that the job had, as far as known; where only file names tell the rank numbers, those and no others."""
     there = {info.rank for info in run.ranks}
     return there if there and max(there) >= run.meta.world_size else range(run.meta.world_size)
 
@@ -88,7 +88,7 @@ def _read_planned_steps(config: Mapping[str, object]) -> int | None:
 
 
 def _collect_notes(measured_steps: MeasuredSteps) -> list[str]:
-    """What was noted while recording and reading; a note of several ranks stands once, and names them."""
+    """Notes made while recording and reading; a note that several ranks share appears once and names them."""
     run = measured_steps.run
     ranks_by_note: dict[str, list[int]] = {}
     for info in run.ranks:
@@ -110,14 +110,13 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append(f"{failed} step(s) failed on some rank and are left out")
     shadow = run.column("shadow") == 1
     if shadows := int(shadow.any(axis=0).sum()):
-        notes.append(f"{shadows} shadow step(s) ran without instruments, to see what recording costs, and are left out")
+        notes.append(f"{shadows} shadow step(s) ran without recording, to measure what it costs, and are left out")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran under the kernel window, which slows them down, and are left out")
     left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
-    if partial := int(
-        (left_out.any(axis=0) & ~shadow.any(axis=0) & ~window.any(axis=0) & ~measured_steps.counted).sum()
-    ):
+    left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted
+    if partial := int(left_out.any(axis=0).sum()):
         notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
@@ -129,25 +128,21 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append("not every rank and step has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
         notes.append("phases were not recorded: step time only")
-    elif (
-        headline is not None
-        and run.meta.world_size > 1
-        and not np.isfinite(find_exposed(measured_steps, headline)).any()
-    ):
+    elif headline and run.meta.world_size > 1 and not np.isfinite(find_exposed(measured_steps, headline)).any():
         notes.append(
-            f"exposed communication is not measured: on the {headline.clock} clock no range stands for it, and what "
-            "there is of it lies inside the other phases"
+            f"exposed communication is not measured: on the {headline.clock} clock no range marks it, so it is part of "
+            "the other phases"
         )
     elif _lacks_collectives(measured_steps):
         notes.append(
-            "no collective was seen: if the ranks synchronised at all, their waiting stands in the other phases "
-            "(profiler.watch(model) tells it apart)"
+            "no collective was seen: if the ranks synchronised at all, their waiting is part of the other phases "
+            "(profiler.watch(model) separates it)"
         )
     return notes
 
 
 def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
-    """What nobody can know with ranks of the job, or members of a group, missing."""
+    """What cannot be known while ranks of the job, or members of a group, are missing."""
     notes = []
     short = {
         f"{table.group} ({table.size - len(table.ranks)} of {table.size})": None
@@ -156,18 +151,18 @@ def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
     if short:
         names = ", ".join(list(short)[:MAX_GROUPS]) + (", ..." if len(short) > MAX_GROUPS else "")
         notes.append(
-            f"members are missing of {names}: waits for them are at least what is shown, and neither who arrived last "
+            f"members of {names} are missing: waits are at least what is shown, and neither who arrived last "
             "nor the transfer is known"
         )
     if measured_steps.num_missing and measured_steps.counted.any():
-        notes.append("ranks are missing, which may hold up those that are there: what a change would buy is not known")
+        notes.append("ranks are missing, and may hold up those that are present: what a change would save is not known")
     return notes
 
 
 def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
-    """Whether several ranks worked side by side, collectives were watched for, and none was seen."""
+    """Whether several ranks recorded collectives and none was seen."""
     counts = np.array([measured_steps.mean(f"{kind}_count")[measured_steps.present] for kind in KINDS])
-    counts = counts[np.isfinite(counts).any(axis=1)]  # of a kind that the recorder did not know nothing is told
+    counts = counts[np.isfinite(counts).any(axis=1)]  # kinds that the recorder did not know say nothing
     return (
         measured_steps.run.meta.world_size > 1
         and bool(measured_steps.counted.any())

@@ -1,7 +1,7 @@
-"""How much arithmetic did each device do, and what share of what it can?
+"""How many FLOP/s did each device reach, and what share of its peak is that?
 
-MFU is model FLOPs / (time x peak), as the PaLM report defines it (arXiv:2204.02311, appendix B); HFU has the FLOPs of
-recomputation in the numerator too.
+MFU is model FLOPs / (time x peak), as the PaLM report defines it (arXiv:2204.02311, appendix B); HFU also counts the
+FLOPs of recomputation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import as_number
+from distprof.analyze.statistics import as_number
 from distprof.facts.run import FloatArray, Peak
 from distprof.report.report import FlopsReport
 
@@ -29,7 +29,7 @@ class Efficiency:
 
 
 def report_flops(measured_steps: MeasuredSteps) -> FlopsReport | None:
-    """Arithmetic per optimizer step of one rank: per micro-step, times the mean number of micro-steps."""
+    """FLOPs per optimizer step of one rank: per micro-step, times the mean number of micro-steps."""
     work = measured_steps.run.meta.work
     if work is None:
         return None
@@ -93,6 +93,6 @@ def _unknown(note: str, achieved_flops_per_s: float | None = None) -> Efficiency
 
 
 def _count_micro_steps(measured_steps: MeasuredSteps) -> FloatArray:
-    """Mean per step, ``[num_ranks]``; NaN: not counted. A loop that counts none has not done none."""
+    """Mean per step, ``[num_ranks]``; NaN: not counted. A count of zero means that the loop does not count them."""
     micro_steps = measured_steps.mean("micro_steps")
     return np.where(micro_steps > 0, micro_steps, np.nan)

@@ -10,8 +10,7 @@ from distprof.analyze.busiest import find_busiest
 from distprof.analyze.efficiency import Efficiency
 from distprof.analyze.exposed import find_exposed
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.phases import find_share
-from distprof.analyze.spread import as_number, spread_over_ranks
+from distprof.analyze.statistics import as_number, find_share, spread_over_ranks
 from distprof.facts.run import Clock
 from distprof.report.report import Headline, Spread
 
@@ -49,7 +48,7 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
 
 
 def _count_tokens(measured_steps: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:
-    """None when tokens were not measured, or never counted by the training loop: that is no throughput of 0."""
+    """None when tokens were not measured, or the training loop does not count them: that is not a throughput of 0."""
     tokens = float(measured_steps.run.column("tokens")[measured_steps.present][:, timing.used].sum())
     return tokens / time_ns * 1e9 if tokens > 0 and time_ns > 0 else None
 
@@ -60,6 +59,6 @@ def _spread_achieved(measured_steps: MeasuredSteps, reached: Sequence[Efficiency
 
 
 def _mean_or_none(values: Sequence[float | None]) -> float | None:
-    """None when one is missing: the mean of some ranks is not the mean of the job."""
+    """None when a rank's is missing: the mean of some ranks is not the mean of the job."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -28,30 +28,25 @@ from distprof.report.report import SCHEMA, Report
 
 
 def analyze(run: Run) -> Report:
-    """What can be concluded about a run; never fails for want of facts, which are None in the report.
+    """Draws the conclusions about a run; never fails for lack of facts, whose conclusions are None in the report.
 
-    Statistics use the steps that every rank with a row reported, warm-up and failed ones left out. The device clock
-    stands before the host clock, and no number mixes the two.
+    Statistics use the steps that every rank with a row reported, without warm-up and failed ones. The device clock is
+    preferred to the host clock, and no number mixes the two.
     """
     measured_steps = find_measured_steps(run)
-    host, device = read_timing(measured_steps, Clock.HOST), read_timing(measured_steps, Clock.DEVICE)
-    timings = [timing for timing in (device, host) if timing is not None]
-    headline = choose_headline(measured_steps, host, device)
+    on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
+    timings = [timing for timing in (on_device, on_host) if timing is not None]
+    headline = choose_headline(measured_steps, on_host, on_device)
     reached = measure_efficiency(measured_steps, headline)
     cycles = find_cycles(measured_steps, headline)
     slow_rank = find_slow_rank(cycles)
-    verdict = find_verdict(
-        measured_steps,
-        cycles,
-        slow_rank,
-        find_slow_host(measured_steps, cycles),
-        find_slow_link(measured_steps, cycles),
-    )  # fmt: skip
+    host, link = find_slow_host(measured_steps, cycles), find_slow_link(measured_steps, cycles)
+    verdict = find_verdict(measured_steps, cycles, slow_rank, host, link)
     if verdict.rank is None:
         slow_rank = None
     summary = report_headline(measured_steps, headline, reached)
-    told = None if find_shortage(measured_steps, cycles) else cycles
-    replayed = None if measured_steps.num_missing else told
+    enough = None if find_shortage(measured_steps, cycles) else cycles
+    replayed = None if measured_steps.num_missing else enough
     meta = run.meta
     return Report(
         schema=SCHEMA,
@@ -78,13 +73,13 @@ def analyze(run: Run) -> Report:
         ranks=tuple(report_ranks(measured_steps, reached, headline)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
-        coverage=report_coverage(measured_steps, timings, headline, told),
+        coverage=report_coverage(measured_steps, timings, headline, enough),
         config=meta.config,
     )
 
 
 def _list_step_times(run: Run, headline: Timing | None) -> tuple[tuple[float | None, ...], ...]:
-    """Every step recorded, warm-up too, on the headline clock; None: not measured."""
+    """Every recorded step, warm-up included, on the headline clock; None: not measured."""
     step_ns = run.step_ns(Clock.HOST if headline is None else headline.clock)
     plain = step_ns.astype(object)
     plain[~np.isfinite(step_ns)] = None

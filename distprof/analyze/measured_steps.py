@@ -1,4 +1,4 @@
-"""Which facts do the statistics stand on? Steps that every rank present reported, whole and past the warm-up."""
+"""Which facts are the statistics based on? Whole steps after the warm-up that every rank present reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MeasuredSteps:
 
     @property
     def num_missing(self) -> int:
-        """Ranks of the job without a row: what they did, and whether the others waited for them, nobody knows."""
+        """Ranks of the job without a row: whether the others waited for them is not known."""
         return max(self.run.meta.world_size - int(self.present.sum()), 0)
 
     def mean(self, name: str) -> FloatArray:
@@ -97,7 +97,7 @@ def choose_headline(measured_steps: MeasuredSteps, host: Timing | None, device: 
 
 
 def mean_over_steps(values: FloatArray) -> FloatArray:
-    """Mean over axis 1; NaN where there is no step, or a NaN among them: a part is not passed off as the whole."""
+    """Mean over axis 1; NaN where there is no step or any is NaN: a partial mean is not passed off as the whole."""
     if values.shape[1] == 0:
         return np.full((values.shape[0], *values.shape[2:]), np.nan)
     mean: FloatArray = values.mean(axis=1)

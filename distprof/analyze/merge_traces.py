@@ -1,4 +1,4 @@
-"""What do the traces say of the devices: where their time went, by rank, kernel and range?"""
+"""Where did the devices' time go according to the traces, by rank, kernel and range?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from distprof.analyze.findings import find_findings
+from distprof.analyze.findings.evidence import LONGEST_NAME
 from distprof.analyze.traced_time import measure_busy_ns, sum_steps_ns
 from distprof.analyze.window_check import check_window
 from distprof.facts.run import Run
@@ -21,8 +22,6 @@ from distprof.report.trace_report import (
 
 MAX_KERNELS = 100
 MAX_RANGES = 200
-LONGEST_NAME = 1_000
-"""Characters of a name that a report holds."""
 
 
 def report_activity(run: Run) -> TraceReport | None:
@@ -136,7 +135,9 @@ def _merge_range(
     exclusive = [part.gpu_exclusive_ns for _, part in parts if part.gpu_exclusive_ns is not None]
     ranks = {item.rank: item for item, part in parts if part.count}
     count, known_ns = sum(part.count for _, part in parts), [ns for rank in ranks if (ns := steps_ns[rank]) is not None]
-    within = len(known_ns) == len(ranks) and host_ns * len(ranks) <= count * sum(known_ns)  # else open far behind them
+    within = len(known_ns) == len(ranks) and host_ns * len(ranks) <= count * sum(
+        known_ns
+    )  # else mostly open after them
     busy_ns = sum(measure_busy_ns(item) for item in {item.rank: item for item, _, _ in on_device}.values())
     return RangeReport(
         domain=key[0],
@@ -148,7 +149,7 @@ def _merge_range(
         gpu_exclusive_ns=sum(exclusive) if exclusive else None,
         gpu_over_host_ratio=_divide_or_none(gpu_ns, sum(part.host_ns for _, part, _ in on_device)),
         host_share_ratio=_divide_or_none(host_ns, sum(known_ns)) if within else None,
-        gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns) if gpu_ns <= busy_ns else None,  # some ran behind the steps
+        gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns) if gpu_ns <= busy_ns else None,  # some ran after the steps
         open_count=sum(part.open_count for _, part in parts),
         warmup_count=sum(part.warmup_count for _, part in parts),
         outside_count=sum(part.outside_count for _, part in parts),
@@ -156,7 +157,7 @@ def _merge_range(
 
 
 def shorten(name: str) -> str:
-    """The name as a report holds it; what tells a kernel from others stands at its front."""
+    """The name as a report keeps it; what distinguishes a kernel is at the front of its name."""
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 

@@ -1,39 +1,38 @@
-"""What does recording itself cost? Shadow steps, which run without instruments, against the steps around them."""
+"""What does recording itself cost? Compares shadow steps, which run without it, with the steps around them."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from distprof.analyze.statistics import count_outside
 from distprof.facts.run import COLUMN, FloatArray, Run
 from distprof.report.report import OverheadReport
 
 MIN_SHADOW_STEPS = 6
-"""With fewer there is no 95 % interval: five steps are all on one side of the truth once in sixteen times."""
-LEVEL = 0.95
+"""Fewer give no 95 % interval: five steps are all on one side of the truth once in sixteen times."""
 FAR_FACTOR = 10.0
-"""A step so many times as long or as short as those around it did something else, and tells nothing of a cost."""
+"""A step this many times longer or shorter than those around it did something else and says nothing about cost."""
 NEIGHBOURS = 8
-"""Steps with instruments on each side that a shadow step is compared with, at most."""
+"""At most so many recorded steps on each side are compared with a shadow step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """The job's steps in order, each as long as its slowest rank's, on the host clock."""
+    """The job's steps in order, on the host clock; the slowest rank's time is the step's."""
 
     step_ns: FloatArray
     """``[num_steps]``"""
     shadow: npt.NDArray[np.bool_]
-    """Ran without instruments on every rank, ``[num_steps]``."""
+    """Ran without recording on every rank, ``[num_steps]``."""
     plain: npt.NDArray[np.bool_]
-    """Ran with instruments on every rank, ``[num_steps]``."""
+    """Was recorded on every rank, ``[num_steps]``."""
 
 
 def measure_overhead(run: Run) -> OverheadReport | None:
-    """Cost of recording on the host clock; None: fewer than `MIN_SHADOW_STEPS` shadow steps to tell by."""
+    """Cost of recording on the host clock; None: fewer than `MIN_SHADOW_STEPS` shadow steps."""
     present = np.isfinite(run.column("step")).any(axis=1)
     return compare_steps(read_costs(run.rows if present.all() else run.rows[present]))
 
@@ -41,8 +40,8 @@ def measure_overhead(run: Run) -> OverheadReport | None:
 def read_costs(rows: FloatArray) -> StepCosts:
     """The job's steps from rows of every rank, ``[num_ranks, num_steps, ROW_WIDTH]``.
 
-    Warm-up, failed and missing steps, and those under a kernel window, are neither shadow nor plain; so is a step that
-    was the one on some rank and the other on another.
+    Warm-up, failed and missing steps, and those under a kernel window, are neither shadow nor plain; nor is a step that
+    was shadow on some ranks and plain on others.
     """
     step_ns = rows[:, :, COLUMN["step_host_ns"]]
     whole = np.isfinite(step_ns) & (rows[:, :, COLUMN["warmup"]] == 0) & (rows[:, :, COLUMN["failed"]] == 0)
@@ -56,12 +55,12 @@ def read_costs(rows: FloatArray) -> StepCosts:
 
 
 def compare_steps(costs: StepCosts) -> OverheadReport | None:
-    """Median step time with instruments over the median without, less 1, and its 95 % interval.
+    """Median recorded step time over the median without recording, less 1, and its 95 % interval.
 
-    Each shadow step is measured in units of the median of the steps with instruments on both sides of it, so that a
-    job that slows down, or steps that grow, are no cost of recording. Without a cost a shadow step is as often above
-    as below that median, whatever the noise looks like: the interval is the exact one for a median, between two order
-    statistics. A bootstrap of so few steps is too narrow (8 of them: 80 % instead of 95 %, measured).
+    Each shadow step is divided by the median of the recorded steps on both sides of it, so that a job that slows down
+    does not look like a cost of recording. If recording costs nothing, a shadow step is above that median as often as
+    below, whatever the noise: the interval is the exact one for a median, between two order statistics. A bootstrap of
+    so few steps is too narrow (with 8 it covers 80 % instead of 95 %, measured).
     """
     relative = _relate(costs)
     relative = relative[(relative * FAR_FACTOR > 1) & (relative < FAR_FACTOR)]
@@ -75,22 +74,8 @@ def compare_steps(costs: StepCosts) -> OverheadReport | None:
     )  # fmt: skip
 
 
-def count_outside(number: int) -> int:
-    """How many of ``number`` ordered values lie below the 95 % interval of their median, and how many above.
-
-    The interval from value ``k`` to value ``number - 1 - k`` misses the true median when at most ``k`` values lie on
-    one side of it, with probability 2 P(Binomial(number, 1/2) <= k). Source: David and Nagaraja, Order Statistics, 7.1.
-    """
-    missed, outside = 0.0, 0
-    for outside in range(number):
-        missed += 2 * math.comb(number, outside) / 2**number
-        if missed > 1 - LEVEL:
-            break
-    return max(0, outside - 1)
-
-
 def _relate(costs: StepCosts) -> FloatArray:
-    """Each shadow step over the median of its neighbours with instruments, ``[num_compared]``."""
+    """Each shadow step over the median of its recorded neighbours, ``[num_compared]``."""
     shadow, plain = np.flatnonzero(costs.shadow), np.flatnonzero(costs.plain)
     bounds = [-1, *shadow.tolist(), len(costs.step_ns)]
     relative = []

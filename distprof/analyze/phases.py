@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import as_number, as_numbers, spread_over_ranks
-from distprof.facts.run import PHASES, Clock, FloatArray, Phase
+from distprof.analyze.statistics import as_numbers, find_share, spread_over_ranks
+from distprof.facts.run import PHASES, Clock, Phase
 from distprof.report.report import PhaseReport, StepReport
 
 
@@ -23,7 +23,7 @@ def report_step(measured_steps: MeasuredSteps, timing: Timing) -> StepReport:
 def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseReport]:
     """The phases on one clock, in the order of `PHASES`, without those that no rank spent time in.
 
-    ``other`` stays wherever phases were measured: a remainder of zero is said, not hidden.
+    ``other`` is reported wherever phases were measured, even if it is zero.
     """
     reports = []
     for code, phase in enumerate(PHASES):
@@ -44,15 +44,8 @@ def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseRe
     return reports
 
 
-def find_share(part_ns: FloatArray, whole_ns: FloatArray) -> float | None:
-    """Sum over ranks of a part over the sum of the whole, of the ranks that measured both, ``[num_ranks]`` each."""
-    there = np.isfinite(part_ns) & np.isfinite(whole_ns)
-    whole = float(whole_ns[there].sum())
-    return as_number(float(part_ns[there].sum()) / whole) if whole > 0 else None
-
-
 def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:
-    """Of every recorded step, warm-up and failed ones too: the partition holds there as well."""
+    """Over every recorded step, warm-up and failed ones included: the partition holds there too."""
     step_ns = measured_steps.run.step_ns(clock)
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.abs(measured_steps.run.phase_ns(clock).sum(axis=2) - step_ns) / step_ns

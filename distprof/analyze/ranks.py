@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.efficiency import Efficiency
 from distprof.analyze.exposed import find_exposed, find_own
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.spread import as_number
+from distprof.analyze.statistics import as_number
 from distprof.facts.run import FloatArray
 from distprof.report.report import RankReport
 
@@ -17,7 +17,7 @@ from distprof.report.report import RankReport
 def report_ranks(
     measured_steps: MeasuredSteps, reached: Sequence[Efficiency], timing: Timing | None
 ) -> list[RankReport]:
-    """Every rank there are facts of, by position in ``run.ranks``; ``timing``: of the headline clock."""
+    """Every rank with facts, by position in ``run.ranks``; ``timing``: of the headline clock."""
     own_ns = exposed_ns = np.full(len(reached), np.nan)
     if timing is not None:
         own_ns, exposed_ns = find_own(measured_steps, timing), find_exposed(measured_steps, timing)

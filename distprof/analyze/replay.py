@@ -1,4 +1,4 @@
-"""How long would the cycles take with other own times or transfers? The recorded steps, run again by their rules."""
+"""How long would the cycles take with other own times or transfers? Replays the recorded steps by their rules."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def replay(
     transfer_ns: FloatArray | None = None,
     punctual: bool = False,
 ) -> FloatArray:
-    """Runs every cycle from where its ranks came out of the wait before.
+    """Replays every cycle from when its ranks left the wait before.
 
-    A collective starts when its last member has arrived and the one before it in its group is through; it takes its
-    transfer time; whoever waits for it goes on when it ends. So no cycle becomes longer by less own time, by shorter
-    transfers or by punctual ranks.
+    A collective starts when its last member has arrived and the previous one of its group has ended. It takes its
+    transfer time, and ranks that wait for it go on when it ends. So less own time, shorter transfers or punctual ranks
+    never make a cycle longer.
 
     Args:
         cycles: The cycles as they were.
         gap_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
         transfer_ns: Other transfer times, same shape. None: as recorded.
-        punctual: Every collective starts when its middle member arrives, and whoever waits for it leaves it as if it
-            had come then.
+        punctual: Every collective starts when its median member arrives, and the ranks that wait for it go on as if
+            they had arrived then.
 
     Returns:
         Length of each cycle, ns, ``[num_cycles]``: as in ``SyncCycles.cycle_ns``.
@@ -54,10 +54,10 @@ def measure_saved(
     transfer_ns: FloatArray | None = None,
     punctual: bool = False,
 ) -> FloatArray:
-    """By how much shorter the cycles are with less own time, shorter transfers or punctual ranks: see `replay`.
+    """How much shorter the cycles get with less own time, shorter transfers or punctual ranks: see `replay`.
 
     Returns:
-        ns, ``[num_cycles]``; below 0 only by the rounding of floats, and then 0.
+        ns, ``[num_cycles]``; never below 0: rounding errors are cut off.
     """
     then_ns = replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, punctual=punctual)
     saved: FloatArray = np.maximum(replay(cycles) - then_ns, 0)

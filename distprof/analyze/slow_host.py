@@ -1,4 +1,4 @@
-"""Is a whole host slow? Its ranks are then late together, and none of them stands out among the others."""
+"""Is a whole host slow? Then its ranks are late together, and none of them stands out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.bootstrap import midmean
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_rank import MIN_SHARE, find_usual, is_late, take_excess
+from distprof.analyze.statistics import find_excess, midmean
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, IntArray, Phase
 
 MIN_LATE_RATIO = 0.75
-"""Of the host's ranks: how many must be late, each by more than chance."""
+"""Share of the host's ranks that must be late, each by more than chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class SlowHost:
     """A host whose ranks the others wait for."""
 
     host: str
-    places: IntArray
-    """Its ranks, on axis 0 of the cycles."""
+    rows: IntArray
+    """Its ranks, as rows of the cycles' axis 0."""
     phase: Phase
     late_ns: float
     """Own time of its ranks against the median of the other hosts' ranks, median over ranks and cycles."""
@@ -32,7 +32,7 @@ class SlowHost:
 
 
 def find_slow_host(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> SlowHost | None:
-    """The host whose ranks' excess costs most; None: one host, or none is slow as a whole."""
+    """The host whose ranks' excess costs most; None: there is one host only, or none is slow as a whole."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return None
     names = np.array([measured_steps.run.ranks[position].host for position in cycles.positions.tolist()])
@@ -43,19 +43,18 @@ def find_slow_host(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
 
 
-def _examine(cycles: SyncCycles, host: str, places: IntArray, whole_ns: float) -> SlowHost | None:
-    own_ns = cycles.gap_ns.sum(axis=2)
-    excess_ns = own_ns[places] - np.median(np.delete(own_ns, places, axis=0), axis=0)
+def _examine(cycles: SyncCycles, host: str, rows: IntArray, whole_ns: float) -> SlowHost | None:
+    excess_ns = find_excess(cycles.gap_ns.sum(axis=2), rows)
     if np.mean(is_late(excess_ns, whole_ns)) < MIN_LATE_RATIO:
         return None
-    late_gap_ns = cycles.gap_ns[places] - np.median(np.delete(cycles.gap_ns, places, axis=0), axis=0)
-    late_phase_ns = cycles.phase_ns[places] - np.median(np.delete(cycles.phase_ns, places, axis=0), axis=0)
+    late_gap_ns = find_excess(cycles.gap_ns, rows)
+    late_phase_ns = find_excess(cycles.phase_ns, rows)
     gap_ns = cycles.gap_ns.copy()
-    for row, place in enumerate(places.tolist()):
-        usual_ns = float(midmean(find_usual(late_phase_ns[row], excess_ns[row], whole_ns)))
-        gap_ns[place] = take_excess(cycles.gap_ns[place], late_gap_ns[row], usual_ns)
+    for index, row in enumerate(rows.tolist()):
+        usual_ns = float(midmean(find_usual(late_phase_ns[index], excess_ns[index], whole_ns)))
+        gap_ns[row] = take_excess(cycles.gap_ns[row], late_gap_ns[index], usual_ns)
     by_phase = np.nan_to_num(np.median(late_phase_ns, axis=(0, 1)), nan=-np.inf)
     return SlowHost(
-        host=host, places=places, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns)),
+        host=host, rows=rows, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns)),
         lost_ns=measure_saved(cycles, gap_ns=gap_ns),
     )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Is the network between two hosts what the steps wait for?
+"""Do the steps wait for the network between two hosts?
 
-Data that move no faster than the link can carry them hold everybody up alike, however punctual the ranks are: that is
-a link's doing and nobody's lateness. It takes two measurements to say so: what a probe got through the link, and how
-long the collectives took after their last rank had arrived.
+A saturated link delays every rank equally, however punctual the ranks are. Two measurements together show it: the speed
+that a probe of the link reached, and how long the collectives took after their last rank had arrived.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import CollectiveKind, FloatArray
 
 MIN_SHARE = 0.2
-"""Of the step: what moving data must cost."""
+"""Of the step: the least that moving data must cost."""
 SATURATED_RATIO = 0.5
-"""Of the time that moving data costs: what the probed link alone would need for as many bytes."""
+"""Of what moving data costs: the least that the probed link alone must need for as many bytes."""
 UNEQUAL_RATIO = 0.5
 """A link below this share of the others' median is named by itself."""
 
@@ -29,16 +28,17 @@ class SlowLink:
     """A link that the steps wait for."""
 
     hosts: tuple[str, ...]
-    """Its ends; with one of several links slower than the rest, the host behind it alone."""
+    """Its two ends; only the host behind it if it is slower than the other links."""
     lost_ns: FloatArray
     """By how much each cycle would be shorter if moving data took no time, ``[num_cycles]``."""
-    reason: str
+    needed_ns: float
+    """What the bytes of a step need at the link's probed speed."""
 
 
 def find_slow_link(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> SlowLink | None:
-    """The link that limits the job; None: none was probed, or the steps do not wait for one.
+    """The link that limits the job. None: no link was probed, or the steps do not wait for one.
 
-    The probe goes the way of gloo. Another backend may use another network, about which it says nothing.
+    The probe uses the network of gloo. Another backend may use another network, so nothing is concluded for it.
     """
     readings = measured_steps.run.meta.link_readings
     if cycles is None or not readings or measured_steps.run.meta.backend != "gloo":
@@ -54,13 +54,12 @@ def find_slow_link(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
     others = [reading.bytes_per_s for reading in readings if reading is not slowest]
     alone = bool(others) and slowest.bytes_per_s < UNEQUAL_RATIO * float(np.median(others))
     ends = (far,) if alone else (hosts.get(0, "the host of rank 0"), far)
-    reason = f"ranks arrive together, and the data of a step need {needed_ns / 1e6:.0f} ms at the link's probed speed"
-    return SlowLink(hosts=ends, lost_ns=lost_ns, reason=reason)
+    return SlowLink(hosts=ends, lost_ns=lost_ns, needed_ns=needed_ns)
 
 
 def count_link_bytes(measured_steps: MeasuredSteps) -> float:
-    """Bytes of one step through one rank's end of a ring: twice the share of the others of what is reduced, once of
-    what is gathered or scattered. Source: Patarasuk and Yuan (2009), the bandwidth-optimal ring."""
+    """Bytes of one step through one rank's end of a ring: (n - 1) / n of what is gathered or scattered, and twice that
+    of what is reduced. Source: Patarasuk and Yuan (2009), the bandwidth-optimal ring."""
     world = measured_steps.run.meta.world_size
     ring = (world - 1) / world
     passes = {

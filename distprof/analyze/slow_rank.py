@@ -1,125 +1,102 @@
 """Which rank holds the others up, and in which phase does it lose the time?
 
-A rank is suspected for its own time between waits, which it measures itself; whether the others then wait for it is
-measured by them. What its excess costs is found by running the recorded cycles again without it.
+A rank is suspected because of its own time between waits, which it measures itself. The others measure whether they
+wait for it. Replaying the recorded cycles without its excess shows what the excess costs.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.bootstrap import find_error, find_spread, midmean
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.replay import measure_saved
+from distprof.analyze.statistics import (
+    find_chance,
+    find_error,
+    find_excess,
+    find_spread,
+    median_of_others,
+    medians_of_others,
+    midmean,
+)  # fmt: skip
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, FloatArray, Phase
 
 MIN_SHARE = 0.005
-"""Of a cycle: less excess is nobody's fault."""
+"""Share of a cycle; a smaller excess is not worth a name."""
 MIN_Z = 5.0
-"""Excess over its standard error; high enough for a thousand ranks to be looked at together."""
+"""Excess over its standard error; high enough to test a thousand ranks at once."""
 MAX_CHANCE = 1e-4
-"""That some rank holds so many of the cycles that are held at all, if it were drawn each time."""
+"""Largest probability that a rank holds up so many of the cycles that are held up at all by chance alone."""
 HELD_SHARE = 0.02
-"""Of a cycle: by how much a rank must be behind the others in one cycle to have held it."""
+"""Share of a cycle by which a rank must be behind the others to have held that cycle up."""
 STEADY_RATIO = 0.8
-"""Share of the cycles in which a rank must be behind by the same, give or take chance, to be steadily late; and that it
-must hold to be called persistent."""
+"""Share of the cycles in which a rank must be behind by about the same to be steadily late, and that it must hold up to
+be called persistent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRank:
     """One rank that the others wait for."""
 
-    place: int
-    """On axis 0 of the cycles."""
+    row: int
+    """Its row of the cycles' axis 0."""
     phase: Phase
     late_ns: float
-    """Its own time against the median of the others': median over all cycles, or those that it held if not all."""
+    """Its own time less the median of the others': median over all cycles, or over those that it held up if not all."""
     steady: bool
-    """Behind by about the same in nearly every cycle, so that ``lost_ns`` takes the median excess away and leaves its
-    chance; otherwise it is put on a par with the others in the cycles that it held."""
+    """Behind by about the same in nearly every cycle: ``lost_ns`` removes the median excess and keeps the rank's noise.
+    Otherwise it puts the rank on a par with the others in the cycles that it held up."""
     persistent: bool
     held: BoolArray
-    """Which cycles it held, ``[num_cycles]``."""
+    """Which cycles it held up, ``[num_cycles]``."""
     lost_ns: FloatArray
-    """By how much each cycle would be shorter without its excess, ``[num_cycles]``."""
+    """How much shorter each cycle would be without its excess, ``[num_cycles]``."""
     usual_ns: FloatArray
-    """What ``lost_ns`` takes away from a steady rank, before the middle is found: ``[num_cycles]``."""
+    """The excess of a steady rank by cycle, whose midmean ``lost_ns`` removes, ``[num_cycles]``."""
 
 
 def find_slow_rank(cycles: SyncCycles | None) -> SlowRank | None:
-    """The rank whose excess costs most; None: no rank's is beyond chance and worth naming."""
+    """The rank whose excess costs most; None: no rank's is more than chance and worth naming."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
         return None
     own_ns = cycles.gap_ns.sum(axis=2)
-    excess_ns = own_ns - compare_to_others(own_ns)
+    excess_ns = own_ns - medians_of_others(own_ns)
     whole_ns = float(np.median(cycles.cycle_ns))
     spread_ns = find_spread(excess_ns)
     suspects = [
         *_find_steady(excess_ns, whole_ns),
         *_find_unsteady(own_ns, excess_ns, spread_ns, whole_ns),
     ]
-    found = [_examine(cycles, place, excess_ns[place], spread_ns, whole_ns) for place in dict.fromkeys(suspects)]
+    found = [_examine(cycles, row, excess_ns[row], spread_ns, whole_ns) for row in dict.fromkeys(suspects)]
     worst = max(found, key=lambda item: float(item.lost_ns.mean()), default=None)
     return worst if worst is not None and float(worst.lost_ns.mean()) >= MIN_SHARE * whole_ns else None
 
 
-def compare_to_others(values: FloatArray) -> FloatArray:
-    """Median of the other ranks' values at every place, same shape; axis 0 is ranks."""
-    count = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    at = np.empty_like(order)
-    np.put_along_axis(at, order, np.arange(count).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
-    low, high = (count - 2) // 2, (count - 1) // 2
-    lower = np.where(at <= low, ranked[low + 1][None], ranked[low][None])
-    upper = np.where(at <= high, ranked[min(high + 1, count - 1)][None], ranked[high][None])
-    middle: FloatArray = (lower + upper) / 2
-    return middle
-
-
-def compare_one(values: FloatArray, place: int) -> FloatArray:
-    """One rank's values less the median of the others', without axis 0."""
-    less: FloatArray = values[place] - np.median(np.delete(values, place, axis=0), axis=0)
-    return less
-
-
 def _find_steady(excess_ns: FloatArray, whole_ns: float) -> list[int]:
-    """Ranks behind in the middle cycle, by more than chance; the worst three."""
+    """The three worst of the ranks that are behind in the median cycle by more than chance."""
     behind = is_late(excess_ns, whole_ns)
     order = np.argsort(-np.median(excess_ns, axis=1))
-    return [int(place) for place in order if behind[place]][:3]
+    return [int(row) for row in order if behind[row]][:3]
 
 
 def is_late(excess_ns: FloatArray, whole_ns: float) -> BoolArray:
-    """Whether ranks are behind in the middle cycle, by more than chance and enough to matter, ``[num_ranks]``."""
+    """Whether ranks are behind in the median cycle, by more than chance and enough to matter, ``[num_ranks]``."""
     centre = np.median(excess_ns, axis=1)
     late: BoolArray = (centre >= MIN_SHARE * whole_ns) & (centre >= MIN_Z * find_error(excess_ns))
     return late
 
 
 def _find_unsteady(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> list[int]:
-    """Ranks that hold a tenth of the cycles or more, and far more of them than their share."""
+    """The rank that holds up a tenth of the cycles or more, and far more than its share, if there is one."""
     held = _find_held(own_ns, excess_ns, spread_ns, whole_ns)
     counts = held.sum(axis=1)
-    place = int(np.argmax(counts))
-    most, total = int(counts[place]), int(counts.sum())
+    row = int(np.argmax(counts))
+    most, total = int(counts[row]), int(counts.sum())
     enough = most >= max(5, 0.1 * held.shape[1]) and most >= 0.6 * total
-    return [place] if enough and len(held) * _find_chance(most, total, 1 / len(held)) < MAX_CHANCE else []
-
-
-def _find_chance(count: int, total: int, share: float) -> float:
-    """The chance of ``count`` or more of ``total`` when each is hit with this share: the binomial tail."""
-
-    def weigh(hits: int) -> float:  # by logarithms: the numbers themselves have hundreds of digits
-        ways = math.lgamma(total + 1) - math.lgamma(hits + 1) - math.lgamma(total - hits + 1)
-        return math.exp(ways + hits * math.log(share) + (total - hits) * math.log1p(-share))
-
-    return sum(weigh(hits) for hits in range(count, total + 1))
+    return [row] if enough and len(held) * find_chance(most, total, 1 / len(held)) < MAX_CHANCE else []
 
 
 def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> BoolArray:
@@ -130,22 +107,22 @@ def _find_held(own_ns: FloatArray, excess_ns: FloatArray, spread_ns: FloatArray,
     return held
 
 
-def _examine(cycles: SyncCycles, place: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> SlowRank:
+def _examine(cycles: SyncCycles, row: int, excess_ns: FloatArray, spread_ns: FloatArray, whole_ns: float) -> SlowRank:
     centre = float(np.median(excess_ns))
-    usual_ns = float(np.median(np.delete(spread_ns, place)))
+    usual_ns = float(median_of_others(spread_ns, row))
     alike = float(np.mean(np.abs(excess_ns - centre) <= 4 * usual_ns))
     steady = centre >= MIN_SHARE * whole_ns and alike >= STEADY_RATIO
     own_ns = cycles.gap_ns.sum(axis=2)
-    last: BoolArray = own_ns[place] == own_ns.max(axis=0)
+    last: BoolArray = own_ns[row] == own_ns.max(axis=0)
     held: BoolArray = last if steady and last.any() else last & (excess_ns > max(HELD_SHARE * whole_ns, 4 * usual_ns))
-    late_ns = compare_one(cycles.phase_ns, place)
+    late_ns = find_excess(cycles.phase_ns, row)
     usual = find_usual(late_ns, excess_ns, whole_ns)
     gap_ns = cycles.gap_ns.copy()
-    gap_ns[place] = _without_excess(cycles, place, held, float(midmean(usual)) if steady else None)
-    told = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
-    by_phase = np.nan_to_num(np.median(late_ns[told], axis=0), nan=-np.inf)
+    gap_ns[row] = _without_excess(cycles, row, held, float(midmean(usual)) if steady else None)
+    chosen = held if not steady and held.any() else np.ones(len(excess_ns), dtype=bool)
+    by_phase = np.nan_to_num(np.median(late_ns[chosen], axis=0), nan=-np.inf)
     return SlowRank(
-        place=place, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[told])),
+        row=row, phase=OWN_PHASES[int(np.argmax(by_phase))], late_ns=float(np.median(excess_ns[chosen])),
         steady=steady, held=held,
         persistent=steady or float(held.mean()) >= STEADY_RATIO, lost_ns=measure_saved(cycles, gap_ns=gap_ns),
         usual_ns=usual,
@@ -153,12 +130,12 @@ def _examine(cycles: SyncCycles, place: int, excess_ns: FloatArray, spread_ns: F
 
 
 def find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> FloatArray:
-    """The excess of the phases that are surely late, ``[num_cycles]``: the others' chance would only blur it.
+    """The excess of the phases that are certainly late, ``[num_cycles]``; the other phases would only add noise.
 
     Args:
         late_ns: Each own phase against the others' median, ``[num_cycles, len(OWN_PHASES)]``; NaN: not measured.
         excess_ns: All own time against the others' median; used where no phase says anything.
-        whole_ns: The middle cycle.
+        whole_ns: The median cycle.
     """
     middle = midmean(late_ns.T)
     sure = (middle > 3 * find_error(late_ns.T)) & (middle > 0.001 * whole_ns)
@@ -166,16 +143,16 @@ def find_usual(late_ns: FloatArray, excess_ns: FloatArray, whole_ns: float) -> F
     return usual
 
 
-def _without_excess(cycles: SyncCycles, place: int, held: BoolArray, usual_ns: float | None) -> FloatArray:
-    """The rank's own times without what it is late by, ``[num_cycles, num_collectives]``.
+def _without_excess(cycles: SyncCycles, row: int, held: BoolArray, usual_ns: float | None) -> FloatArray:
+    """The rank's own times without its lateness, ``[num_cycles, num_collectives]``.
 
     Args:
-        cycles: As they were.
-        place: The rank's.
-        held: SyncCycles that it held.
-        usual_ns: What a steady rank loses in every cycle. None: it is put on a par with the others where it held them.
+        cycles: As recorded.
+        row: The rank's row.
+        held: The cycles that it held up.
+        usual_ns: What a steady rank loses in every cycle. None: it is put on a par with the others in ``held``.
     """
-    gap_ns, late_ns = cycles.gap_ns[place], compare_one(cycles.gap_ns, place)
+    gap_ns, late_ns = cycles.gap_ns[row], find_excess(cycles.gap_ns, row)
     if usual_ns is not None:
         return take_excess(gap_ns, late_ns, usual_ns)
     level: FloatArray = np.where(held[:, None], gap_ns - np.maximum(late_ns, 0), gap_ns)
@@ -183,12 +160,12 @@ def _without_excess(cycles: SyncCycles, place: int, held: BoolArray, usual_ns: f
 
 
 def take_excess(gap_ns: FloatArray, late_ns: FloatArray, usual_ns: float) -> FloatArray:
-    """A rank's own times less the same in every cycle, so that its chance stays.
+    """A rank's own times less the same amount in every cycle, so that its noise stays.
 
     Args:
         gap_ns: Before each collective, ``[num_cycles, num_collectives]``.
-        late_ns: The same against the others: what is taken away is spread over the waits before which it is late.
-        usual_ns: How much in all; less than nothing is nothing.
+        late_ns: The same less the others': what is removed is spread over the collectives before which it is late.
+        usual_ns: How much in all; below 0 nothing is removed.
     """
     middle = midmean(late_ns.T)
     share = np.where(middle > 3 * find_error(late_ns.T), middle, 0.0)

@@ -16,7 +16,7 @@ STAMPS = {
 }
 TRACES = {
     Clock.HOST: "named ranges in the traces",
-    Clock.DEVICE: "when the device was done with what the ranges launched, collectives apart, in the traces",
+    Clock.DEVICE: "when the device finished what the ranges launched, without collectives, in the traces",
 }
 
 
@@ -26,7 +26,7 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
     Args:
         measured_steps: The ranks and steps that count.
         timings: The clocks measured.
-        cycles: What the verdict stands on.
+        cycles: What the verdict is based on.
     """
     foreign = all(info.source == "trace" for info in measured_steps.run.ranks)
     for timing in timings:

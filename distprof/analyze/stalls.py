@@ -1,9 +1,9 @@
-"""Which single steps were far beyond the rest: a collection of garbage, a checkpoint, a hiccup? And who was late then?
+"""Which single steps took far longer than the rest (garbage collection, a checkpoint, a hiccup), and who was late?
 
-Whoever was late came to a collective long after everybody else. That alone is not enough: a rank that a peer has held
-up in one group comes late to the next group's collective. So the first such arrival counts, and the time must have gone
-where only this rank was: between two waits, or in a wait that the other members had long left. A rank that stops while
-a collective moves its data holds everybody up alike; then all leave late together, and nobody can be named.
+A late rank arrives at a collective long after all others. That alone is not enough: a rank held up by a peer in one
+group arrives late at the next group's collective. So the first such arrival counts, and the rank must have lost the
+time alone: between two waits, or in a wait that the other members had long left. A rank that stops while a collective
+moves its data holds up everybody alike; all leave late together, and nobody can be named.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.bootstrap import find_spread
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.statistics import find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
 from distprof.report.wait_report import Stall
 
 FAR_RATIO = 0.5
-"""Beyond the median step by at least this much of it ..."""
+"""Longer than the median step by at least this share of it ..."""
 FAR_SPREADS = 8.0
 """... and by this many robust standard deviations."""
 MAX_SHARE = 0.1
-"""More of them than this are no single steps; at least one may be."""
+"""If more steps than this are long, they are not single ones; one always may be."""
 MAX_LISTED = 10
 LATE_RATIO = 0.5
-"""Of the time lost: by how much one rank must come after all others to be the one that was late."""
+"""Share of the lost time by which one rank must arrive after all others to be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Late:
-    """A rank that came late to a collective."""
+    """A rank that arrived late at a collective."""
 
-    place: int
-    """On axis 0 of the cycles."""
+    row: int
+    """Its row of the cycles' axis 0."""
     waited: bool
-    """It came late out of a wait. False: it had more to do than usual."""
+    """It left a wait late. False: it had more to do than usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Times:
-    """When each rank came to each collective of the cycles and could go on, on the clock of the cycles' starts, ns.
+    """When each rank arrived at each collective of the cycles and when it could go on, ns.
 
-    ``[num_ranks, num_cycles, num_collectives]``, from when the middle rank came out of the wait before.
+    ``[num_ranks, num_cycles, num_collectives]``, counted from when the median rank left the wait before.
     """
 
     arrival_ns: FloatArray
@@ -55,7 +55,7 @@ class _Times:
 
 
 def find_far(cycles: SyncCycles) -> IntArray:
-    """The cycles that are single long ones, of all; none where they are many."""
+    """The cycles that are single long ones; none if there are many."""
     long_ns = cycles.cycle_ns
     middle = float(np.median(long_ns))
     spread = float(find_spread(long_ns))
@@ -65,7 +65,7 @@ def find_far(cycles: SyncCycles) -> IntArray:
 
 
 def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
-    """The longest first, ten at most. Each is the rank's that was late, or nobody's."""
+    """The longest first, ten at most; each names the rank that was late, if one was."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
     far = find_far(cycles).tolist()
@@ -75,7 +75,7 @@ def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> lis
         cycle = far.pop(0)
         late = _find_late(measured_steps, cycles, times, [cycle])
         window = [cycle]
-        if late is None and far and far[0] == cycle + 1:  # left late, a rank makes this cycle longer and the next
+        if late is None and far and far[0] == cycle + 1:  # a rank that leaves late makes this cycle and the next longer
             window.append(far.pop(0))
             late = _find_late(measured_steps, cycles, times, window)
         stalls.append(_tell(measured_steps, cycles, window, late))
@@ -97,7 +97,7 @@ def _measure_lost(cycles: SyncCycles, window: list[int]) -> float:
 
 
 def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
-    """The first rank that came so much after all others of its group, if it lost the time by itself."""
+    """The first rank that arrived so long after all others of its group, if it lost the time alone."""
     needed_ns = LATE_RATIO * _measure_lost(cycles, window)
     found: list[tuple[int, float, int, int]] = []
     for cycle in window:
@@ -110,17 +110,17 @@ def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times,
                     found.append((cycle, float(times.arrival_ns[last, cycle, index]), index, last))
     if not found:
         return None
-    cycle, _, index, place = min(found)
-    own_ns = times.gap_growth_ns[place, cycle, : index + 1].max()
-    waits_ns = times.wait_growth_ns[place, cycle, :index]
-    start_ns = float(cycles.start_ns[place, cycle])
+    cycle, _, index, row = min(found)
+    own_ns = times.gap_growth_ns[row, cycle, : index + 1].max()
+    waits_ns = times.wait_growth_ns[row, cycle, :index]
+    start_ns = float(cycles.start_ns[row, cycle])
     if own_ns >= max(waits_ns.max(initial=0.0), start_ns):
-        return _Late(place=place, waited=False)
+        return _Late(row=row, waited=False)
     where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
     left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
-    members = next(members for _, members in cycles.parties[where] if place in members)
-    alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == place
-    return _Late(place=place, waited=True) if alone else None
+    members = next(members for _, members in cycles.parties[where] if row in members)
+    alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == row
+    return _Late(row=row, waited=True) if alone else None
 
 
 def _find_last(
@@ -131,17 +131,17 @@ def _find_last(
     cycle: int,
     needed_ns: float,
 ) -> int | None:
-    """Whose time is the last by as much as is needed, however wrong the members' clocks are; None: nobody's."""
+    """The rank that is last by at least ``needed_ns``, whatever the error of the clocks; None: there is none."""
     if len(members) < 2:
         return None
     before, last = np.argsort(at_ns)[-2:]
     lead_ns = float(at_ns[last] - at_ns[before])
     if lead_ns < needed_ns:
         return None
-    first, second = (int(cycles.positions[members[place]]) for place in (before, last))
+    first, second = (int(cycles.positions[members[index]]) for index in (before, last))
     begin_ns = measured_steps.run.column("begin_host_ns")[second, cycles.steps[cycle]]
     bound_ns = float(map_clocks(measured_steps.run).pair_bound_ns(first, second, begin_ns))
-    apart = np.isfinite(bound_ns)  # else their clocks were not compared, and what they did was counted from one start
+    apart = np.isfinite(bound_ns)  # else their clocks are not comparable, and times count from one start
     return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
 
 
@@ -149,21 +149,21 @@ def _tell(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], 
     first = int(cycles.steps[window[0]])
     return Stall(
         step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
-        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.place])],
+        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])],
         phase=_find_phase(measured_steps, cycles, window, late).value, lost_ns=_measure_lost(cycles, window),
     )  # fmt: skip
 
 
 def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Phase:
-    """Where the rank lost the time; of nobody's stall, where the ranks spent it, waits included."""
+    """Where the rank lost the time; if no rank is named, where the ranks spent it, waits included."""
     if late is not None and not late.waited:
-        own_ns = cycles.phase_ns[late.place]
+        own_ns = cycles.phase_ns[late.row]
         growth_ns = own_ns[window] - np.median(own_ns, axis=0)
         return OWN_PHASES[int(np.argmax(np.nan_to_num(growth_ns).max(axis=0)))]
-    places = slice(None) if late is None else [late.place]
+    rows = slice(None) if late is None else [late.row]
     steps = cycles.steps[window]
     if late is not None:  # the wait that it left late may be the last of the step before
         steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
-    phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[places]]
+    phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[rows]]
     growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
     return PHASES[int(np.argmax(growth_ns.mean(axis=0).max(axis=0)))]

@@ -1,8 +1,7 @@
-"""The steps as ranks live through them: from the end of one step's last wait to the end of the next one's.
+"""Steps cut at synchronisation: a cycle lasts from the end of one step's last wait to the end of the next step's.
 
-Between two waits a rank is on its own, so that own time is a difference of two stamps of one clock and needs no other.
-What a rank does after a step's last wait (the optimizer, say) makes it late into the next step's first: a cycle counts
-it there.
+Between two waits a rank works on its own, so own time is the difference of two stamps of one clock. What a rank does
+after a step's last wait, such as the optimizer, makes it late at the next step's first wait and counts in that cycle.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.collective_order import OrderedCollectives, line_up
+from distprof.analyze.collective_order import OrderedCollectives, order_collectives
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
 
 MIN_CYCLES = 8
-"""Fewer say nothing about a rank."""
+"""With fewer, nothing can be said about a rank."""
 _OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
@@ -35,17 +34,17 @@ class SyncCycles:
     steps: IntArray
     """Positions on axis 1 of ``Run.rows``, ``[num_cycles]``."""
     parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each collective the groups that run it: name, and places on axis 0 below."""
+    """For each collective the groups that run it: name, and rows of axis 0 below."""
     blocking: BoolArray
-    """Whether the ranks wait for it where they issue it, ``[num_collectives]``; the last one's always."""
+    """Whether the ranks wait for it where they issue it, ``[num_collectives]``; always true of the last one."""
     gap_ns: FloatArray
     """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``; so are the next two."""
     exposed_ns: FloatArray
     """Waited for it; 0 where not blocking."""
     transfer_ns: FloatArray
-    """From when the last member was there and the one before it was through, until the rank can go on."""
+    """From when the last member has arrived and the previous collective has ended, until the rank can go on."""
     start_ns: FloatArray
-    """When each rank came out of the wait before, against the middle rank, ``[num_ranks, num_cycles]``; 0: unknown."""
+    """When each rank left the wait before, less the median rank's, ``[num_ranks, num_cycles]``; 0: unknown."""
     phase_ns: FloatArray
     """Own phases less the waits inside them, ``[num_ranks, num_cycles, len(OWN_PHASES)]``; NaN: not measured."""
 
@@ -55,11 +54,11 @@ class SyncCycles:
         return self.find_length(self.start_ns + self.gap_ns.sum(axis=2) + self.exposed_ns.sum(axis=2))
 
     def find_length(self, through_ns: FloatArray) -> FloatArray:
-        """How long cycles take whose ranks come out of the last wait then, ``[num_cycles]``.
+        """Length of cycles from when their ranks leave the last wait, ``[num_cycles]``.
 
-        Ranks leave a wait together, save for one that is held up just then. The median of two ranks would count half of
-        that in this cycle and half in the next; it is lateness for the next one's first wait and belongs there whole.
-        So the middle rank counts, and of an even number the earlier one of two, where it is known when each began.
+        Ranks leave a wait together, except one that is held up just then. The median of two ranks would count half of
+        that delay in this cycle and half in the next, although it makes the rank late at the next cycle's first wait.
+        So the lower median counts (the earlier of the two middle ranks), where it is known when each began.
 
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
@@ -84,13 +83,13 @@ def find_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCyc
     """
     if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
-    lined = line_up(measured_steps) if timing.clock is Clock.HOST else None
-    cycles = _from_rows(measured_steps, timing) if lined is None else _from_collectives(measured_steps, lined)
+    ordered = order_collectives(measured_steps) if timing.clock is Clock.HOST else None
+    cycles = _from_rows(measured_steps, timing) if ordered is None else _from_collectives(measured_steps, ordered)
     return None if cycles is None else _drop_beginnings(measured_steps, cycles)
 
 
 def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
-    """Without the cycles before which no step is recorded, if enough are left: how late their ranks came is unknown."""
+    """Drops cycles without a recorded step before them, if enough are left: how late their ranks began is unknown."""
     follows = _find_predecessors(measured_steps, cycles.steps) >= 0
     if follows.all() or follows.sum() < MIN_CYCLES:
         return cycles
@@ -101,56 +100,56 @@ def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncC
     )  # fmt: skip
 
 
-def _from_collectives(measured_steps: MeasuredSteps, lined: OrderedCollectives) -> SyncCycles:
-    arrival_ns = lined.arrival_ns
-    exposed_ns = np.where(lined.blocking, np.nan_to_num(lined.exposed_ns), 0.0)
+def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives) -> SyncCycles:
+    arrival_ns = ordered.arrival_ns
+    exposed_ns = np.where(ordered.blocking, np.nan_to_num(ordered.exposed_ns), 0.0)
     resume_ns = arrival_ns + exposed_ns
     gap_ns = np.empty_like(arrival_ns)
     gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
-    begin_ns = measured_steps.run.column("begin_host_ns")[lined.positions]
-    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[lined.positions]
-    tail_ns = over_ns[:, lined.steps] - resume_ns[:, :, -1]
-    before = _find_predecessors(measured_steps, lined.steps)
-    at = np.searchsorted(lined.steps, np.maximum(before, 0))
-    known = (before >= 0) & (lined.steps[np.minimum(at, len(lined.steps) - 1)] == before)
-    usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # its own is what makes it late into the next cycle
-    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(lined.steps) - 1)], usual_ns)
-    idle_ns = _find_idle(measured_steps, lined.positions, lined.steps, before)
-    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, lined.steps] + tail_ns + idle_ns
-    last = lined.phases[-1]
-    there, over = _align(measured_steps, lined, resume_ns)
+    begin_ns = measured_steps.run.column("begin_host_ns")[ordered.positions]
+    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[ordered.positions]
+    tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
+    before = _find_predecessors(measured_steps, ordered.steps)
+    at = np.searchsorted(ordered.steps, np.maximum(before, 0))
+    known = (before >= 0) & (ordered.steps[np.minimum(at, len(ordered.steps) - 1)] == before)
+    usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # the last step's own tail counts in the next cycle
+    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(ordered.steps) - 1)], usual_ns)
+    idle_ns = _find_idle(measured_steps, ordered.positions, ordered.steps, before)
+    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + tail_ns + idle_ns
+    last = ordered.phases[-1]
+    there, over = _align(measured_steps, ordered, resume_ns)
     gap_ns = np.maximum(gap_ns, 0)
     start_ns = there[:, :, 0] - gap_ns[:, :, 0]
     start_ns -= _find_middle(start_ns)
     return SyncCycles(
-        source="collectives", clock=Clock.HOST, positions=lined.positions, steps=lined.steps, parties=lined.parties,
-        blocking=lined.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
-        transfer_ns=_find_transfers(lined, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
-        phase_ns=_take_phases(measured_steps, Clock.HOST, lined.positions, lined.steps, before, last, idle_ns),
+        source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
+        parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
+        transfer_ns=_find_transfers(ordered, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
+        phase_ns=_take_phases(measured_steps, Clock.HOST, ordered.positions, ordered.steps, before, last, idle_ns),
     )  # fmt: skip
 
 
 def _align(
-    measured_steps: MeasuredSteps, lined: OrderedCollectives, resume_ns: FloatArray
+    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clocks that nobody compared, ends not seen."""
+    """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clock not compared, or end not seen."""
     clocks = map_clocks(measured_steps.run)
-    left_ns = np.where(lined.blocking, resume_ns, lined.end_ns)
+    left_ns = np.where(ordered.blocking, resume_ns, ordered.end_ns)
     there, over = np.empty_like(left_ns), np.empty_like(left_ns)
-    for row, position in enumerate(lined.positions.tolist()):
-        there[row] = clocks.to_reference(position, lined.arrival_ns[row])
+    for row, position in enumerate(ordered.positions.tolist()):
+        there[row] = clocks.to_reference(position, ordered.arrival_ns[row])
         over[row] = clocks.to_reference(position, left_ns[row])
     return there, over
 
 
 def _find_transfers(
-    lined: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
+    ordered: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
 ) -> FloatArray:
-    """Where clocks can be compared: own end less whichever is later, the last arrival or the own end before. Else the
-    shortest wait of a member, which had nobody to wait for; and nothing for what nobody waits for."""
+    """Where clocks can be compared: own end less the last arrival or the previous own end, whichever is later. Else the
+    shortest wait of a member, which had nobody to wait for; 0 for collectives that nobody waits for."""
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
-    for index, parties in enumerate(lined.parties):
+    for index, parties in enumerate(ordered.parties):
         for group, members in parties:
             arrived = there[members, :, index].max(axis=0)
             started = np.maximum(arrived, free.get(group, arrived))
@@ -169,7 +168,7 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
     exposed_ns = (
         measured_steps.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
     )
-    on_host = timing.clock is Clock.HOST  # what lies between two steps is known on the host clock only
+    on_host = timing.clock is Clock.HOST  # the time between two steps is known on the host clock only
     idle_ns = _find_idle(measured_steps, positions, steps, before) if on_host else np.zeros(1)
     phase_ns = _take_phases(measured_steps, timing.clock, positions, steps, before, Phase.BACKWARD, idle_ns)
     own_ns = phase_ns.sum(axis=2)
@@ -187,8 +186,8 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
 
 
 def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:
-    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no row of it, or no whole one, or it
-    ran under a kernel window, after which every rank writes its trace."""
+    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no whole row of it, or it ran under a
+    kernel window, after which every rank writes its trace."""
     numbers = np.nanmax(measured_steps.run.column("step")[measured_steps.present], axis=0, initial=-1)
     whole = measured_steps.recorded[measured_steps.present].all(axis=0) & (
         measured_steps.run.column("failed")[measured_steps.present] == 0
@@ -200,7 +199,7 @@ def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArr
 
 
 def _find_idle(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
-    """From the end of the step before to the begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
+    """From the end of the step before to its begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
     begin_ns = measured_steps.run.column("begin_host_ns")[positions]
     over_ns = begin_ns + measured_steps.run.column("step_host_ns")[positions]
     idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
@@ -217,7 +216,7 @@ def _take_phases(
     last: Phase,
     idle_ns: FloatArray,
 ) -> FloatArray:
-    """Own phases by cycle: those that follow the last wait are taken from the step before; unknown there, as usual."""
+    """Own phases by cycle. Those after the last wait are the previous step's or, if unknown, the rank's median."""
     after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
     earlier = np.where(before >= 0, before, steps)
     taken = np.empty((len(positions), len(steps), len(OWN_PHASES)))

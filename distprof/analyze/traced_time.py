@@ -1,4 +1,4 @@
-"""What shares of a trace are shares of: the time of a rank's steps on the host, and of its device's work."""
+"""The denominators of shares in a trace: host time of a rank's steps, and busy time of its device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from distprof.facts.trace_summary import TraceSummary
 
 
 def sum_steps_ns(run: Run, item: TraceSummary) -> float | None:
-    """Host time of the steps that a rank's trace holds, ns: their mean times their number. None: no step is known.
+    """Host time of the steps in a rank's trace, ns: their mean times their number. None: no step is known.
 
-    They are the steps that the traces tell of; without such, those under a kernel window, else all measured ones.
+    The mean is over the steps in the traces or, without such, those under a kernel window, else all measured ones.
     """
     rows = _find_rows(run, item)
     if rows is None:
@@ -24,7 +24,7 @@ def sum_steps_ns(run: Run, item: TraceSummary) -> float | None:
 
 
 def sum_all_steps_ns(run: Run, item: TraceSummary) -> float | None:
-    """The same of all steps that a rank's trace holds, warm-up too."""
+    """The same for all steps in a rank's trace, warm-up included."""
     rows, measured_ns = _find_rows(run, item), sum_steps_ns(run, item)
     if rows is None or measured_ns is None:
         return None
@@ -33,14 +33,14 @@ def sum_all_steps_ns(run: Run, item: TraceSummary) -> float | None:
 
 
 def _find_rows(run: Run, item: TraceSummary) -> FloatArray | None:
-    place = next((place for place, info in enumerate(run.ranks) if info.rank == item.rank), None)
-    if place is None or not item.num_steps:
+    row = next((row for row, info in enumerate(run.ranks) if info.rank == item.rank), None)
+    if row is None or not item.num_steps:
         return None
-    rows: FloatArray = (run.rows if run.traced_rows is None else run.traced_rows)[place]
+    rows: FloatArray = (run.rows if run.traced_rows is None else run.traced_rows)[row]
     return rows
 
 
 def measure_busy_ns(item: TraceSummary) -> int:
-    """How long anything at all ran on a rank's device in the window, ns; 0 without a device."""
+    """How long anything ran on a rank's device in the window, ns; 0 without a device."""
     device = item.device
     return 0 if device is None else device.compute_ns + device.memory_ns + device.idle_communication_ns

@@ -1,4 +1,4 @@
-"""Who held whom up, and why? One answer, or the reason that there is none."""
+"""Who held whom up, and why? One answer, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.bootstrap import find_interval, midmean
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import measure_saved
 from distprof.analyze.slow_host import SlowHost
 from distprof.analyze.slow_link import SlowLink
-from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank, compare_one, compare_to_others
+from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank
 from distprof.analyze.stalls import find_far
+from distprof.analyze.statistics import estimate, median_of_others, medians_of_others
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
-from distprof.report.wait_report import Cause, Estimate, Evidence, Pattern, Verdict, VerdictKind
+from distprof.report.wait_report import Cause, Evidence, Pattern, Verdict, VerdictKind
 
 CRITICAL_RATIO = 0.1
-"""Of the step."""
+"""Share of the step."""
 JITTER_RATIO = 0.05
-"""Of the step: what waiting for whoever is last must cost to be worth a word."""
+"""Share of the step that waiting for the last rank must cost to be mentioned."""
 HOST_FACTOR = 1.5
-"""How many times as much a host's ranks together must cost as one rank alone, for the host to be named."""
+"""The host is named if its ranks together cost this many times as much as the worst rank alone."""
 MIN_PRESENT_RATIO = 0.5
-"""Of the ranks."""
+"""Share of the ranks."""
 APART_FACTOR = 2.0
-"""Ranks that leave the same waits at every step take the same time for it; beyond this they cannot have."""
+"""Ranks that synchronise at every step take about as long for it; if one takes this many times longer, they do not."""
 CAUSES = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
@@ -34,13 +34,10 @@ CAUSES = {
 
 
 def find_verdict(
-    measured_steps: MeasuredSteps,
-    cycles: SyncCycles | None,
-    slow_rank: SlowRank | None,
-    host: SlowHost | None,
+    measured_steps: MeasuredSteps, cycles: SyncCycles | None, slow_rank: SlowRank | None, host: SlowHost | None,
     link: SlowLink | None,
-) -> Verdict:
-    """Weighs what was found.
+) -> Verdict:  # fmt: skip
+    """Weighs the candidates.
 
     Args:
         measured_steps: The ranks and steps that count.
@@ -57,12 +54,9 @@ def find_verdict(
 
 
 def _weigh(
-    measured_steps: MeasuredSteps,
-    cycles: SyncCycles,
-    slow_rank: SlowRank | None,
-    host: SlowHost | None,
+    measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank | None, host: SlowHost | None,
     link: SlowLink | None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (slow_rank, host, link)]
     if link is not None and costs[2] == max(costs):
         return _blame_link(cycles, link)
@@ -74,8 +68,8 @@ def _weigh(
 
 
 def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
-    """What is left of a verdict with ranks missing: that a rank is behind those that are there, which it measured
-    itself. What the others wait for, and what a step would be without it, a missing rank may decide."""
+    """What is left of a verdict when ranks are missing. That a rank is behind those present still holds, because it
+    measured that itself. What the others wait for may be a missing rank, so nothing is said about cost."""
     if found.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST):
         reason = "ranks are missing: the slowest may be one of them"
         return dataclasses.replace(
@@ -83,16 +77,16 @@ def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) ->
         )  # fmt: skip
     missing = measured_steps.num_missing
     who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
-    return _say_none(cycles, f"{who}: whoever the others wait for may be one of them")
+    return _say_none(cycles, f"{who}: the others may wait for one of them")
 
 
 def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
-    """Why nothing can be said of who holds whom up, nor of what a change would buy; None: there is enough."""
+    """Why nothing can be said about who holds whom up and what a change would save; None: the data suffice."""
     present, world = int(measured_steps.present.sum()), measured_steps.run.meta.world_size
     if world == 1:
         return "one rank: nobody to wait for"
     if present < max(2, MIN_PRESENT_RATIO * world):
-        return f"{present} of {world} ranks are there: too few to compare"
+        return f"{present} of {world} ranks are present: too few to compare"
     if cycles is None:
         return "no waits were measured: they need profile=phases and a strategy that synchronises"
     if len(cycles.steps) < MIN_CYCLES:
@@ -104,28 +98,6 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
     return None
 
 
-def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None) -> tuple[Estimate, Estimate]:
-    """What a change is worth per step: the mean over steps and its share of the step, with their intervals.
-
-    Args:
-        lost_ns: By cycle.
-        whole_ns: Mean cycle.
-        excess_ns: Of a steady slow_rank: the change takes its usual excess away, whose own error is then part of it.
-    """
-    value = float(lost_ns.mean())
-    if excess_ns is None:
-        low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
-    else:
-        centre = float(midmean(excess_ns))
-        low, high = find_interval(
-            np.stack([lost_ns, excess_ns]),
-            lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
-        )
-    low, high = min(low, value), max(high, value)
-    share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
-    return Estimate(value=value, low=low, high=high), share
-
-
 def _blame_rank(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> Verdict:
     whole_ns = float(cycles.cycle_ns.mean())
     lost_ns, lost_ratio = estimate(slow_rank.lost_ns, whole_ns, slow_rank.usual_ns if slow_rank.steady else None)
@@ -135,7 +107,7 @@ def _blame_rank(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: Sl
     return Verdict(
         kind=VerdictKind.SLOW_RANK, critical=lost_ratio.value >= CRITICAL_RATIO and confirmed, confirmed=confirmed,
         pattern=Pattern.PERSISTENT if slow_rank.persistent else Pattern.INTERMITTENT,
-        rank=measured_steps.numbers[int(cycles.positions[slow_rank.place])], phase=slow_rank.phase.value,
+        rank=measured_steps.numbers[int(cycles.positions[slow_rank.row])], phase=slow_rank.phase.value,
         cause=_name_cause(measured_steps, cycles, slow_rank), hosts=(), late_ns=slow_rank.late_ns, lost_ns=lost_ns,
         lost_ratio=lost_ratio, waited_ns=lost_ns.value * (len(cycles.positions) - 1),
         held_ratio=float(slow_rank.held.mean()), clock=cycles.clock.value, steps_used=len(cycles.steps),
@@ -161,8 +133,8 @@ def _gather_evidence(cycles: SyncCycles, slow_rank: SlowRank) -> tuple[Evidence,
 
 def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int) -> Evidence:
     held = slow_rank.held
-    mine = values_ns[slow_rank.place][held]
-    others = mine - compare_one(values_ns, slow_rank.place)[held]
+    mine = values_ns[slow_rank.row][held]
+    others = median_of_others(values_ns, slow_rank.row)[held]
     extreme = (sign * values_ns[:, held]).max(axis=0)
     return Evidence(
         sign=what, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)),
@@ -171,19 +143,19 @@ def _compare(what: str, values_ns: FloatArray, slow_rank: SlowRank, *, sign: int
 
 
 def _name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank) -> Cause:
-    """On a device clock: "host" where the rank's host takes as long for the phase as its device, which then starves."""
+    """On a device clock, the host if it takes as long for the phase as the device, which is then starved."""
     if cycles.clock is Clock.DEVICE and slow_rank.phase in (Phase.FORWARD, Phase.BACKWARD):
         code = OWN_PHASES.index(slow_rank.phase)
-        position = int(cycles.positions[slow_rank.place])
+        position = int(cycles.positions[slow_rank.row])
         host_ns = measured_steps.run.column(f"{slow_rank.phase}_host_ns")[position, cycles.steps]
-        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[slow_rank.place, :, code]):
+        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[slow_rank.row, :, code]):
             return Cause.HOST
     return CAUSES[slow_rank.phase]
 
 
 def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHost) -> Verdict:
     lost_ns, lost_ratio = estimate(host.lost_ns, float(cycles.cycle_ns.mean()))
-    others = len(cycles.positions) - len(host.places)
+    others = len(cycles.positions) - len(host.rows)
     evidence = tuple(
         _compare_host(what, values_ns, host)
         for what, values_ns in (
@@ -203,9 +175,9 @@ def _blame_host(measured_steps: MeasuredSteps, cycles: SyncCycles, host: SlowHos
 
 
 def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
-    """A sign of the host's median rank; negative values are waits, of which the host has less."""
-    mine = np.median(values_ns[host.places], axis=0)
-    others = np.median(np.delete(values_ns, host.places, axis=0), axis=0)
+    """A sign of the host's median rank; waits are passed as negative values, because a slow host waits less."""
+    mine = np.median(values_ns[host.rows], axis=0)
+    others = median_of_others(values_ns, host.rows)
     return Evidence(
         sign=what, rank_ns=abs(float(np.median(mine))), others_ns=abs(float(np.median(others))),
         agree_ratio=float(np.mean(mine > others)),
@@ -217,32 +189,32 @@ def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
     return Verdict(
         kind=VerdictKind.SLOW_LINK, critical=lost_ratio.value >= CRITICAL_RATIO, confirmed=None,
         pattern=Pattern.PERSISTENT, rank=None, phase=None, cause=Cause.NETWORK, hosts=link.hosts, late_ns=None,
-        lost_ns=lost_ns, lost_ratio=lost_ratio, waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps), reason=link.reason, evidence=(),
+        needed_ns=link.needed_ns, lost_ns=lost_ns, lost_ratio=lost_ratio,
+        waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None, clock=cycles.clock.value,
+        steps_used=len(cycles.steps), reason="ranks arrive together", evidence=(),
     )  # fmt: skip
 
 
 def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
-    """Why nobody is named; and who is waited for all the same, if the waits alone point at a rank."""
+    """Why no rank is named, and which one is waited for all the same if the waits alone point at it."""
     waits_ns = cycles.exposed_ns.sum(axis=2)
-    waited_less = compare_to_others(waits_ns) - waits_ns
-    place = int(np.argmax(np.median(waited_less, axis=1)))
-    less_ns = float(np.median(waited_less[place]))
-    if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[place] > 0) < STEADY_RATIO:
+    waited_less = medians_of_others(waits_ns) - waits_ns
+    row = int(np.argmax(np.median(waited_less, axis=1)))
+    less_ns = float(np.median(waited_less[row]))
+    if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
     return (
-        f"rank {measured_steps.numbers[int(cycles.positions[place])]} is waited for, and loses the time where distprof "
-        "does not "
-        "see it: its own time in the steps is not larger"
+        f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for, and loses the time where distprof "
+        "does not see it: its own time in the steps is not larger"
     )
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Verdict:
-    """What it costs that somebody is always last, stalls apart: the cycles against those in which every rank comes to
-    each collective when the median rank does.
+    """What it costs that some rank is always last, stalls left out: the cycles compared with cycles in which every rank
+    arrives at each collective when the median rank does.
 
-    Not against cycles in which every rank has the median of the own times before each collective: where the ranks take
-    turns, those medians add up to more than any rank has, and the cost came out negative.
+    Giving every rank the median own time before each collective instead would be wrong: where ranks take turns, these
+    medians add up to more than any rank has, and the cost came out negative.
     """
     usual = np.delete(np.arange(len(cycles.steps)), find_far(cycles))
     lost = measure_saved(cycles, punctual=True)[usual]

@@ -1,4 +1,4 @@
-"""How long did each rank wait for the last one, and how long did moving the data take, collective by collective?"""
+"""How long did each rank wait for the last one, and how long did the transfer take, collective by collective?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from distprof.analyze.clocks import ClockMap, map_clocks
 from distprof.analyze.collective_order import MAX_CELLS, choose_tables
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.spread import as_numbers
+from distprof.analyze.statistics import as_numbers
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import Collectives, FloatArray, IntArray
 from distprof.report.wait_report import WaitReport
 
@@ -32,8 +33,8 @@ class Waits:
 def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Waits:
     """Waits and transfers of a table in some of its steps, given as positions in ``table.steps``.
 
-    With members missing, "last" is the last of those that are there: true waits are as long or longer, and true
-    transfers as long or shorter.
+    If members are missing, the last arrival is that of the members present: true waits are at least as long, and true
+    transfers at most as long.
     """
     arrival_ns, end_ns = table.arrival_ns[:, steps], table.end_ns[:, steps].copy()
     left_ns = arrival_ns + table.exposed_ns[:, steps]
@@ -51,10 +52,10 @@ def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Wait
 
 
 def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
-    """By group, kind and phase, of the groups with two members or more whose clocks can be compared.
+    """By group, kind and phase, for groups with at least two members whose clocks can be compared.
 
-    Collectives whose end and wait no host has seen are left out: on a device, the host knows when it issued them, which
-    is not when the device was ready for them.
+    Collectives whose end and wait no host saw are left out: of those on a device the host knows when it issued them,
+    which is not when the device was ready for them.
     """
     clocks = map_clocks(measured_steps.run)
     reports: list[WaitReport] = []
@@ -69,18 +70,8 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
     return reports
 
 
-def measure_union(begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:
-    """Length of the union of intervals along the last axis, ns; NaN where an end is."""
-    order = np.argsort(begin_ns, axis=-1)
-    begin_ns, end_ns = (np.take_along_axis(values, order, axis=-1) for values in (begin_ns, end_ns))
-    reached = np.maximum.accumulate(end_ns, axis=-1)
-    free = np.concatenate([begin_ns[..., :1], reached[..., :-1]], axis=-1)
-    union: FloatArray = np.maximum(end_ns - np.maximum(begin_ns, free), 0).sum(axis=-1)
-    return union
-
-
 def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:
-    """Of the two clocks that are known least well; 0: the members share one."""
+    """Summed bound of the two least certain clocks; 0: the members share one."""
     rows = {int(clocks.clock[position]): row for row, position in enumerate(table.ranks)}
     if len(rows) == 1:
         first = int(table.ranks[0])
@@ -121,13 +112,13 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
 
 
 def _find_wait(wait_ns: FloatArray, bound_ns: float) -> FloatArray:
-    """Mean wait of each member, ns; NaN where none of them waits for longer than the clocks may be wrong by."""
+    """Mean wait of each member, ns; NaN if no wait exceeds the error of the clocks."""
     mean_ns: FloatArray = wait_ns.mean(axis=(1, 2))
     return mean_ns if bound_ns == 0 or (mean_ns > bound_ns).any() else np.full(len(mean_ns), np.nan)
 
 
 def _find_last(last: BoolArray, missing: int) -> FloatArray:
-    """Share of the collectives in which each member arrived last; NaN with members missing: one of them may have."""
+    """Share of the collectives in which each member arrived last; NaN if members are missing, which may have been."""
     return np.full(len(last), np.nan) if missing else last.mean(axis=(1, 2))
 
 

@@ -1,4 +1,4 @@
-"""What would fixing it buy? The recorded steps, run again with one thing changed."""
+"""What would fixing it save? Replays the recorded steps with one thing changed."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import numpy as np
 
 from distprof.analyze.replay import replay
 from distprof.analyze.slow_rank import SlowRank
+from distprof.analyze.statistics import estimate
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.analyze.verdict import estimate
 from distprof.facts.run import OWN_PHASES, FloatArray, Phase
 from distprof.report.wait_report import WhatIf
 
 MIN_SAVED_RATIO = 0.001
-"""Of the step: a change that buys less is not worth a line."""
+"""Share of the step; a change that saves less is not listed."""
 MAX_RANKS = 4096
-"""The largest job that is guessed at."""
+"""The largest job that is extrapolated to."""
 
 
 def list_what_ifs(
     cycles: SyncCycles | None, slow_rank: SlowRank | None, *, rank: int | None, tokens_per_s: float | None
 ) -> list[WhatIf]:
-    """Every change that the facts allow, the most worthwhile first.
+    """Every change that the facts allow, the largest saving first.
 
     Args:
-        cycles: None: nothing to run again.
-        slow_rank: Of the verdict, if a rank is named.
+        cycles: None: nothing to replay.
+        slow_rank: The verdict's, if it names a rank.
         rank: Its global rank.
         tokens_per_s: Of the job as it ran.
     """
@@ -34,16 +34,16 @@ def list_what_ifs(
     nothing = np.zeros_like(cycles.transfer_ns)
     found = [
         _report(cycles, as_is_ns, replay(cycles, transfer_ns=nothing), "perfect overlap", tokens_per_s,
-                "moving data never holds a rank up; waiting for a late rank still does"),
+                "transfers never hold a rank up; waiting for a late rank still does"),
         _report(cycles, as_is_ns, replay(cycles, gap_ns=_without_data(cycles)), "no data wait", tokens_per_s,
-                "every batch is there when it is asked for"),
+                "every batch is ready when it is asked for"),
     ]  # fmt: skip
     if slow_rank is not None:
         without_ns = as_is_ns - slow_rank.lost_ns
         excess_ns = slow_rank.usual_ns if slow_rank.steady else None
         found.append(
             _report(cycles, as_is_ns, without_ns, f"rank {rank} as fast as the others", tokens_per_s,
-                    "its usual chance stays, its excess goes", excess_ns)
+                    "its excess goes, its usual noise stays", excess_ns)
         )  # fmt: skip
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
@@ -54,7 +54,7 @@ def _report(
     cycles: SyncCycles, as_is_ns: FloatArray, would_be_ns: FloatArray, change: str, tokens_per_s: float | None,
     assumption: str, excess_ns: FloatArray | None = None,
 ) -> WhatIf:  # fmt: skip
-    would_be_ns = np.minimum(would_be_ns, as_is_ns)  # none of these can cost anything: floats are rounded
+    would_be_ns = np.minimum(would_be_ns, as_is_ns)  # none of these can cost time: this is rounding
     now_ns, then_ns = float(as_is_ns.mean()), float(would_be_ns.mean())
     _, saved = estimate(as_is_ns - would_be_ns, now_ns, excess_ns)
     return WhatIf(
@@ -66,7 +66,7 @@ def _report(
 
 
 def _without_data(cycles: SyncCycles) -> FloatArray:
-    """Own times less those of the data phase, which comes first: taken from the front."""
+    """Own times without the data phase, which comes first and is removed from the front."""
     left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PHASES.index(Phase.DATA)])
     gap_ns = cycles.gap_ns.copy()
     for index in range(gap_ns.shape[2]):
@@ -77,7 +77,7 @@ def _without_data(cycles: SyncCycles) -> FloatArray:
 
 
 def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, tokens_per_s: float | None) -> list[WhatIf]:
-    """Half and twice the ranks, where one group holds them all: own times drawn from the ranks there are."""
+    """Half and twice the ranks, if one group holds them all: own times are drawn from the existing ranks."""
     count = len(cycles.positions)
     if any(len(parties) != 1 for parties in cycles.parties) or count < 4:
         return []
@@ -93,14 +93,14 @@ def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, tokens_per_s: float |
                 change=f"{size} ranks", step_ns=float(then_ns.mean()), saved_ratio=saved,
                 tokens_per_s=None if tokens_per_s is None else tokens_per_s * ratio * size / count,
                 rank_hours_per_day=None,
-                assumption="same work per rank, ranks like these, and a ring over links like these",
+                assumption="same work per rank, similar ranks, and a ring over similar links",
             )
         )  # fmt: skip
     return found
 
 
 def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
-    """Cycles of another number of ranks; a ring's time grows with (ranks - 1) / ranks."""
+    """Cycles with another number of ranks; the time of a ring grows with (ranks - 1) / ranks."""
     count = len(cycles.positions)
     scale = (size - 1) / size * count / (count - 1)
     draws = np.random.default_rng(size)

@@ -13,11 +13,11 @@ STEP = "step"
 def check_window(run: Run) -> tuple[WindowCheck, ...]:
     """Live phases of the kernel window's steps against those of the ranks' traces, by rank and phase.
 
-    Means over the steps that both have, on the device clock where both have it, else on the host clock. A phase that
-    took no time on either is left out.
+    Means over the steps that both have, on the device clock if both have it, else on the host clock. Phases that took
+    no time on either side are left out.
 
     Returns:
-        The step first, then the phases in their order. Empty: there is no window, or no trace of it.
+        The step first, then the phases in order. Empty: there is no window, or no trace of it.
     """
     traced = run.traced_rows
     if traced is None:
@@ -32,7 +32,7 @@ def check_window(run: Run) -> tuple[WindowCheck, ...]:
 
 
 def _check(rank: int, name: str, live: FloatArray, traced: FloatArray) -> WindowCheck | None:
-    """One figure of one rank's steps, ``[num_window_steps, ROW_WIDTH]`` twice; None: not comparable, or no time."""
+    """One figure of one rank, from rows ``[num_window_steps, ROW_WIDTH]``; None: not comparable, or no time."""
     for clock in (Clock.DEVICE, Clock.HOST):
         column = COLUMN[f"{name}_{clock}_ns"]
         both = np.isfinite(live[:, column]) & np.isfinite(traced[:, column])

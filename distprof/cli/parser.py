@@ -1,4 +1,4 @@
-"""The verbs of `distprof`: what is done with runs that exist. Needs no torch."""
+"""The verbs of `distprof` that work on existing runs. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distprof.render.units import clean_text
 
 VERBS = ("report", "tables", "doctor", "bench")
 EXIT_INTERRUPTED = 130
-"""What shells say of a command that Ctrl-C ended."""
+"""The exit code that shells use for a command ended by Ctrl-C."""
 LONGEST_MESSAGE = 2000
-"""Letters of an error's one line: the name of a file in it may be anything."""
+"""Length of an error's one line, since a file name in it may be anything."""
 
 
 def run_verb(arguments: list[str]) -> int:
@@ -31,7 +31,7 @@ def run_verb(arguments: list[str]) -> int:
 
 
 def run_safely(run: Callable[[], int], verb: str, arguments: Sequence[str]) -> int:
-    """The exit code of a verb. An error of ours, or of the system, is one line without secrets on standard error."""
+    """The exit code of a verb. Our errors and the system's go to standard error as one line without secrets."""
     try:
         return run()
     except DistprofError as error:
@@ -49,7 +49,7 @@ def _say(text: str, arguments: Sequence[str], *, more: str = "") -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line without secrets."""
+    """A parser that prints errors as one line without secrets."""
 
     def error(self, message: str) -> NoReturn:
         _say(f"{self.prog}: {message}", sys.argv[1:], more=f"; see {self.prog} --help")
@@ -60,7 +60,7 @@ Runner = Callable[[argparse.Namespace], int]
 
 
 def _make_parser(asked: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Runner]]:
-    """The parser of these verbs, and what runs each."""
+    """The parser of these verbs, and the function that runs each."""
     parser = Parser(
         prog="distprof",
         description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
@@ -73,7 +73,7 @@ def _make_parser(asked: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[st
 
 
 def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
-    """Adds a verb. Its module is imported here and not before: those of all verbs take half a second."""
+    """Adds a verb. Its module is imported only here, because importing all verbs takes half a second."""
     if verb == "report":
         from distprof.cli.report import add_report, run_report
 

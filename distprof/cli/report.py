@@ -1,4 +1,4 @@
-"""The verb ``report``: whatever lies at some paths, as one report."""
+"""The verb ``report``: one report from everything at some paths."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 
 DESCRIPTION = """\
-Reports on a run folder (also when ranks are missing or the job died), on traces of PyTorch's profiler (JSON, gzipped or
-not; files or folders of them), on captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), or on any
-mix of them that belongs to one job.
+Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
+gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
+or from any mix that belongs to one job. File types are detected from content.
 """
 EPILOG = """\
 examples:
@@ -34,17 +34,17 @@ examples:
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
 
-Steps are distprof's own ranges, or ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
+Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
 Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
-names others. Patterns are globs of a range's whole name, and go before the usual names.
+names others. A pattern is a glob that matches a range's whole name; it takes precedence over the usual names.
 
-The report's files are written into the run folder, or without one into --out.
+report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none.
 
-Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 a rank, a step or a file is missing, or the job
-is still running (the report says which), or a file could not be written.
+Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing or
+the job is still running (the report says which), or a file could not be written.
 """
 LONGEST_NAME = 1000
-"""Letters of a folder's name in a message."""
+"""Length of a folder's name in a message."""
 DEFAULT_OUT = Path("distprof-report")
 
 
@@ -59,33 +59,35 @@ def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
     )
     report.add_argument(
         "--out", type=Path, metavar="FOLDER",
-        help=f"where report.html, report.json and trace.json.gz go (the run folder, or ./{DEFAULT_OUT})",
+        help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
     )  # fmt: skip
-    report.add_argument("--no-write", action="store_true", help="only show it")
-    report.add_argument("--width", type=int, help="columns of the terminal report (default: the terminal's)")
+    report.add_argument("--no-write", action="store_true", help="show the report, and write no files")
+    report.add_argument("--width", type=int, help="width of the terminal report (default: the terminal's)")
     add_names(report)
 
 
 def add_names(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what the names in a trace stand for."""
+    """Adds the options that say what names in a trace represent."""
     parser.add_argument(
         "--phase", action="append", default=[], metavar="PHASE=PATTERN",
-        help=f"ranges that stand for a phase: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
+        help=f"ranges that are a phase, one of: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
     )  # fmt: skip
-    parser.add_argument("--step", metavar="PATTERN", help="ranges that are steps; a name's last number is the step's")
+    parser.add_argument(
+        "--step", metavar="PATTERN", help="ranges that are steps; the last number in a name is the step"
+    )
 
 
 def read_names(options: argparse.Namespace) -> NameMap:
-    """What the options say.
+    """Reads these options.
 
     Raises:
-        UsageError: A phase that does not exist, or no pattern.
+        UsageError: A phase does not exist, or a pattern is missing.
     """
     phases = []
     for text in options.phase:
         phase, _, pattern = text.partition("=")
         if phase not in set(Phase) or not pattern:
-            raise UsageError(f"--phase {text}: expected PHASE=PATTERN with a phase of {', '.join(Phase)}")
+            raise UsageError(f"--phase {text}: expected PHASE=PATTERN, where PHASE is one of {', '.join(Phase)}")
         phases.append((Phase(phase), pattern))
     return NameMap(phases=tuple(phases), step=options.step)
 
@@ -94,7 +96,7 @@ def run_report(options: argparse.Namespace) -> int:
     """Reads, analyses, writes and shows.
 
     Raises:
-        DistprofError: Not readable, not one job, or a slip in the options.
+        DistprofError: The inputs are unreadable or of different jobs, or an option is wrong.
     """
     names = read_names(options)
     require_width(options.width)
@@ -108,7 +110,7 @@ def run_report(options: argparse.Namespace) -> int:
 
 
 def read_shown(paths: list[Path], names: NameMap) -> Run:
-    """Reads, with a bar on standard error while there is more than one file. No thread draws it: readers are forked."""
+    """Reads, with a progress bar on standard error if there are several files. No thread draws it, as readers fork."""
     columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     silent = not console.is_terminal
@@ -128,12 +130,12 @@ def _choose_folder(options: argparse.Namespace) -> Path:
 
 
 def _write(folder: Path, run: Run, report: Report) -> bool:
-    """Writes the files and says what cannot be written; whether everything is."""
+    """Writes the files and reports those that cannot be written; returns whether all were."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         problem = write_files(folder, run, report).problem
     except OSError as error:
-        problem = f"cannot be made ({error.strerror})"
+        problem = f"cannot be created ({error.strerror})"
     if problem is not None:
         print(f"distprof: {clean_text(folder, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
     return problem is None

@@ -1,7 +1,7 @@
-"""What stands between a command and whoever reads it: output that cannot be printed is dropped, and never ends a job.
+"""Makes standard output and error safe: output that cannot be printed is dropped, and never ends a job.
 
-Standard output may be a full disk, a pipe whose reader has gone, closed, or unable to say a letter. The files and the
-exit code are what counts, so none of this is an error.
+Standard output may be a full disk, a pipe without a reader, closed, or unable to encode a character. None of this is an
+error, since what counts are the files and the exit code.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from distprof.config.redact import mask_known, secret_values
 from distprof.errors import UsageError
 
 NARROWEST, WIDEST = 20, 1_000
-"""Columns that a report can be fitted to."""
+"""Widths in columns that a report can have."""
 
 
 class DroppingStream:
-    """A text stream that never raises because of what lies behind it, and lets no secret through."""
+    """A text stream that never raises because of its target, and masks secrets."""
 
     def __init__(self, stream: TextIO, secrets: Sequence[str]) -> None:
-        """Writes to ``stream``, with these values masked."""
+        """Writes to ``stream``, masking these values."""
         self._stream, self._secrets = stream, secrets
 
     def write(self, text: str) -> int:
-        """Writes, or drops."""
+        """Writes the text, or drops it."""
         with self._dropping():
             self._stream.write(mask_known(text, self._secrets))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Writes each, or drops."""
+        """Writes each line, or drops it."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Writes what is still held back, or drops it."""
+        """Writes what is buffered, or drops it."""
         with self._dropping():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the stream's own."""
+        """Delegates everything else to the stream."""
         return getattr(self._stream, name)
 
     @contextlib.contextmanager
     def _dropping(self) -> Iterator[None]:
         try:
             yield
-        except BlockingIOError:  # a reader that is slow, and not gone: only this is lost
+        except BlockingIOError:  # the reader is slow but still there: only this text is lost
             pass
         except OSError as error:
             self._drop_from_now_on()
@@ -59,15 +59,15 @@ class DroppingStream:
                 print(f"distprof: standard output is dropped: {error.strerror}", file=sys.stderr)
 
     def _drop_from_now_on(self) -> None:
-        """Puts the null device in place: Python, libraries in C and children may write there too, now or at the end."""
-        with contextlib.suppress(OSError):  # a stream without a file behind it
+        """Substitutes the null device: Python, C libraries and children may still write there, now or at the end."""
+        with contextlib.suppress(OSError):  # the stream has no file
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._stream.fileno())
             os.close(null)
 
 
 def guard_streams(arguments: Sequence[str]) -> None:
-    """Makes standard output and error of this process ones that never fail.
+    """Makes this process' standard output and error never fail.
 
     Args:
         arguments: The command line, searched for secrets to mask.
@@ -79,17 +79,17 @@ def guard_streams(arguments: Sequence[str]) -> None:
 
 
 def require_width(width: int | None) -> None:
-    """Refuses a ``--width`` that nothing can be fitted to.
+    """Refuses a ``--width`` that no report fits.
 
     Raises:
         UsageError: It is too small or too large.
     """
     if width is not None and not NARROWEST <= width <= WIDEST:
-        raise UsageError(f"--width {width}: must be {NARROWEST} or more, and at most {WIDEST}")
+        raise UsageError(f"--width {width}: must be {NARROWEST} to {WIDEST}")
 
 
 def _guard(stream: TextIO | None, secrets: Sequence[str]) -> TextIO:
-    if stream is None:  # closed before Python began
+    if stream is None:  # it was closed before Python started
         return io.StringIO()
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
@@ -97,7 +97,7 @@ def _guard(stream: TextIO | None, secrets: Sequence[str]) -> TextIO:
 
 
 def _open_closed() -> None:
-    """Or the next file that is opened, a rank's records, becomes the standard output of every library in C."""
+    """Otherwise the next file opened, such as a rank's records, would be the standard output of every C library."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -106,7 +106,7 @@ def _open_closed() -> None:
 
 
 def _forget_absurd_sizes(environment: MutableMapping[str, str]) -> None:
-    """Without them the terminal is asked, or 80 columns are taken; with them nothing is printed, or no end of it."""
+    """Unset, the terminal is asked or 80 columns are used; absurd values would print nothing, or endlessly much."""
     for name, least, most in (("COLUMNS", NARROWEST, WIDEST), ("LINES", 2, 10_000)):
         text = environment.get(name)
         if text is not None and not (text.isascii() and text.isdigit() and least <= int(text[:9]) <= most):

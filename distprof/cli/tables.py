@@ -33,82 +33,84 @@ ROWS = 20
 MAX_NOTES = 10
 TEXT_LIMIT = 300
 DESCRIPTION = """\
-Shows the tables that `nsys stats` makes, with the same numbers, of captures of Nsight Systems (.sqlite, or .nsys-rep
-where nsys is installed) and of traces of PyTorch's profiler; of all ranks together, or rank by rank.
+Shows the tables of `nsys stats`, with the same numbers, for captures of Nsight Systems (.sqlite, or .nsys-rep where
+nsys is installed) and for traces of PyTorch's profiler: for all ranks together, or rank by rank.
 
-  nvtx_sum               named ranges of the host: how long they were open (not what the GPU took for them)
+  nvtx_sum               named ranges on the host: how long they were open (not how long the GPU worked for them)
   osrt_sum               calls of the operating system's runtime
   cuda_api_sum           calls of the CUDA API
   cuda_gpu_kern_sum      kernels
   cuda_gpu_mem_time_sum  copies and memsets, by time
   cuda_gpu_mem_size_sum  copies and memsets, by size (MB is 10**6 bytes)
 
-and, where asked for with --table, ranges and the device together:
+With --table, also tables of ranges and the device together:
 
-  nvtx_gpu_proj_sum      how long what a range launched lasted on the GPU, from the first begin to the last end
+  nvtx_gpu_proj_sum      ranges projected onto the GPU: from the begin of the first operation launched to the last end
   nvtx_kern_sum          kernels by the range that launched them
-  projection             every range with what it launched and what it called (no table of nsys; --exclusive)
+  projection             every range with what it launched and what it called (not a table of nsys)
 """
 EPILOG = """\
 examples:
-  distprof tables node0.sqlite                               the six tables, all processes together, as nsys has them
-  distprof tables node0.sqlite node1.sqlite --drop-warmup    what began in a measured step, of all ranks of two nodes
+  distprof tables node0.sqlite                               the six tables, all processes together, as in nsys
+  distprof tables node0.sqlite node1.sqlite --drop-warmup    all ranks of two nodes, without warm-up
   distprof tables trace.json.gz --table cuda_gpu_kern_sum --rows 0
-  distprof tables node0.sqlite --per-rank --csv tables/      nvtx_sum_rank-00000.csv and so on
+  distprof tables node0.sqlite --per-rank --csv tables/      writes nvtx_sum_rank-00000.csv and so on
   distprof tables node0.sqlite --table projection --exclusive
 
-"Together" stands on every single duration: medians and deviations are those of all ranks' rows.
-Times are shown in ns where the terminal is wide enough, else in the unit that suits them. The CSV has nsys's heads and
-digits; a text that a spreadsheet would take for a formula gets a ' in front.
---drop-warmup keeps what began within a measured step: distprof's own steps know which were warm-up, others' are told by
-a range called warm-up around them; --step says which ranges are steps.
+Merged tables are computed from every single duration: medians and deviations are over the rows of all ranks.
+Times are shown in ns if the terminal is wide enough, else in a suitable unit. The CSV has nsys's headers and digits;
+a text that a spreadsheet would take for a formula gets a leading '.
+--drop-warmup keeps what began within a measured step. distprof's own steps are marked as warm-up or measured; other
+steps are warm-up inside a range called warm-up. --step says which ranges are steps.
 
-Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown without the files that are not readable.
+Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown, but some files could not be read.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """The traces that one set of tables is made of."""
+    """The traces for one set of tables."""
 
     title: str
     suffix: str
-    """Of the names of the CSV files."""
+    """Suffix of the CSV files' names."""
     traces: Sequence[Trace]
     windows: Sequence[IntArray | None] | None
     exclusive: bool
-    """Of the projection."""
+    """Whether the projection is exclusive."""
 
 
 def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb to the command line."""
     tables = verbs.add_parser(
-        "tables", help="the tables of nsys stats: ranges, API calls, kernels and copies, by rank or together",
+        "tables", help="show the tables of nsys stats: ranges, API calls, kernels and copies, by rank or merged",
         description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     tables.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
     tables.add_argument(
         "--table", action="append", choices=(*TABLES, *PROJECTIONS), metavar="NAME",
-        help="only this one; may be repeated (the first six)",
+        help="only this table; may be repeated (default: the first six)",
     )  # fmt: skip
     which = tables.add_mutually_exclusive_group()
-    which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (all together)")
+    which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (default: merged)")
     which.add_argument("--rank", type=int, metavar="N", help="only this rank")
-    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside the measured steps")
-    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: a glob of the ranges that are steps")
+    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside of the measured steps")
+    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: which ranges are steps (a glob)")
+    tables.add_argument("--exclusive", action="store_true", help="in the projection, leave out what nested ranges hold")
     tables.add_argument(
-        "--exclusive", action="store_true", help="of the projection: without what ranges nested in a range hold"
+        "--csv", type=Path, metavar="FOLDER", help="write NAME.csv files there instead of showing the tables"
     )
-    tables.add_argument("--csv", type=Path, metavar="FOLDER", help="write NAME.csv there instead of showing them")
-    tables.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"most rows shown, 0 for all ({ROWS})")
-    tables.add_argument("--width", type=int, metavar="W", help="columns to fill (the terminal's)")
+    tables.add_argument(
+        "--rows", type=int, default=ROWS, metavar="N", help=f"show at most this many rows, 0 for all (default: {ROWS})"
+    )
+    tables.add_argument("--width", type=int, metavar="W", help="width in columns (default: the terminal's)")
 
 
 def run_tables(options: argparse.Namespace) -> int:
     """Reads, makes the tables, and shows or writes them.
 
     Raises:
-        DistprofError: Not readable, or a slip in the options.
+        DistprofError: The inputs are unreadable, or an option is wrong.
     """
     _check(options)
     names = options.table or list(TABLES)
@@ -135,21 +137,21 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--rows {options.rows}: must be 0 (all) or more")
     require_width(options.width)
     if options.step is not None and not options.drop_warmup:
-        raise UsageError("--step: says what the steps are for --drop-warmup; give both, or neither")
+        raise UsageError("--step: only works with --drop-warmup; give both, or neither")
     if options.exclusive and "projection" not in (options.table or ()):
-        raise UsageError("--exclusive: is a way to make the projection; give --table projection with it")
+        raise UsageError("--exclusive: applies to the projection; add --table projection")
 
 
 def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list[str]]:
-    """The traces, and the files that cannot be read with the reason.
+    """The traces, and the unreadable files with reasons.
 
     Raises:
-        DataError: Nothing is readable, or it is of different jobs.
+        DataError: Nothing is readable, or the inputs are of different jobs.
     """
     named, unread = find_sources(paths)
     traces: list[Trace] = []
     for source in [inner for outer in named for inner in _open_run(outer, unread)]:
-        own = source not in named  # of a run folder, which holds ranks only
+        own = source not in named  # from a run folder, which holds only ranks
         try:
             traces += read_traces(source, all_processes=not own, only_times=only_times and not own)
         except (DataError, OSError) as error:
@@ -161,18 +163,18 @@ def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list
 
 
 def _open_run(source: Source, unread: list[str]) -> list[Source]:
-    """Of a run folder its kernel windows; anything else is its own source. What cannot be read goes to ``unread``."""
+    """The kernel windows of a run folder; any other source itself. Adds what cannot be read to ``unread``."""
     if source.kind != "run":
         return [source]
     inner, damaged = find_windows(source.path)
     unread += damaged
     if not inner and not damaged:
-        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or name a capture")
+        unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or pass a capture")
     return inner
 
 
 def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share]:
-    """What the tables are made of: all together, or each rank, or one."""
+    """The sets of tables to make: all ranks together, each rank, or one."""
 
     def share(title: str, suffix: str, chosen: Sequence[Trace]) -> _Share:
         return _Share(title=title, suffix=suffix, traces=chosen, windows=None, exclusive=options.exclusive)
@@ -180,7 +182,7 @@ def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share
     if options.rank is not None:
         chosen = [trace for trace in traces if trace.head.rank == options.rank]
         if not chosen:
-            raise UsageError(f"--rank {options.rank}: not there; the traces have {_name_processes(traces)}")
+            raise UsageError(f"--rank {options.rank}: not found; the traces have {_name_processes(traces)}")
         return [share(f"rank {options.rank}", f"_rank-{options.rank:05d}", chosen)]
     if not options.per_rank:
         return [share(_name_processes(traces), "", traces)]
@@ -192,8 +194,8 @@ def _choose(traces: Sequence[Trace], options: argparse.Namespace) -> list[_Share
     return [
         *(share(f"rank {rank}", f"_rank-{rank:05d}", ranks[rank]) for rank in sorted(ranks)),
         *(
-            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{place}", [trace])
-            for place, trace in enumerate(others)
+            share(f"process {trace.head.pid}", f"_process-{trace.head.pid}-{index}", [trace])
+            for index, trace in enumerate(others)
         ),
     ]
 
@@ -210,14 +212,14 @@ def _name_processes(traces: Sequence[Trace]) -> str:
 
 
 def _drop_warmup(share: _Share, options: argparse.Namespace) -> _Share:
-    """The share with the windows of its measured steps; processes in which no step is known are left out."""
+    """The share, limited to its measured steps; processes without known steps are left out."""
     if not options.drop_warmup:
         return share
     names = NameMap(step=options.step)
     found = [(trace, find_steps(trace, names).windows()) for trace in share.traces]
     known = [(trace, window) for trace, window in found if window is not None]
     if not known:
-        raise UsageError(f"--drop-warmup: no steps are known of {share.title}: name them with --step, or leave it out")
+        raise UsageError(f"--drop-warmup: no steps are known for {share.title}: name them with --step, or omit it")
     steps = sum(len(window) for _, window in known)
     left = len(found) - len(known)
     without = f", without {left} that {'has' if left == 1 else 'have'} no steps" if left else ""
@@ -236,12 +238,12 @@ def _make(name: str, share: _Share) -> Table:
 
 
 def _describe(table: Table, share: _Share) -> str:
-    rows = "nothing of the kind" if not table.rows else f"{len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
+    rows = "no rows" if not table.rows else f"{len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
     return f"{rows}, {share.title}"
 
 
 def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
-    """What a reader should know: ranges never closed, and what the importers had to leave out."""
+    """What a reader should know: ranges never closed, and what could not be read from the files."""
     notes = []
     if "nvtx_sum" in names:
         opened = sum(int((trace.ranges.end_ns < 0).sum()) for trace in traces if trace.head.last_event_ns is not None)
@@ -252,7 +254,7 @@ def _list_notes(traces: Sequence[Trace], names: Sequence[str]) -> list[str]:
 
 
 def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> None:
-    """Writes each table whole or not at all, and says where."""
+    """Writes each table atomically, and prints where."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for share in shares:

@@ -1,4 +1,4 @@
-"""The training command: composed, checked, run, and left with a documented exit code."""
+"""The training command: composes, checks and runs jobs, and exits with a documented code."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from distprof.world import Identity, join, leave, read_identity, resolve_device_
 
 LONGEST_MESSAGE = 2000
 REFUSAL_GRACE_S = 10.0
-"""How long the other ranks let rank 0 speak before they leave; its launcher ends them earlier."""
+"""How long the other ranks give rank 0 to print its message; the launcher ends them earlier."""
 PEER_GRACE_S = 1.0
-"""How long a rank that fails because a peer has left lets the launcher see the peer first: the cause, and no victim."""
+"""How long a rank that failed because a peer left waits, so that the launcher sees the peer, the cause, first."""
 _A_PEER_LEFT = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|remote process exited", re.I)
 
 
 def run_training(arguments: list[str], signals: SignalWatch | None = None) -> None:
-    """Runs the jobs of a command line; leaves the process where one cannot be run.
+    """Runs the jobs of a command line; exits the process if one cannot be run.
 
     Args:
         arguments: Hydra overrides and flags, as in ``sys.argv[1:]``.
-        signals: Who watches for signals. None: nobody does before the job has its run folder.
+        signals: The watch for signals. None: none are watched before the job has its run folder.
     """
     if signals is not None:
         signals.leave = leave_now
@@ -61,7 +61,7 @@ def _train(arguments: list[str], signals: SignalWatch | None) -> None:
         return
     jobs = compose(request, launched=identity.launched, arguments=arguments)
     configs = [_decode(job.values, identity) for job in jobs]
-    from distprof.train.job import run_job  # imports torch's distributed parts: not for --help and not for a slip
+    from distprof.train.job import run_job  # imports torch.distributed: not needed for --help or usage errors
 
     console, exit_code = Console(soft_wrap=False), EXIT_OK
     for job, config in zip(jobs, configs, strict=True):
@@ -84,7 +84,7 @@ def _decode(values: dict[str, object], identity: Identity) -> Config:
 
 
 def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
-    """Says it once for the whole job: rank 0 speaks and leaves, and its launcher takes the others along."""
+    """Prints the message once for the whole job: rank 0 prints it and exits, and its launcher ends the others."""
     if not _is_led():
         print(f"distprof: {_clean(message, arguments)}", file=sys.stderr)
     elif exit_code == EXIT_USAGE:
@@ -93,7 +93,7 @@ def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
 
 
 def _is_led() -> bool:
-    """Whether another process is rank 0; where the launcher's word makes no sense, nobody else would speak."""
+    """Whether another process is rank 0; false if the launcher's variables make no sense, as nobody would print."""
     try:
         return read_identity().rank != 0
     except UsageError:
@@ -105,7 +105,7 @@ def _clean(text: str, arguments: list[str]) -> str:
 
 
 def _fail(error: BaseException, arguments: list[str]) -> None:
-    """One line per rank; the traceback is in the rank's file, in the report, and in the launcher's summary."""
+    """Prints one line per rank; the traceback is in the rank's file, the report, and the launcher's summary."""
     lines = str(error).strip().splitlines() or [""]
     rank, secrets = os.environ.get("RANK", "0"), secret_values(arguments)
     text = clean_text(mask(f"{type(error).__name__}: {lines[0]}", secrets), LONGEST_MESSAGE)
@@ -117,7 +117,7 @@ def _fail(error: BaseException, arguments: list[str]) -> None:
 
 
 def _tell_launcher(message: str, trace: str) -> None:
-    """Writes the file that torchrun reads the first failure from, as torch's own `record` does, but without secrets."""
+    """Writes the file from which torchrun reads the first failure, like torch's own `record` but without secrets."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": trace, "timestamp": str(int(time.time()))}
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
@@ -125,9 +125,9 @@ def _tell_launcher(message: str, trace: str) -> None:
 
 
 def leave_now(exit_code: int) -> None:
-    """Without Python's shutdown: torch's threads may abort in it, and those of others wait for what does not come."""
+    """Exits without Python's shutdown, in which torch's threads may abort, and others may wait forever."""
     for item in gc.get_objects():
-        if type(item) is tempfile.TemporaryDirectory:  # what Python would do for them, such as wandb's
+        if type(item) is tempfile.TemporaryDirectory:  # such as wandb's, which Python would delete
             with contextlib.suppress(OSError):
                 item.cleanup()
     end_service(only_stopped=True)

@@ -1,4 +1,4 @@
-"""What cannot work together in a configuration, refused before any process group exists. No torch here."""
+"""Refuses combinations of settings that cannot work, before any process group exists. No torch here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
 
     Args:
         config: The decoded configuration.
-        world_size: Number of ranks of the job.
+        world_size: Number of ranks in the job.
         device_type: "cpu" or "cuda", as resolved on this machine.
 
     Raises:
@@ -28,7 +28,7 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         "train.learning_rate": train.learning_rate,
     }  # fmt: skip
     for key, number in positive.items():
-        _require(0 < number < math.inf, f"{key}={number}: must be above 0, and finite")
+        _require(0 < number < math.inf, f"{key}={number}: must be above 0 and finite")
     _require(
         model.ffn_width is None or model.ffn_width > 0, f"train.model.ffn_width={model.ffn_width}: above 0, or null"
     )
@@ -36,18 +36,18 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     depth = config.profile.nvtx_module_depth
     _require(depth >= 0, f"profile.nvtx_module_depth={depth}: must be 0 or more")
     every, limit = config.profile.shadow_every, config.profile.max_overhead_ratio
-    _require(every == 0 or every > 1, f"profile.shadow_every={every}: 2 or more, or 0 for never")
+    _require(every == 0 or every > 1, f"profile.shadow_every={every}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"profile.max_overhead_ratio={limit}: above 0 and finite, or null")
     kept, first = config.profile.kernel_steps, config.profile.kernel_from
     _require(kept >= 1, f"profile.kernel_steps={kept}: must be 1 or more")
     last = train.warmup_steps + train.steps
     _require(
         first is None or train.warmup_steps <= first <= last,
-        f"profile.kernel_from={first}: from {train.warmup_steps}, behind the warm-up, to {last}, behind the last step",
+        f"profile.kernel_from={first}: must be {train.warmup_steps}, after the warm-up, to {last}, after the last step",
     )
     _require(
         not isinstance(strategy, DdpConfig) or 0 < strategy.bucket_mb < math.inf,
-        f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0, and finite",
+        f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0 and finite",
     )
     _require(train.warmup_steps >= 0, f"train.warmup_steps={train.warmup_steps}: must be 0 or more")
     _require(train.clip_norm is None or train.clip_norm > 0, f"train.clip_norm={train.clip_norm}: above 0, or null")
@@ -55,7 +55,7 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     _require(model.style == "gpt2" or (model.width // model.heads) % 2 == 0, "rotary positions need an even head size")
     _require(
         train.seq_len <= model.max_seq_len,
-        f"train.seq_len={train.seq_len} is past train.model.max_seq_len={model.max_seq_len}: shorten it",
+        f"train.seq_len={train.seq_len} exceeds train.model.max_seq_len={model.max_seq_len}: shorten it",
     )
     replicas = getattr(strategy, "replicas", 1)
     _require(
@@ -64,11 +64,11 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     )
     _require(
         strategy.name != "single" or world_size == 1,
-        f"strategy=single is one process, and this job has {world_size} ranks: use strategy=ddp or strategy=fsdp",
+        f"strategy=single is one process, but this job has {world_size} ranks: use strategy=ddp or strategy=fsdp",
     )
     _require(
         not (isinstance(strategy, AccelerateConfig) and strategy.wrap == "fsdp" and device_type == "cpu"),
-        "strategy=accelerate strategy.wrap=fsdp: on a CPU Accelerate makes DDP of it without a word; "
+        "strategy=accelerate strategy.wrap=fsdp: on a CPU, Accelerate silently falls back from FSDP to DDP; "
         "use strategy=fsdp, or an accelerator",
     )
     _require(
@@ -81,15 +81,15 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     _require(config.backend != "nccl" or device_type == "cuda", "backend=nccl needs a GPU: use backend=gloo here")
     _require(
         isinstance(config.hardware.peak, str) or 0 < config.hardware.peak < math.inf,
-        f"hardware.peak={config.hardware.peak}: FLOP/s above 0, or auto, measure, none",
+        f"hardware.peak={config.hardware.peak}: must be FLOP/s above 0, or auto, measure or none",
     )
     if isinstance(config.logger, WandbConfig):
         timeout_s = config.logger.init_timeout_s
-        _require(0 < timeout_s < math.inf, f"logger.init_timeout_s={timeout_s}: must be above 0, and finite")
+        _require(0 < timeout_s < math.inf, f"logger.init_timeout_s={timeout_s}: must be above 0 and finite")
     if isinstance(config.data, TextDataConfig):
         _require(config.data.workers >= 0, f"data.workers={config.data.workers}: must be 0 or more")
         _require(config.data.max_bytes > 0, f"data.max_bytes={config.data.max_bytes}: must be above 0")
-        _require(model.vocab_size >= 256, f"data=text has 256 tokens; train.model.vocab_size={model.vocab_size}")
+        _require(model.vocab_size >= 256, f"data=text has 256 tokens, but train.model.vocab_size={model.vocab_size}")
     _check_inject(config, world_size)
 
 
@@ -100,7 +100,7 @@ def _check_inject(config: Config, world_size: int) -> None:
         _require(not wanted, "inject.delay_ms or inject.action without a rank: add inject.rank=R")
         return
     _require(0 <= inject.rank < world_size, f"inject.rank={inject.rank}: this job has ranks 0 to {world_size - 1}")
-    _require(0 <= inject.delay_ms < math.inf, f"inject.delay_ms={inject.delay_ms}: must be 0 or more, and finite")
+    _require(0 <= inject.delay_ms < math.inf, f"inject.delay_ms={inject.delay_ms}: must be 0 or more and finite")
     total = train.warmup_steps + train.steps
     _require(0 <= inject.from_step < total, f"inject.from_step={inject.from_step}: this job has steps 0 to {total - 1}")
     runs = {

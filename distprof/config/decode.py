@@ -1,4 +1,4 @@
-"""Builds frozen dataclasses out of plain containers, strictly: configuration from Hydra, records from files."""
+"""Strictly builds frozen dataclasses from plain containers: the configuration from Hydra, records from files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from distprof.errors import DistprofError, UsageError
 
 T = TypeVar("T")
 MAX_WHOLE = 2**63
-"""Whole numbers of configurations and records are smaller: what computes with them counts in 64 bits."""
+"""Integers in configurations and records must be smaller, since they are used as 64-bit numbers."""
 MAX_EXACT = 2**53
-"""Up to here float64 holds whole numbers exactly."""
+"""Up to here float64 represents integers exactly."""
 MAX_DEPTH = 64
-"""Of lists and groups in each other."""
+"""The deepest nesting of lists and groups."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 300
 _SHORT.maxlist = _SHORT.maxdict = 20
 
 
 def load_json(text: bytes) -> Any:
-    """Strict JSON: no NaN, no number beyond a float's range.
+    """Reads strict JSON: no NaN, no number beyond a float's range.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not strict JSON.
         RecursionError: It is nested too deeply.
     """
     return json.loads(text, parse_constant=_refuse, parse_float=_read_float)
 
 
 def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _read_float(digits: str) -> float:
@@ -47,7 +47,7 @@ def _read_float(digits: str) -> float:
 
 
 def require_flat(value: object) -> None:
-    """Refuses lists and groups that are nested more than `MAX_DEPTH` deep.
+    """Refuses lists and groups nested more than `MAX_DEPTH` deep.
 
     Raises:
         ValueError: They are.
@@ -62,21 +62,21 @@ def require_flat(value: object) -> None:
 
 
 def is_whole(value: object, below: int = MAX_WHOLE) -> bool:
-    """Whether a value is a whole number, at least 0 and below a bound."""
+    """Whether a value is an integer, at least 0 and below a bound."""
     return type(value) is int and 0 <= value < below
 
 
 def decode(cls: type[T], values: object, where: str = "", error: type[DistprofError] = UsageError) -> T:
-    """Builds a frozen dataclass out of plain containers, refusing what it does not know.
+    """Builds a frozen dataclass from plain containers, refusing everything unknown.
 
     Args:
         cls: The dataclass to build.
         values: A mapping, as `OmegaConf.to_container` returns it.
         where: The dotted path of ``values``, for messages.
-        error: What to raise.
+        error: The exception to raise.
 
     Raises:
-        DistprofError: An unknown or missing key, or a value of the wrong type, named by its path.
+        DistprofError: There is an unknown or missing key, or a value of the wrong type; the message names its path.
     """
     if not isinstance(values, Mapping):
         raise error(f"{where or 'the configuration'}: expected a group of keys, got {_show(where, values)}")
@@ -84,7 +84,7 @@ def decode(cls: type[T], values: object, where: str = "", error: type[DistprofEr
     for key in values:
         if key not in hints:
             close = difflib.get_close_matches(str(key), hints, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(hints)}"
+            hint = f"; did you mean '{close[0]}'?" if close else f"; known keys: {', '.join(hints)}"
             raise error(f"{_join(where, key)}: unknown key{hint}")
     required = {item.name for item in dataclasses.fields(cls) if _has_no_default(item)}  # type: ignore[arg-type]
     missing = [key for key in hints if (key in required and key not in values) or values.get(key) == "???"]
@@ -95,7 +95,7 @@ def decode(cls: type[T], values: object, where: str = "", error: type[DistprofEr
 
 @functools.cache
 def _read_hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields; Python compiles their text anew whenever it is asked."""
+    """The types of a dataclass's fields, cached, because Python recompiles their text at every request."""
     return get_type_hints(cls)
 
 
@@ -122,7 +122,7 @@ def _value(hint: Any, value: object, where: str, error: type[DistprofError]) -> 
 
 
 def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofError]) -> Any:
-    """The member of a union of groups whose ``name`` literal is the one given."""
+    """The member of a union of groups with the given ``name`` literal."""
     names = {get_args(get_type_hints(group)["name"])[0]: group for group in groups}
     name = value.get("name") if isinstance(value, Mapping) else value
     if not isinstance(name, str) or name not in names:
@@ -131,7 +131,7 @@ def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofEr
 
 
 def _find_row_type(hint: Any) -> Any:
-    """The dataclass that a tuple holds any number of. None: no such tuple."""
+    """The dataclass in a tuple of any length. None: not such a tuple."""
     held = get_args(hint)[0] if get_origin(hint) is tuple else None
     return held if dataclasses.is_dataclass(held) else None
 
@@ -144,7 +144,7 @@ def _scalar(option: Any, value: object) -> tuple[bool, object]:
         return within, option(value) if within else None
     if option is type(None):
         return value is None, None
-    if get_origin(option) is tuple:  # of texts: the only other kind there is
+    if get_origin(option) is tuple:  # of texts: tuples of groups are handled elsewhere
         return isinstance(value, list | tuple) and all(type(item) is str for item in value), _as_tuple(value)
     if get_origin(option) is Mapping:
         return isinstance(value, Mapping), value

@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything that is written or shown: by the name of a key, by value, and by shape."""
+"""Keeps secrets out of everything that is written or shown, by key name, by value, and by form."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ _SECRET_NAME = re.compile(
 )
 LOGIN_IN_URL = re.compile(
     r"(?:(?<=://)|(?<=:/)(?!/))(?:[^\s/'\"]{1,300}|[^\s/:'\"]{1,100}:(?!\d+/)[^\s'\"]{0,300})@"
-)  # lengths are bounded, here and below, because a text may be a megabyte of beginnings
-"""What stands before the host; also if the password has a slash or an @ in it, and if a path has lost a slash."""
+)  # lengths are bounded, here and below, because a text may be a megabyte of false starts
+"""A login in a URL; also if the password contains a slash or an @, or if a path has lost a slash."""
 _SHAPES = re.compile(
     r"\b(sk-[\w-]{16,}|hf_\w{16,}|gh[a-z]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}"
     r"|(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]{8,300}\.[\w-]{8,2000}\.[\w-]*)"
 )
-"""Keys that tell by their beginning what they are: of model hubs, code hosts, chats, clouds; and JSON web tokens."""
+"""Keys recognisable by their prefix: of model hubs, code hosts, chats, clouds; and JSON web tokens."""
 _SCHEME = re.compile(r"\b(bearer\s+|authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?)(?!\[redacted\])[^\s'\",;]+", re.I)
 _NAME = re.compile(r"(?<![\w./-])([\w./-]{0,200}\w)['\"]?\s{0,9}(?:(=)|:(?!//))\s{0,9}")
-"""The names in ``a.b=c``, ``-e A=b``, ``{a: b}`` and ``"a": "b"``, up to where the value begins."""
+"""The names in ``a.b=c``, ``-e A=b``, ``{a: b}`` and ``"a": "b"``, up to the beginning of the value."""
 _NOT_GIVEN = r"(?!\[redacted\]|\.\.\.)"
 _QUOTED = r"'[^']*'|\"[^\"]*\"|"
 _AFTER_EQUALS, _AFTER_COLON = (re.compile(_QUOTED + _NOT_GIVEN + kept) for kept in (r"[^\s&'\"]+", r"[^\s,;&})\]'\"]+"))
 _OPTION = re.compile(r"((?<!\S)(--?[A-Za-z][\w-]*)\s+)(?!-|\[redacted\])\S+")
 MIN_SECRET_LENGTH = 6
-"""Shorter values are not searched for: they would mask ordinary words. They are masked where their name stands."""
+"""Shorter values are not searched for, since they would mask ordinary words. They are masked after their names."""
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a key or environment variable of this name holds something that must not be written."""
+    """Whether a key or environment variable with this name holds something that must not be written."""
     last = re.split(r"[.\s]", str(name))[-1]
     return bool(_SECRET_NAME.search(last))
 
 
 def secret_values(arguments: Sequence[str] = ()) -> tuple[str, ...]:
-    """Values to mask wherever they occur: of secretly named environment variables, and what a command line gives.
+    """Values to mask wherever they occur: from environment variables with secret names, and from a command line.
 
     Args:
-        arguments: ``key=value``, ``--key value`` and anything that holds such pairs, or a URL with a login.
+        arguments: ``key=value``, ``--key value`` and any text with such pairs, or with a URL that has a login.
 
     Returns:
-        The values, longest first, so that one inside another is masked whole.
+        The values, longest first, so that a value that contains another one is masked completely.
     """
     found = {value for name, value in os.environ.items() if is_secret_name(name)}
     found |= {login for text in (*os.environ.values(), *arguments) for login in _find_logins(text)}
@@ -71,7 +71,7 @@ def _find_named(text: str) -> Iterator[str]:
 
 
 def _find_named_places(text: str) -> Iterator[tuple[int, int]]:
-    """Where values stand behind a secret name; without their quotes."""
+    """Positions of values after secret names, without their quotes."""
     name = _NAME.search(text)
     while name is not None:
         end = name.end()
@@ -83,11 +83,11 @@ def _find_named_places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def redact(value: object, secrets: Iterable[str] = ()) -> object:
-    """A copy of plain containers without secrets.
+    """Copies plain containers without secrets.
 
     Args:
         value: Nested mappings, lists and scalars.
-        secrets: Values to mask inside any text, as `secret_values` returns them.
+        secrets: Values to mask in all texts, as returned by `secret_values`.
     """
     if isinstance(value, Mapping):
         return {
@@ -100,7 +100,7 @@ def redact(value: object, secrets: Iterable[str] = ()) -> object:
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Text with `MASK` in place of every secret: of those values, of logins and keys, and of what a name gives away."""
+    """Replaces every secret in a text by `MASK`: the given values, logins, keys, and values after secret names."""
     text = _OPTION.sub(_mask_option, _SCHEME.sub(rf"\1{MASK}", mask_known(text, secrets)))
     for begin, end in reversed(list(_find_named_places(text))):
         text = f"{text[:begin]}{MASK}{text[end:]}"
@@ -108,7 +108,7 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
 
 def mask_known(text: str, secrets: Iterable[str]) -> str:
-    """As `mask`, but of names only where there is no doubt: for text that may be data, such as a report's."""
+    """Like `mask`, but masks by name only in clear cases: for text that may be data, such as a report's."""
     for secret in secrets:
         text = text.replace(secret, MASK)
     return _SHAPES.sub(MASK, LOGIN_IN_URL.sub(f"{MASK}@", text))

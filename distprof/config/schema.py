@@ -1,7 +1,7 @@
 """The configuration: frozen dataclasses, decoded strictly from what Hydra composed.
 
-No torch here. `decode` refuses unknown keys and wrong types by name, with a `UsageError`, before any process group
-exists; what cannot work together is refused by `distprof.config.check`.
+No torch here. `decode` refuses unknown keys and wrong types by name with a `UsageError` before any process group
+exists; `distprof.config.check` refuses combinations that cannot work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelConfig:
     ffn_width: int | None
     """Inner size of the feed-forward block. None: 4 x width."""
     max_seq_len: int
-    """Longest sequence: the size of the position table of style gpt2."""
+    """Longest sequence, which is the size of the position table in style gpt2."""
     style: Literal["gpt2", "llama"]
     """gpt2: LayerNorm, GELU, learned positions, tied head. llama: RMSNorm, gated SiLU, rotary positions."""
 
@@ -39,7 +39,7 @@ class TrainConfig:
     steps: int
     """Measured optimizer steps, after the warm-up."""
     warmup_steps: int
-    """Steps recorded and marked, and left out of every statistic."""
+    """Steps that are recorded and marked, but left out of every statistic."""
     seq_len: int
     """Tokens per sequence."""
     micro_batch: int
@@ -82,7 +82,7 @@ class FsdpConfig:
     reshard_after_forward: bool
     """Free the gathered parameters between forward and backward."""
     replicas: int
-    """How many copies of the model there are, each sharded over its part of the ranks. 1: FSDP; more: HSDP."""
+    """How many copies of the model there are, each sharded over its share of the ranks. 1: FSDP; more: HSDP."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class AccelerateConfig:
     name: Literal["accelerate"]
     """Accelerate's own prepare, backward, clip and step."""
     wrap: Literal["ddp", "fsdp"]
-    """What Accelerate is asked to wrap the model in."""
+    """What Accelerate wraps the model in."""
 
 
 StrategyConfig = SingleConfig | DdpConfig | FsdpConfig | AccelerateConfig
@@ -109,7 +109,7 @@ class TextDataConfig:
     path: str | None
     """A file or a folder. None: the Python standard library's own sources."""
     glob: str
-    """Which files of a folder."""
+    """Which files in a folder to read."""
     max_bytes: int
     """Read at most this much text."""
     workers: int
@@ -122,7 +122,7 @@ DataConfig = SyntheticDataConfig | TextDataConfig
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareConfig:
     peak: float | Literal["auto", "measure", "none"]
-    """Peak FLOP/s of one device: a number, from the table (auto), measured on the spot, or none."""
+    """Peak FLOP/s of one device: a number, from the table (auto), measured at the start, or none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,24 +130,24 @@ class ProfileConfig:
     level: Literal["off", "phases", "kernels"]
     """What is recorded. kernels: phases, and a torch.profiler window of a few steps."""
     nvtx: bool | Literal["auto"]
-    """NVTX ranges. auto: when a tool listens."""
+    """NVTX ranges. auto: when a tool is attached."""
     nvtx_module_depth: int
     """Module ranges down to this depth while NVTX is on; 0: none."""
     window_s: float
-    """Seconds between two writes and gatherings of rows."""
+    """Seconds between writing and gathering rows."""
     shadow_every: int
-    """Every so many measured steps one runs without instruments, to see what they cost; 0: never."""
+    """One in this many measured steps runs without recording, to measure its cost; 0: never."""
     max_overhead_ratio: float | None
-    """Stop recording phases when recording is sure to cost more than this share of a step. None: never stop."""
+    """Stop recording phases once recording certainly costs more than this share of a step. None: never stop."""
     kernel_steps: int = 3
-    """Steps that a kernel window keeps; one more runs before them under the profiler, and is dropped."""
+    """Steps that a kernel window keeps; one more runs before them under the profiler and is dropped."""
     kernel_from: int | None = None
-    """The step that a kernel window begins with. None: after the last measured one; in a loop of your own the first
-    that is not warm-up, and not before `distprof.record.kernel_window.EARLIEST_STEP`."""
+    """The step at which a kernel window begins. None: after the last measured step; in your own loop, the first step
+    that is not warm-up and not before `distprof.record.kernel_window.EARLIEST_STEP`."""
 
     @property
     def window_steps(self) -> int:
-        """Steps that a kernel window takes, the dropped one too; 0: there is no window."""
+        """Steps that a kernel window takes, including the dropped one; 0: there is no window."""
         return self.kernel_steps + 1 if self.level == "kernels" else 0
 
 
@@ -177,33 +177,35 @@ LoggerConfig = NoLoggerConfig | WandbConfig
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InjectConfig:
     rank: int | None
-    """The rank that suffers. None: no injection."""
+    """The rank that is affected. None: no injection."""
     phase: Literal["data", "forward", "backward", "grad_norm", "optimizer"]
-    """The phase it suffers in."""
+    """The phase that is affected."""
     delay_ms: float
-    """Milliseconds of sleep per step, with action delay."""
+    """Milliseconds of sleep per step, for action delay."""
     from_step: int
-    """The first step it happens in; kill and fail happen in this one."""
+    """The first affected step; kill and fail happen in it."""
     action: Literal["delay", "kill", "fail"]
     """Sleep, die by SIGKILL, or raise."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
+    """The whole configuration of a training job."""
+
     name: str
     """Names the run folder and the W&B run."""
     runs_dir: str
-    """Where run folders are made."""
+    """Where run folders are created."""
     run_dir: str | None
     """One exact run folder instead."""
     seed: int
     """Seed of the weights; the data of rank R use seed + R."""
     device: Literal["auto", "cpu", "cuda"]
-    """Where the model lives."""
+    """Where the model runs."""
     backend: Literal["auto", "nccl", "gloo"]
     """torch.distributed backend."""
     group_timeout_s: float
-    """A rank that stays away this long from a collective ends the job."""
+    """A rank that stays away from a collective for this long ends the job."""
     train: TrainConfig
     strategy: StrategyConfig
     data: DataConfig

@@ -1,1 +1,1 @@
-"""What was measured: the facts of a run, of a trace and of hardware."""
+"""What was measured: the facts about a run, a trace and hardware."""

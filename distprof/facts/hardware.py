@@ -1,7 +1,7 @@
-"""What devices can do at best: dense peak FLOP/s by precision, each with its source.
+"""Peak performance of devices: dense FLOP/s by precision, each with its source.
 
 Dense figures, without structured sparsity, at the boost clock the vendor states, accumulating in fp32 as training does.
-A card that is not here has no peak: an unknown device is never given another one's.
+A device that is not in the table has no peak: it is never given another device's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Device:
     """One device as its vendor describes it; TFLOP/s here, because that is how the sources print them."""
 
     pattern: str
-    """What the whole driver-reported name, without vendor and brand words, must match."""
+    """Must match the whole name that the driver reports, without vendor and brand words."""
     fp32: float
     tf32: float | None
     bf16: float | None
@@ -33,7 +33,7 @@ def _device(pattern: str, fp32: float, tf32: float | None, bf16: float | None, f
 
 _AMD = re.compile(r"\b(AMD|Instinct|Radeon)\b", re.IGNORECASE)
 MEMORY = r"( ?\d+ ?GB?)?( HBM3e?)?"
-"""HBM3 only: an H100 that says HBM2e need not be the SXM board."""
+"""HBM3 only: an H100 with HBM2e need not be the SXM board."""
 HALF_RATE = "fp16 and bf16 at the half rate of fp32 accumulation"
 
 DEVICES = (
@@ -77,7 +77,7 @@ DEVICES = (
 
 
 def is_amd(device_name: str) -> bool:
-    """Whether the name is one that AMD gives its devices."""
+    """Whether this is the name of an AMD device."""
     return bool(_AMD.search(device_name))
 
 
@@ -89,7 +89,7 @@ def find_peak(device_name: str, precision: str) -> Peak:
         precision: "fp32", "tf32", "bf16" or "fp16".
 
     Returns:
-        With ``flops_per_s`` None, and ``source`` saying why and what to do, where the table has no answer.
+        If the table has no answer, ``flops_per_s`` is None and ``source`` says why and what to do.
     """
     remedy = "set hardware.peak=FLOP/s or hardware.peak=measure"
     if " MIG " in device_name:

@@ -1,4 +1,4 @@
-"""Whether whoever writes a file still lives: told by a lock that the kernel releases when its process is gone."""
+"""Whether the process that writes a file is still alive, known from a lock that the kernel releases when it dies."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 _LATEST_S = 253_402_300_799.0
-"""The end of the year 9999: what a file system says need not be a date."""
+"""The end of the year 9999: a file system may report times beyond any date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWrite:
-    """When a file that has no end was last written, as it was found."""
+    """When a file without an end record was last written, as of reading it."""
 
     at_utc: str
     """ISO 8601, by the clock of the file system."""
     ago_s: float
-    """How long that was before the file was read."""
+    """How long before the file was read."""
     writer_lives: bool | None
-    """None: not known. Its writer is on another host, or the file system has no locks."""
+    """None: not known, because the writer is on another host or the file system has no locks."""
 
 
 def hold(descriptor: int) -> bool:
-    """Marks a file that is open for writing as held by this process until it closes it or dies; False: no locks here.
+    """Locks a file open for writing until this process closes it or dies; False: the file system has no locks.
 
-    Children do not inherit the lock. A process that opens and closes the file a second time lets go of it.
+    Children do not inherit the lock. Opening and closing the file a second time in this process releases it.
     """
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,12 +40,12 @@ def hold(descriptor: int) -> bool:
 
 
 def look_at_writer(descriptor: int, header: Mapping[str, Any]) -> LastWrite:
-    """Whether the writer of a stream lives.
+    """When a stream was last written, and whether its writer is alive.
 
     Args:
         descriptor: Of the stream, open for reading.
-        header: What it says of itself: ``held``, whether its writer could `hold` it, and in ``info`` the writer's
-            host, because locks do not reach other hosts everywhere.
+        header: Its header record: ``held`` says whether its writer could `hold` it, and ``info`` names the writer's
+            host, because not all file systems share locks between hosts.
     """
     info = header.get("info")
     host = info.get("host") if isinstance(info, dict) else None

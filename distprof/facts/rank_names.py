@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def name_ranks(ranks: Sequence[int], *, most: int | None = None) -> str:
-    """``rank 3``, ``ranks 0-2, 7``; of more ranges than ``most``, the first and ``...``."""
+    """``rank 3``, ``ranks 0-2, 7``; beyond ``most`` ranges, the first ones and ``...``."""
     ordered = sorted(set(ranks))
     runs: list[list[int]] = []
     for rank in ordered:

@@ -1,4 +1,4 @@
-"""The facts of a run: what every rank observed, step by step. Nothing here concludes anything.
+"""The facts of a run: what every rank observed, step by step. No conclusions are drawn here.
 
 A step of a rank is one row of float64. NaN in a row, and ``None`` elsewhere, mean *not measured*; 0 means measured,
 and zero. Times are integers of nanoseconds up to 2**53, which float64 holds exactly.
@@ -14,6 +14,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.columns import COLUMN as COLUMN
+from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
+from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.presence import LastWrite
 from distprof.facts.trace_summary import TraceSummary
 
@@ -22,7 +25,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Phase(enum.StrEnum):
-    """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder."""
+    """What a rank was doing. The phases of a step partition it; ``OTHER`` is the measured remainder.
+
+    ``ALL_REDUCE`` here is exposed gradient synchronisation, by whatever collective (FSDP: a reduce-scatter), and
+    ``ALL_GATHER`` is exposed gathering of parameters. The collectives of these names are members of `CollectiveKind`.
+    """
 
     DATA = "data"
     FORWARD = "forward"
@@ -42,7 +49,10 @@ class Clock(enum.StrEnum):
 
 
 class CollectiveKind(enum.StrEnum):
-    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like."""
+    """What kind of collective moved the bytes; ``OTHER``: broadcasts, barriers, single exchanges and the like.
+
+    ``ALL_REDUCE`` here is the operation, in whatever phase; the phase of that name is a member of `Phase`.
+    """
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
@@ -55,44 +65,22 @@ PHASES: tuple[Phase, ...] = tuple(Phase)
 PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)}
 COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
 OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
-"""What a rank does itself, apart from the waits that stand inside these phases too."""
+"""Phases of a rank's own work; waits in collectives may be part of them too."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
-UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # every rank may have a size of its own
-
-KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
-
-ROW_FIELDS: tuple[str, ...] = (
-    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
-    *(f"{phase}_host_ns" for phase in PHASES),
-    *(f"{phase}_wait_host_ns" for phase in OWN_PHASES),
-    "step_device_ns",
-    *(f"{phase}_device_ns" for phase in PHASES),
-    *(f"{phase}_wait_device_ns" for phase in OWN_PHASES),
-    *(f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS),
-    "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
-)  # fmt: skip
-"""One rank's step. ``*_host_ns``, ``*_device_ns``: durations on that clock; ``begin_host_ns`` is a monotonic time.
-
-``PHASE_wait_*``: the part of the phase in which the rank waited in a collective that stands inside it. ``KIND_busy``:
-the union of the kind's intervals; ``KIND_exposed``: the part the rank's compute waited for. ``shadow``: the step ran
-without instruments, to see what they cost; it has a step time, what the training loop said of it, and no phases.
-``window``: the step ran under a kernel window, which slows it down.
-"""
-COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
-ROW_WIDTH = len(ROW_FIELDS)
+UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # sizes may differ between ranks
 
 
 def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
-    """Rows of nothing measured, ``[num_ranks, num_steps, ROW_WIDTH]``, each column together, as they are read."""
+    """Rows of NaN, ``[num_ranks, num_steps, ROW_WIDTH]``, stored by column because they are read by column."""
     return np.moveaxis(np.full((ROW_WIDTH, num_ranks, num_steps), np.nan), 0, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSnapshot:
-    """One look at a device before the first step. None: not measurable here."""
+    """The state of a device before the first step. None: not measurable here."""
 
     name: str
-    """The device's name, as its driver or the operating system gives it."""
+    """The device's name, as its driver or the operating system reports it."""
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     utilization_ratio: float | None = None
@@ -105,7 +93,7 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The best FLOP/s of one device in the precision of the run."""
+    """The peak FLOP/s of one device in the precision of the run."""
 
     flops_per_s: float | None
     """None: unknown; MFU and HFU are then n/a."""
@@ -133,17 +121,17 @@ class RankInfo:
     running)."""
     last_write: LastWrite | None = None  # of a stream without an end
     error: str | None = None
-    """The last line of what it failed with; of a terminated rank the signal, and where it was."""
+    """The last line of the error; for a terminated rank the signal and where it was."""
     traceback: str | None = None
     rows_lost: int = 0
-    """Rows measured and not written, because the writer fell behind or the disk was full."""
+    """Rows that were measured but not written, because the writer fell behind or the disk was full."""
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How much arithmetic one micro-step of one rank is. FLOPs count a multiply and an add as two."""
+    """FLOPs of one micro-step of one rank; a multiply and an add count as two."""
 
     parameters: int
     model_flops_per_micro_step: int
@@ -151,16 +139,16 @@ class Work:
     hardware_flops_per_micro_step: int
     """With recomputation; the numerator of HFU."""
     analytic_flops_per_micro_step: int | None
-    """The same as ``model_flops_per_micro_step``, from the formula instead of the dispatched operations."""
+    """``model_flops_per_micro_step`` from a formula instead of the dispatched operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """One rank's monotonic clock against rank 0's, read once."""
+    """One comparison of a rank's monotonic clock with rank 0's."""
 
     rank: int
     at_ns: int
-    """When, on rank 0's clock."""
+    """Time of the comparison on rank 0's clock."""
     offset_ns: int
     """The rank's clock less rank 0's."""
     bound_ns: int
@@ -169,20 +157,20 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReading:
-    """How fast data moves between rank 0's host and another, probed once."""
+    """The bandwidth between rank 0's host and another, probed once."""
 
     rank: int
     """The rank of the other host that took part."""
     bytes_per_s: float
-    """One way, over the CPU's network."""
+    """In one direction, over the CPU's network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
-    """What is true of the whole job."""
+    """Facts about the whole job."""
 
     run_id: str
-    """Unique per job; a rank stream of another id is not of this run."""
+    """Unique per job; a rank stream with another id does not belong to this run."""
     name: str
     started_utc: str | None
     """ISO 8601. None, here and in the next fields: only traces exist, and they do not say."""
@@ -195,11 +183,11 @@ class RunMeta:
     work: Work | None
     versions: Mapping[str, str]
     git: str | None
-    """The commit of the working tree the job was started in. None: not in a checkout."""
+    """The commit of the working tree the job was started in. None: it is not a checkout."""
     config: Mapping[str, object]
     """The whole configuration, secrets redacted."""
     notes: tuple[str, ...] = ()
-    """What differs from what one might expect: shortened sequences, shared devices."""
+    """Deviations from what one might expect: shortened sequences, shared devices."""
     clock_readings: tuple[ClockReading, ...] = ()
     """Host clocks against rank 0's, in the order read. Empty: not read; ranks of several hosts are not compared."""
     link_readings: tuple[LinkReading, ...] = ()
@@ -210,14 +198,14 @@ class RunMeta:
 class Collectives:
     """The collectives that one process group issues in each of some steps, matched across its ranks.
 
-    Matched on (group, step, place in the group's order, kind, bytes); steps whose ranks do not agree are left out, and
-    a warning of the run names where they part.
+    Matched on (group, step, index in the group's order, kind, bytes). Steps in which the ranks disagree are left out,
+    and a warning of the run names the first disagreement.
     """
 
     group: str
     """The group's name; the same on all its ranks."""
     ranks: IntArray
-    """Positions in ``Run.ranks`` of the members there are facts of, ``[num_members]``."""
+    """Positions in ``Run.ranks`` of the members with facts, ``[num_members]``."""
     size: int
     """Number of ranks of the group, present or not."""
     kinds: tuple[CollectiveKind, ...]
@@ -225,13 +213,13 @@ class Collectives:
     phases: tuple[Phase, ...]
     """The phase in which each is issued; backward for the gradients of DDP and FSDP."""
     sizes_bytes: tuple[int | None, ...]
-    """The buffer reduced or, for gathers and scatters, the whole unsharded buffer. None: some rank does not tell."""
+    """The buffer reduced or, for gathers and scatters, the whole unsharded buffer. None: not known on some rank."""
     steps: IntArray
     """Positions on axis 1 of ``Run.rows``, ascending, ``[num_steps]``."""
     arrival_ns: FloatArray
     """When a rank was ready, on its own host clock, ``[num_members, num_steps, num_collectives]``."""
     end_ns: FloatArray
-    """When it was over there, same shape; NaN: the host cannot see it."""
+    """When it ended there, same shape; NaN: the host cannot see it."""
     exposed_ns: FloatArray
     """How long the rank's compute waited for it, host clock, same shape; NaN: not known; 0: not at all."""
 
@@ -242,21 +230,21 @@ class Run:
 
     meta: RunMeta
     ranks: tuple[RankInfo, ...]
-    """The ranks there are facts of, in ascending order; their positions are axis 0 of ``rows``."""
+    """The ranks with facts, in ascending order; their positions are axis 0 of ``rows``."""
     rows: FloatArray
-    """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is NaN throughout."""
+    """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is all NaN."""
     warnings: tuple[str, ...] = ()
-    """What went wrong in reading: damaged records, foreign files."""
+    """What went wrong while reading: damaged records, foreign files."""
     unread: tuple[str, ...] = ()
-    """Files that were named and could not be read, each with the reason: the run is not whole."""
+    """Files that were given but could not be read, each with the reason; the run is then not complete."""
     segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
     activity: tuple[TraceSummary, ...] = ()
-    """What traces say of ranks, ascending by rank. Empty: there are no traces."""
+    """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     traced_rows: FloatArray | None = None
-    """What traces say of the steps of a run with rows of its own, on the same axes; NaN: not traced."""
+    """The steps of a recorded run as its traces show them, on the same axes; NaN: not traced."""
 
     def column(self, name: str) -> FloatArray:
         """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""
@@ -285,10 +273,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """The row of segments of one step of one rank on the host clock, in order."""
+    """The segments of one step of one rank on the host clock, in order."""
 
     begin_ns: int
-    """Monotonic time of the first segment's start."""
+    """Monotonic time at which the first segment starts."""
     codes: tuple[int, ...]
     """Index into `PHASES` of each segment."""
     durations_ns: tuple[int, ...]

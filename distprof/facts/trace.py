@@ -1,8 +1,8 @@
-"""What a foreign tool saw of one process: kernels, copies, API calls, operators and named ranges, as columns.
+"""One process as another tool recorded it: kernels, copies, API calls, operators and named ranges, as columns.
 
-Every reader of files makes this and nothing else; `distprof.traces.reduce` reduces it. Times are integers of ns on the
-file's own clock, the same for host and device inside one trace: the tools have converted the device's. Names are
-indices into ``Trace.names``. -1 in a column means *not known*.
+Every reader of trace files produces this; `distprof.traces.reduce` reduces it. Times are integers of ns on the file's
+own clock. It is the same for host and device, because the tools convert device times. Names are indices into
+``Trace.names``. -1 in a column means *not known*.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BoolArray = npt.NDArray[np.bool_]
 
 UNKNOWN = -1
 OWN_DOMAIN = "distprof"
-"""The NVTX domain of distprof's own ranges, which carry the phase's own name and the step as payload."""
+"""The NVTX domain of distprof's own ranges, which are named after phases and carry the step as payload."""
 OWN_PREFIX = "distprof."
-"""What the names of distprof's own annotations in a kernel window begin with."""
+"""Prefix of distprof's own annotations in a kernel window."""
 OWN_MEASURED = "measured"
-"""The own range over the measured steps, which a tool may be told to capture; no phase and no step."""
+"""distprof's range around the measured steps, which a tool can be told to capture; neither a phase nor a step."""
 
 
 class ActivityKind(enum.IntEnum):
@@ -33,11 +33,11 @@ class ActivityKind(enum.IntEnum):
     MEMCPY = 1
     MEMSET = 2
     GRAPH = 3
-    """A CUDA graph as a whole: its kernels were not traced one by one."""
+    """A whole CUDA graph, whose kernels were not traced one by one."""
 
 
 class CopyKind(enum.IntEnum):
-    """Which way a copy went, by its ends."""
+    """The direction of a copy."""
 
     NONE = 0
     HOST_TO_DEVICE = 1
@@ -54,7 +54,7 @@ class RangeStyle(enum.IntEnum):
     PUSH_POP = 0
     """On one thread, nested."""
     START_END = 1
-    """May end on another thread."""
+    """May end on a different thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,29 +64,29 @@ class Activities:
     begin_ns: IntArray
     end_ns: IntArray
     name: IntArray
-    """The kernel's whole demangled name; copies as the tool words them."""
+    """The kernel's full demangled name; copies as the tool names them."""
     kind: IntArray
     """`ActivityKind`"""
     device: IntArray
     stream: IntArray
     size_bytes: IntArray
-    """Of copies and memsets; of a collective the message, where the tool tells."""
+    """Of copies and memsets, and of a collective's message where the tool records it."""
     copy: IntArray
     """`CopyKind`; NONE for anything but a copy."""
     pageable: IntArray
-    """1: an end of the copy is pageable host memory; 0: none is."""
+    """1: source or destination is pageable host memory; 0: neither is."""
     call: IntArray
     """Which of ``Trace.calls`` launched it."""
     group: IntArray
     """Name of a collective's process group."""
     collective: IntArray | None = None
-    """Name of the operation that a collective's kernel carries out, such as "allreduce": some kernels are for any.
-    None: the tool does not tell."""
+    """Name of the operation that a collective's kernel performs, such as "allreduce", as some kernels serve several.
+    None: the tool does not record it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """What threads of the host called, ``[num_calls]`` each, in order of begin."""
+    """Calls made by host threads, ``[num_calls]`` each, in order of begin."""
 
     begin_ns: IntArray
     end_ns: IntArray
@@ -96,7 +96,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """Named ranges of the host, ``[num_ranges]`` each, in order of begin, an outer one before an inner one."""
+    """Named ranges of the host, ``[num_ranges]`` each, in order of begin, outer before inner ranges."""
 
     begin_ns: IntArray
     end_ns: IntArray
@@ -108,15 +108,15 @@ class Ranges:
     """`RangeStyle`"""
     thread: IntArray
     payload: IntArray
-    """The number sent along; of distprof's own ranges the step."""
+    """The numeric payload; of distprof's own ranges, the step."""
     end_thread: IntArray | None = None
-    """The thread that closed a start/end range, where that is another one; -1: the same, or not known. None: the tool
-    tells of no such range."""
+    """The thread that closed a start/end range, if a different one; -1: the same, or not known. None: the tool records
+    no such ranges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHead:
-    """Who was traced, and by what."""
+    """Which process was traced, and by which tool."""
 
     path: str
     """The file."""
@@ -126,7 +126,7 @@ class TraceHead:
     rank: int | None
     """None: the file does not say."""
     rank_source: str
-    """Where the rank is known from, in words for the coverage: "distributedInfo", "the mark of distprof", ..."""
+    """How the rank is known, in words for the coverage: "distributedInfo", "the mark of distprof", ..."""
     world_size: int | None
     host: str | None
     backend: str | None = None
@@ -134,26 +134,26 @@ class TraceHead:
     device_memory_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
     memory_peak_bytes: int | None = None
-    """Most device memory that the framework's allocator held."""
+    """Peak device memory held by the framework's allocator."""
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Members of the process groups by name, where the file lists them."""
+    """Members of the process groups by name, if the file lists them."""
     last_event_ns: int | None = None
-    """Latest NVTX event of the whole file, marks and other processes included: where the tool's own tables let the
-    ranges end that were never closed. None: not known."""
+    """Latest NVTX event of the whole file, marks and other processes included: the tool's own tables end unclosed
+    ranges there. None: not known."""
     session_start_ns: int | None = None
-    """What the Unix clock showed when the trace's own clock showed 0. None: not known, or they are the same clock."""
+    """Unix time at 0 of the trace's own clock. None: not known, or they are the same clock."""
     names_default_domain: bool = False
-    """The file has a record of the default domain, with the empty name: the tool's own tables write ``:range`` for
-    its ranges, else ``range``."""
+    """The file has a record of the default domain, with an empty name. The tool's own tables then write ``:range`` for
+    its ranges instead of ``range``."""
     not_understood: str | None = None
-    """Events of kinds that the importer does not know, counted: a device may have worked in them. None: none."""
+    """Counts of events of unknown kinds, in which a device may have been busy. None: there are none."""
     notes: tuple[str, ...] = ()
-    """What was dropped, clamped or not readable, and how often."""
+    """What was dropped, clamped or unreadable, and how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One process as a tool saw it."""
+    """One process as a tool recorded it."""
 
     head: TraceHead
     names: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""What a trace says of one rank, reduced to what a report needs: facts, small enough to keep for thousands of ranks.
+"""One rank's trace, reduced to the facts that a report needs; small enough to keep for thousands of ranks.
 
-All times are ns on the trace's one clock, summed over the *window*: the measured steps where steps are known (warm-up
-left out), else the whole trace. Kernels and copies are those that the measured steps launched.
+All times are ns on the trace's clock, summed over the *window*: the measured steps if steps are known (without
+warm-up), else the whole trace. Kernels and copies are those launched by the measured steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distprof.facts.trace import TraceHead
 
 
 class Category(enum.StrEnum):
-    """What a kernel is for, as its name tells."""
+    """What a kernel is for, according to its name."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
@@ -30,36 +30,36 @@ class Category(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Where the device's time went. ``compute + memory + idle`` of all four causes is the span, exactly."""
+    """Where the device's time went. ``compute + memory`` and the four kinds of ``idle`` add up to the span exactly."""
 
     span_ns: int
     """The window's length."""
     compute_ns: int
-    """Union of the kernels that are no collectives."""
+    """Union of the kernels that are not collectives."""
     memory_ns: int
-    """Copies and memsets while nothing computes."""
+    """Copies and memsets while no kernel computes."""
     idle_communication_ns: int
-    """Nothing but collectives ran: communication that is exposed."""
+    """Only collectives ran: exposed communication."""
     idle_host_ns: int
-    """Nothing ran, and what ran next had not been launched, or the host was still in the call: the host was late."""
+    """Nothing ran because the host was late: the next activity had not been launched, or its launch was under way."""
     idle_launch_ns: int
-    """Nothing ran, though the next activity had been launched: launch latency and dependencies."""
+    """Nothing ran although the next activity had been launched: launch latency and dependencies."""
     idle_unknown_ns: int
-    """Nothing ran, and the next activity's launch is not in the trace, or there is none."""
+    """Nothing ran, and the trace has no next activity or not its launch."""
     memory_busy_ns: int
     """Union of copies and memsets."""
     communication_busy_ns: int
-    """Union of the collectives; less ``idle_communication_ns`` it is what overlapped."""
+    """Union of the collectives; without ``idle_communication_ns`` it is the overlapped part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLength:
-    """Activities launched and not finished, on all streams together, over the time of the window."""
+    """Activities launched and not yet finished, on all streams together, over the window."""
 
     mean: float
     max: int
     empty_ratio: float
-    """Share of the window in which nothing was launched that had not finished."""
+    """Share of the window in which no launched activity was unfinished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class KernelTotal:
     name: str
     category: Category
     precision: str | None
-    """Of matrix products and attention: "fp32", "tf32", "fp16", "bf16", "fp8", ...; None: the name does not tell."""
+    """Of matrix products and attention: "fp32", "tf32", "fp16", "bf16", "fp8", ...; None: not in the name."""
     count: int
     total_ns: int
     min_ns: int
@@ -93,7 +93,7 @@ class CopyTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTotal:
-    """Calls of the host that wait for the device, in the window."""
+    """Host calls that wait for the device, in the window."""
 
     name: str
     count: int
@@ -102,7 +102,7 @@ class SyncTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeTotal:
-    """All instances of one named range; those of ``step#7``, ``step#8`` and so on are ``step#*``.
+    """All instances of one named range; ``step#7``, ``step#8`` and so on are counted as ``step#*``.
 
     Host time is how long the range was open; GPU time is what it launched.
     """
@@ -110,26 +110,26 @@ class RangeTotal:
     domain: str
     name: str
     count: int
-    """Instances that were closed, in the window; the next fields are theirs."""
+    """Closed instances in the window; the next fields refer to them."""
     host_ns: int
     host_exclusive_ns: int
-    """Less the ranges nested in it on the same thread; nothing is nested in a start/end range."""
+    """Without the ranges nested in it on the same thread; nothing is nested in a start/end range."""
     gpu_ns: int | None
-    """Union of the activities launched inside, ranges nested in it included. None: no launch is in the trace, or other
-    threads than opened the ranges closed them."""
+    """Union of the activities launched inside, nested ranges included. None: the trace has no launches, or the ranges
+    were closed by other threads than opened them."""
     gpu_communication_ns: int | None
-    """The part of ``gpu_ns`` in which nothing of it ran but collectives."""
+    """The part of ``gpu_ns`` in which only collectives of it ran."""
     gpu_exclusive_ns: int | None
-    """As ``gpu_ns``, of activities launched in it and in no range nested in it."""
+    """Like ``gpu_ns``, for activities launched in it but in no range nested in it."""
     activities: int
     """Number of them, nested ranges included."""
     open_count: int
-    """Instances that were never closed; not in any sum."""
+    """Instances that were never closed; in no sum."""
     warmup_count: int
-    """Instances in warm-up: before the first measured step; not in the sums above."""
+    """Instances before the first measured step; not in the sums above."""
     warmup_host_ns: int
     outside_count: int = 0
-    """Instances that begin later and in no measured step, such as after the last one; in no sum."""
+    """Later instances that begin outside the measured steps, for example after the last one; in no sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,19 +138,18 @@ class TraceSummary:
 
     head: TraceHead
     rank: int
-    """As the job has it: ``head.rank``, or the one that was given to it."""
+    """The rank in the job: ``head.rank``, or the one assigned to the trace."""
     num_steps: int
-    """Measured steps that the window holds; 0: no steps are known, and the window is the whole trace."""
+    """Measured steps in the window; 0: no steps are known, and the window is the whole trace."""
     device: DeviceTime | None
     """None: nothing ran on a device in the window."""
     queue: QueueLength | None
     """None: no launch is known."""
     kernels: tuple[KernelTotal, ...]
-    """Longest total first; kernels beyond `distprof.traces.reduce.kernels.MAX_KERNELS` are summed up by category."""
+    """Longest total first; those beyond `distprof.traces.reduce.kernels.MAX_KERNELS` are summed by category."""
     copies: tuple[CopyTotal, ...]
     syncs: tuple[SyncTotal, ...]
     ranges: tuple[RangeTotal, ...]
     """Longest total first; at most `distprof.traces.reduce.ranges.MAX_RANGES`."""
     calls_ns: int | None
-    """Time in API calls, summed over threads; a call inside another of its thread counts once. None: the trace has no
-    calls."""
+    """Time in API calls, summed over threads; nested calls of a thread count once. None: the trace has no calls."""

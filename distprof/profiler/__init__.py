@@ -1,1 +1,1 @@
-"""The API: a profiler around the steps of one's own training loop."""
+"""The public API: a profiler around the steps of a training loop."""

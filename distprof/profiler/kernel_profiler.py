@@ -11,15 +11,15 @@ from distprof.record.recorder import Recorder
 
 
 class KernelProfiler(Profiler):
-    """A profiler with a kernel window; outside the window its steps cost one comparison more."""
+    """A profiler with a kernel window. Outside the window a step costs one more comparison."""
 
     def __init__(self, window: KernelWindow, **parts: Any) -> None:
-        """Takes a window, and what `Profiler` takes."""
+        """Takes a window and the parts of `Profiler`."""
         super().__init__(**parts)
         self._window = window
 
     def step(self, *, warmup: bool = False) -> Context:
-        """As `Profiler.step`; collective where the window begins and ends. In it no step is a shadow step."""
+        """As `Profiler.step`; collective where the window begins and ends. The window has no shadow steps."""
         if not self._window.covers(self._next_step, warmup=warmup):
             return super().step(warmup=warmup)
         number = self._next_step
@@ -27,7 +27,7 @@ class KernelProfiler(Profiler):
         return _WindowContext(self._recorder, number, warmup, self._window)
 
     def close(self, error: BaseException | None = None) -> None:
-        """As `Profiler.close`; a window that is open is ended first."""
+        """As `Profiler.close`; ends an open window first."""
         if self._recorder.open:
             self._recorder.end_step(failed=True)
         if error is None:

@@ -1,12 +1,11 @@
-"""What recording may cost: rank 0 watches it while the job runs, and has every rank stop when it costs too much.
+"""The overhead budget: rank 0 watches what recording costs, and stops it on every rank when it costs too much.
 
-A job that is stopped for nothing is worse than one that is recorded for a while at too high a cost, so the evidence
-must be strong, however often it is looked at and whatever else disturbs the steps. It comes from chance that distprof
-made itself: any step of a turn could have been its shadow step (see `ShadowPlan`). If recording costs no
-more than is allowed, a shadow step made longer by that much is shorter than the middle of its turn once in two turns at
-most, however steps vary, drift or depend on each other. Whoever bets on more than that multiplies his stake beyond 200
-with a chance of 1 in 200 at most, in the whole job, at whatever moment he looks (Ville's inequality). That is when
-recording stops.
+Stopping for no reason is worse than recording for a while at too high a cost, so the evidence must be strong, however
+often it is checked and whatever else disturbs the steps. It rests on randomness that distprof creates itself: any step
+of a turn could have been its shadow step (see `ShadowPlan`). If recording costs no more than is allowed, a shadow step
+lengthened by that much is shorter than the median of its turn in at most half of the turns, however steps vary, drift
+or depend on each other. A bet against that multiplies its stake by more than 200 with a probability of at most 1 in
+200 over the whole job, whenever one looks (Ville's inequality). Recording stops when it does.
 """
 
 from __future__ import annotations
@@ -22,42 +21,42 @@ from distprof.render.overhead import describe_overhead
 from distprof.report.report import OverheadReport
 
 MAX_FALSE_RATIO = 0.005
-"""Jobs that are stopped though recording costs no more than is allowed, at most. Of 3,000 made-up jobs of 500 turns
-that cost just that, with independent noise of 2, 10 and 30 %, noise of 20 % that lasts for 20 steps, bursts of other
-work and steps in a rhythm, 7 were; of as many without a cost 1."""
+"""Largest share of jobs that are stopped although recording costs no more than is allowed. Of 3,000 simulated jobs of
+500 turns that cost exactly that (independent noise of 2, 10 and 30 %, noise of 20 % that lasts for 20 steps, bursts of
+other work, periodic steps), 7 were stopped; of 3,000 without any cost, 1."""
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.95)
-"""Shares of the capital that are bet on the next turn, for costs that show in some turns only, and in nearly all."""
+"""Shares of the capital bet on the next turn: low ones find costs that show in some turns, high ones in nearly all."""
 MAX_KEPT_STEPS = 4096
 _MASK = 2**64 - 1
 
 
 class ShadowPlan:
-    """One step of every turn of so many is a shadow step; the same on every rank, with nothing to agree on.
+    """Makes one step of every turn a shadow step: it runs without instruments, so that the others can be compared.
 
-    Which one of the turn, chance decides. A step's own rhythm, such as a log line or a checkpoint every ten steps, then
-    strikes shadow steps as often as others, and whatever disturbs a job cannot tell them apart: without a cost, each
-    step of a turn is as likely to have been the shadow step as any other.
+    It is the same step on every rank, without communication, and chosen at random within the turn. A periodic task
+    such as a log line or a checkpoint every ten steps then hits shadow steps as often as others: if recording costs
+    nothing, each step of a turn is as likely to have been the shadow step as any other.
     """
 
     def __init__(self, every: int) -> None:
-        """Plans by the steps' numbers.
+        """Plans by step number.
 
         Args:
             every: Length of a turn, steps; 0: no shadow steps.
         """
         self._every = every
         self.always = False
-        """Whether every step from the next one on is a shadow step. May be set by another thread."""
+        """Whether every step from the next one on is a shadow step. Another thread may set it."""
 
     def next_is_shadow(self, step: int, *, warmup: bool) -> bool:
-        """Whether the step of this number, which begins now, is one; none is in the warm-up."""
+        """Whether the step that begins now is a shadow step; warm-up steps never are."""
         if self._every == 0 or warmup:
             return self.always
-        return self.always or step % self._every == draw_place(step // self._every, self._every)
+        return self.always or step % self._every == draw_index(step // self._every, self._every)
 
 
-def draw_place(turn: int, every: int) -> int:
-    """Where the shadow step of a turn stands in it: a number below ``every``, each as likely, always the same one.
+def draw_index(turn: int, every: int) -> int:
+    """Index of the shadow step within a turn: uniform in ``range(every)``, and always the same for one turn.
 
     Source: the output function of SplitMix64, Steele, Lea and Flood (2014), with the turn as its counter.
     """
@@ -68,22 +67,22 @@ def draw_place(turn: int, every: int) -> int:
 
 
 class BudgetEvidence:
-    """How sure it is that recording costs more than is allowed: the capital of bets that are fair while it does not.
+    """Evidence that recording costs more than is allowed: the capital of bets that are fair while it does not.
 
-    A cost of 10 % where 3 % are allowed is sure after 11 turns if steps vary by 2 %, and in the middle of 500 made-up
-    jobs after 49 if they vary by 10 % (95 % of the jobs: 113), after 36 (83) where other work triples some steps.
-    Steps in a rhythm that is larger than the cost hide it: those jobs go on.
+    With 3 % allowed, a cost of 10 % is certain after 11 turns if steps vary by 2 %. If they vary by 10 %, it takes 49
+    turns in the median of 500 simulated jobs (113 in 95 % of them); if other work triples some steps, 36 (83).
+    Periodic steps whose variation exceeds the cost hide it: those jobs go on.
     """
 
     def __init__(self) -> None:
-        """Nothing has been seen."""
+        """Starts without evidence."""
         self._capital = [0.0] * len(STAKES)
         self._turns = 0
 
     def add(self, *, quicker: bool) -> None:
-        """Takes whether a turn's shadow step, made longer by what is allowed, was quicker than the middle of the turn.
+        """Takes whether a turn's shadow step, lengthened by what is allowed, was quicker than the median of the turn.
 
-        A part of the first capital enters at every turn, so that a cost that comes late is seen; the parts sum to 1.
+        Part of the initial capital enters at every turn, so that a late cost is seen too; the parts sum to 1.
         """
         self._turns += 1
         entering = 1 / (self._turns * (self._turns + 1))
@@ -93,20 +92,20 @@ class BudgetEvidence:
 
     @property
     def sure(self) -> bool:
-        """Whether chance alone would get as far in `MAX_FALSE_RATIO` of the jobs only."""
+        """Whether chance alone would get this far in at most `MAX_FALSE_RATIO` of the jobs."""
         return sum(self._capital) / len(STAKES) >= 1 / MAX_FALSE_RATIO
 
 
 class Budget:
-    """The latest steps of the job, and whether recording them was sure to cost too much. Bounded in memory."""
+    """The latest steps of the job, and whether recording them certainly costs too much. Bounded in memory."""
 
     def __init__(self, limit_ratio: float, every: int, exceeded: Callable[[OverheadReport], None]) -> None:
-        """Watches from the first step on.
+        """Watches from the first step.
 
         Args:
             limit_ratio: The largest cost allowed, as a share of the step.
-            every: Length of a turn that has one shadow step, steps; 0: there are none, and nothing is ever exceeded.
-            exceeded: Called once, when it is sure that recording costs more.
+            every: Steps per turn, one of them a shadow step; 0: no shadow steps, and the budget is never exceeded.
+            exceeded: Called once, when recording certainly costs more.
         """
         self._limit_ratio, self._every, self._exceeded = limit_ratio, every, exceeded
         self._steps: deque[tuple[float, bool, bool]] = deque(maxlen=MAX_KEPT_STEPS)
@@ -132,7 +131,7 @@ class Budget:
         shadow_ns, plain_ns = self._shadow_ns, sorted(self._plain_ns)
         self._shadow_ns, self._plain_ns = [], []
         if len(shadow_ns) == 1 and plain_ns and not self._over:
-            middle_ns = plain_ns[(len(plain_ns) - 1) // 2]  # of two the shorter, or chance would do it too often
+            middle_ns = plain_ns[(len(plain_ns) - 1) // 2]  # the lower median, or chance alone would win too often
             self._evidence.add(quicker=shadow_ns[0] * (1 + self._limit_ratio) < middle_ns)
             if self._evidence.sure:
                 self._over = True
@@ -153,14 +152,14 @@ def keep_budget(
     say: Callable[[str], None],
     on_steps: Callable[[FloatArray], None] | None,
 ) -> Callable[[FloatArray], None] | None:
-    """On rank 0: what gets the whole steps of the job, with the budget looking on.
+    """On rank 0: wraps the receiver of whole steps so that the budget sees them too.
 
     Args:
-        limit_ratio: The largest cost allowed, as a share of the step. None: whatever it costs.
-        every: Length of a turn that has one shadow step, steps.
-        stop: Has every rank stop recording phases.
+        limit_ratio: The largest cost allowed, as a share of the step. None: any cost.
+        every: Steps per turn, one of them a shadow step.
+        stop: Stops the recording of phases on every rank.
         say: Says a line to the user.
-        on_steps: Who gets the steps besides.
+        on_steps: Another receiver of the steps.
     """
     if limit_ratio is None:
         return on_steps
@@ -180,5 +179,5 @@ def keep_budget(
 
 
 def describe_stop(limit_ratio: float | None) -> str:
-    """Why the later steps of a run have no phases."""
+    """Why later steps of a run have no phases."""
     return f"more than profile.max_overhead_ratio={limit_ratio}; later steps are timed, and their phases not recorded"

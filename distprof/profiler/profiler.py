@@ -1,4 +1,4 @@
-"""The public API: a profiler that a training loop tells what it is doing.
+"""The public API: a profiler that a training loop reports its steps and phases to.
 
 profiler = start_profiler(world, ...)        # distprof.profiler.start
 profiler.watch(model)
@@ -62,8 +62,8 @@ class Profiler:
         self._clean, self._done, self._left = clean, done, left
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
-        self._flight = CollectiveWatch(recorder)
-        self._undo = watch_collectives(self._flight) if phases else lambda: None
+        self._watch = CollectiveWatch(recorder)
+        self._undo = watch_collectives(self._watch) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture
         self._phases_on, self._timeout_s = phases, timeout_s
@@ -73,7 +73,7 @@ class Profiler:
         self._closed = False
 
     def watch(self, model: nn.Module) -> None:
-        """Tells gradient synchronisation and parameter gathering from compute, and shows modules under NVTX.
+        """Separates gradient synchronisation and parameter gathering from compute, and names modules under NVTX.
 
         Call it once per model, after wrapping it in DDP or FSDP2 and before its first step. Not collective.
         """
@@ -81,9 +81,9 @@ class Profiler:
             return
         notes: tuple[str, ...] = ()
         if isinstance(model, DistributedDataParallel):
-            watch_ddp(model, self._flight, self._step_writer.note)
+            watch_ddp(model, self._watch, self._step_writer.note)
         elif any(isinstance(module, FSDPModule) for module in model.modules()):
-            notes = watch_fsdp(model, self._flight, stream_waits=self._on_device)
+            notes = watch_fsdp(model, self._watch, stream_waits=self._on_device)
         for note in notes:
             self._step_writer.note(note)
         if self._ranges is not None:
@@ -95,7 +95,7 @@ class Profiler:
                     module.register_forward_hook(after, always_call=True)
 
     def step(self, *, warmup: bool = False) -> Context:
-        """One optimizer step, with whatever the block does. A block that raises is recorded as failed.
+        """One optimizer step: everything inside the block. A block that raises is recorded as failed.
 
         Args:
             warmup: Recorded and marked, and left out of every statistic.
@@ -107,7 +107,7 @@ class Profiler:
         return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
 
     def phase(self, phase: Phase | str) -> Context:
-        """What the block is: one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts. No allocation.
+        """Marks a block as one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts. No allocation.
 
         Raises:
             ValueError: No such phase; or, on entering, no step is open.
@@ -122,21 +122,21 @@ class Profiler:
         self._recorder.add_work(tokens=tokens, micro_steps=micro_steps)
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
-        """Keeps the open step's loss and gradient norm; device tensors are read later, without synchronising."""
+        """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
         self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
 
     @property
     def completed_rows(self) -> Mapping[int, int] | None:
-        """On rank 0, when closed: how many steps each rank has recorded, if all have completed. None: not known."""
+        """On rank 0 after closing: steps recorded by rank, if all ranks completed. None: not known."""
         return self._gather_thread.received if self._gather_thread.complete else None
 
     def close(self, error: BaseException | None = None) -> None:
-        """Writes and gathers what is left. Collective without an error; with one, this rank's affair alone.
+        """Writes and gathers what is left. Collective without an error; local to this rank with one.
 
         Args:
             error: What ended training early, for the record of this rank.
         """
-        if self._closed or os.getpid() != self._pid:  # the files are those of the process that started
+        if self._closed or os.getpid() != self._pid:  # a forked child must not write its parent's files
             return
         self._closed = True
         if self._recorder.open:
@@ -152,7 +152,7 @@ class Profiler:
         self._left()
 
     def _flush(self, error: BaseException) -> None:
-        """Writes everything this rank knows, without waiting for anyone: its peers may be gone."""
+        """Writes everything this rank knows without waiting for its peers, which may be gone."""
         self._step_writer.take(False)
         trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
         match error:

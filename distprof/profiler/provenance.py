@@ -1,4 +1,4 @@
-"""What the numbers of a run depend on besides its configuration: versions, and the commit it was started from."""
+"""What a run depends on besides its configuration: software versions, and the commit it was started from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 
 
 def read_versions(cuda: str | None) -> dict[str, str]:
-    """Versions by name; "none" for what is not there.
+    """Versions by name; "none" for what is not installed.
 
     Args:
         cuda: The CUDA version torch was built for.
@@ -27,7 +27,7 @@ def read_versions(cuda: str | None) -> dict[str, str]:
 
 
 def read_commit() -> str | None:
-    """The commit of the working tree the job is started in, with "+" for uncommitted changes; None: not a checkout."""
+    """The commit of the working tree, followed by "+" if there are uncommitted changes; None: not a checkout."""
     try:
         run = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
         commit, changes = (

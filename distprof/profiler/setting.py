@@ -48,10 +48,10 @@ class Setting:
 
 
 class WarnOnce:
-    """Says each warning once, from whatever thread."""
+    """Says each warning once, from any thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Takes what says it."""
+        """Takes the function that says it."""
         self._say, self._said, self._lock = say, set[str](), threading.Lock()
 
     def __call__(self, text: str) -> None:

@@ -1,1 +1,1 @@
-"""What one rank observes of itself, with no cost on the hot path."""
+"""What one rank records about itself, at next to no cost for training."""

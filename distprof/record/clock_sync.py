@@ -1,8 +1,8 @@
-"""The hosts of a job before and after its steps: how far their clocks are apart, and how fast data moves between them.
+"""Clock offsets and link speeds between the hosts of a job, measured before and after its steps.
 
-Everything here is collective over a gloo group of all ranks that nothing else uses at that moment, and is done for one
-host after the other, so that no two measurements disturb each other. Ranks that share what is measured share the
-result: with one host there is nothing to measure.
+Everything here is collective over a gloo group of all ranks that nothing else uses at that moment. Hosts are measured
+one after the other, so that measurements do not disturb each other. Ranks that share a clock or a host share the
+result; with one host there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 NUM_ROUNDS = 64
 NUM_KEPT = NUM_ROUNDS // 10
-"""The decile of the shortest round trips."""
+"""The shortest tenth of the round trips."""
 MAX_DRIFT_RATIO = 1e-4
-"""Two crystals, each within 50 parts per million."""
+"""Two crystals, each accurate to 50 parts per million."""
 SMALL_BYTES, LARGE_BYTES = 256 * 2**10, 4 * 2**20
 QUICK_NS = 20_000_000
-"""A link that moves the small message in less gets the large one: its time would be mostly latency."""
+"""A link that moves the small message faster than this gets the large one too: the time was mostly latency."""
 NUM_TRANSFERS = 3
 
 
 def identify_clock() -> str:
-    """What tells this process's monotonic clock from others: equal for two processes that read the same one.
+    """An identifier of this process's monotonic clock: equal for two processes that read the same clock.
 
-    A boot of a kernel has one such clock, and every time namespace on it has another; a process that cannot see which
-    it uses shares its clock with nobody.
+    Each boot of a kernel has one such clock, and each of its time namespaces another. If a process cannot see which
+    one it uses, its identifier is unique.
     """
     parts = [_read_boot_id(), _find_namespace("time"), _find_namespace("time_for_children")]
     known = [part for part in parts if part is not None]
@@ -48,7 +48,7 @@ def identify_clock() -> str:
 
 
 def identify_host() -> str:
-    """What tells this machine, as the network sees it, from others: every network namespace is one."""
+    """An identifier of this machine as the network sees it: each network namespace counts as one."""
     return "/".join((_read_boot_id() or "", _find_namespace("net") or "", socket.gethostname()))
 
 
@@ -57,17 +57,17 @@ def read_clocks(
 ) -> tuple[ClockReading, ...]:
     """Every rank's monotonic clock against rank 0's, in rank order, on every rank. Collective; some ms per other clock.
 
-    The other clock's stamp is taken between rank 0's two stamps around a round trip, so the offset lies within half the
-    round trip of stamp less midpoint, however unequal the two ways are. The median over the decile of shortest round
-    trips then errs by half its longest at most, plus what the clocks drift while the rounds last.
+    The other clock is read between rank 0's two readings around a round trip, so the offset is the reading less the
+    midpoint, give or take half the round trip, however asymmetric the two ways are. The median over the shortest tenth
+    of the round trips is off by at most half the longest of these, plus the drift of the clocks in the meantime.
 
     Args:
         group: All ranks, over gloo; nothing else uses it meanwhile.
-        clock: What tells this rank's clock from others. None: see `identify_clock`.
+        clock: Identifies this rank's clock. None: see `identify_clock`.
         now_ns: The clock, monotonic, ns.
 
     Raises:
-        RuntimeError: A rank has gone, or stays away for longer than the group waits.
+        RuntimeError: A rank has gone, or does not answer within the group's time-out.
     """
     clocks = collect_texts(identify_clock() if clock is None else clock, group=group)
     found = _visit(group, clocks, lambda rank: _ask(group, rank, now_ns), lambda: _answer(group, now_ns))
@@ -81,16 +81,16 @@ def probe_links(
 ) -> tuple[LinkReading, ...]:
     """How fast data moves between rank 0's host and each other one, on every rank. Collective; sends up to 24 MiB each.
 
-    Of three transfers each way the best counts, and of the two ways the slower one. The time holds one small message
-    besides, so a very fast link is shown too slow, never too fast.
+    The best of three transfers counts each way, and of the two ways the slower one. The time includes one small
+    message, so a very fast link is measured as too slow, never as too fast.
 
     Args:
         group: All ranks, over gloo; nothing else uses it meanwhile.
-        host: What tells this rank's host from others. None: see `identify_host`.
+        host: Identifies this rank's host. None: see `identify_host`.
         now_ns: The clock, monotonic, ns.
 
     Raises:
-        RuntimeError: A rank has gone, or stays away for longer than the group waits.
+        RuntimeError: A rank has gone, or does not answer within the group's time-out.
     """
     hosts = collect_texts(identify_host() if host is None else host, group=group)
     found = _visit(group, hosts, lambda rank: _probe(group, rank, now_ns), lambda: _echo(group))
@@ -100,9 +100,9 @@ def probe_links(
 def _visit(
     group: dist.ProcessGroup, labels: Sequence[str], ask: Callable[[int], T], answer: Callable[[], None]
 ) -> dict[int, T]:
-    """Lets rank 0 ask the lowest rank of each other label, one after the other. On every rank: what it found, by rank.
+    """Rank 0 asks the lowest rank of each other label, one after the other; every rank gets the answers, by rank.
 
-    Where that fails, every rank is told before any raises, so that none waits for one that does not come.
+    A failure is shared with every rank before any raises, so that none waits for a rank that has left.
     """
     own, found, failure = dist.get_rank(group), dict[int, T](), ""
     for rank in sorted(_find_lowest(labels).values())[1:]:
@@ -153,7 +153,7 @@ def combine_rounds(rounds: Sequence[tuple[int, int, int]]) -> dict[str, int]:
     return {
         "at_ns": (first + last) // 2,
         "offset_ns": round(statistics.median(offsets)),
-        "bound_ns": kept[-1][0] // 2 + drift + 1,  # and what the integers above round away
+        "bound_ns": kept[-1][0] // 2 + drift + 1,  # 1 ns for rounding to integers
     }
 
 
@@ -168,7 +168,7 @@ def _probe(group: dist.ProcessGroup, rank: int, now_ns: Callable[[], int]) -> fl
 
 
 def _transfer(group: dist.ProcessGroup, rank: int, buffer: torch.Tensor, now_ns: Callable[[], int]) -> int:
-    """Moves the buffer both ways some times; ns of the slower way at its best."""
+    """Moves the buffer both ways several times; returns the best time of the slower way, ns."""
     order, done = torch.tensor([buffer.numel()]), torch.zeros(1, dtype=torch.int64)
     ways: list[tuple[int, int]] = []
     for _ in range(NUM_TRANSFERS):
@@ -202,7 +202,7 @@ def _read_boot_id() -> str | None:
 
 
 def _find_namespace(kind: str) -> str | None:
-    """The namespace's inode. "": this kernel has no such namespaces; None: there is no /proc to see it in."""
+    """The namespace's inode. "": this kernel has no such namespaces; None: /proc cannot be read."""
     if not os.path.isdir("/proc/self/ns"):
         return None
     try:

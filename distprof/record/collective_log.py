@@ -1,7 +1,7 @@
-"""The collectives of the open step: what is written when one is issued, waited for and over.
+"""The collectives of the open step: when each was issued, waited for and over.
 
-Everything is written into lists that exist already. A ticket names its step too: a collective that ends after its step
-has ended, told by whatever thread, is not taken for one of the next.
+Everything is written into preallocated lists. A ticket also identifies its step, so that a collective that ends after
+its step, on any thread, is not mistaken for one of the next step.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distprof.record.timeline import MAX_SEGMENTS
+from distprof.storage.collective_records import MAX_COLLECTIVES
 
-MAX_COLLECTIVES = 1024
 ASYNCHRONOUS = 1
-"""The caller goes on and may wait later: how long is known where that wait is seen."""
+"""The caller goes on and may wait later; how long is known only if that wait is seen."""
 ON_DEVICE = 2
-"""It runs on a device's stream: the host sees neither its end nor how long compute waits for it."""
+"""It runs on a device's stream; the host sees neither its end nor how long compute waits for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,17 +22,17 @@ class Issued:
     """The collectives of one step as columns, in the order of issue."""
 
     kinds: list[int]
-    """By position in `KINDS`."""
+    """Indices into `KINDS`."""
     groups: list[int]
-    """Codes of process groups, as the recorder gave them out."""
+    """Codes of process groups, given out by the recorder."""
     phases: list[int]
     """Codes of the phases in which they were issued."""
     sizes_bytes: list[int]
     flags: list[int]
-    """`ASYNCHRONOUS` and `ON_DEVICE`, added up."""
+    """Sums of `ASYNCHRONOUS` and `ON_DEVICE`."""
     arrival_ns: list[int]
     ends: list[tuple[int, int]]
-    """(ticket, host ns); another ticket than the collective's own: its end was not seen."""
+    """(ticket, host ns); if the ticket is not the collective's own, its end was not seen."""
     waits: list[tuple[int, int]]
     """(segment, collective): the segment is the wait for it."""
     first_ticket: int
@@ -41,7 +41,7 @@ class Issued:
 
 
 class CollectiveLog:
-    """The open step's collectives. One thread at a time writes, save for `end`, which any thread may call."""
+    """The open step's collectives. Used by one thread at a time, except `end`, which any thread may call."""
 
     def __init__(self) -> None:
         """Allocates everything a step needs."""
@@ -52,7 +52,7 @@ class CollectiveLog:
         self._first_ticket = self._count = self._waits = self._lost = 0
 
     def begin(self, *, kind: int, group: int, phase: int, size_bytes: int, flags: int, now_ns: int) -> int:
-        """Notes that a collective is issued; returns its ticket, -1 when there is no room."""
+        """Records that a collective is issued; returns its ticket, or -1 if there is no room."""
         position = self._count
         if position >= MAX_COLLECTIVES:
             self._lost += 1
@@ -63,31 +63,31 @@ class CollectiveLog:
         return self._first_ticket + position
 
     def end(self, ticket: int, now_ns: int) -> None:
-        """Notes when a collective was over; a ticket of another step changes nothing."""
+        """Records when a collective was over; ignores a ticket of another step."""
         if 0 <= ticket - self._first_ticket < MAX_COLLECTIVES:
-            # Ticket and time in one store: the step may end between the question above and this line.
+            # Ticket and time in one store, because the step may end between the check above and this line.
             self._ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
 
     def wait(self, ticket: int, segment: int) -> None:
-        """Notes that a segment, by its position, is the wait for a collective."""
+        """Records that a segment, given by its index, is the wait for a collective."""
         position = ticket - self._first_ticket
         if 0 <= position < self._count and self._waits < MAX_SEGMENTS:
             self._wait_segments[self._waits], self._wait_collectives[self._waits] = segment, position
             self._waits += 1
 
     def find_wait(self, segment: int) -> int:
-        """The collective whose wait is this segment, as a ticket, if it is the newest wait; -1: it is not."""
+        """The ticket of the collective that this segment waits for, if it is the newest wait; else -1."""
         if self._waits and self._wait_segments[self._waits - 1] == segment:
             return self._first_ticket + self._wait_collectives[self._waits - 1]
         return -1
 
     def retract(self, segment: int) -> None:
-        """Takes back the newest wait if it is the one of this segment."""
+        """Takes back the newest wait if it is this segment."""
         if self._waits and self._wait_segments[self._waits - 1] == segment:
             self._waits -= 1
 
     def take(self) -> Issued:
-        """What the step has issued, as a copy; the log is empty then, and older tickets are void."""
+        """Returns a copy of what the step has issued and empties the log; older tickets become void."""
         count, waits = self._count, self._waits
         issued = Issued(
             kinds=self._kinds[:count], groups=self._groups[:count], phases=self._phases[:count],

@@ -1,4 +1,4 @@
-"""What the wrappers around torch's functions know together: process groups by code, and what is under way."""
+"""What the wrappers around torch's functions share: codes of process groups, and the collectives in flight."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class CollectiveWatch:
     """One per recorder. Used by one thread at a time: the training thread, or autograd's while that one waits."""
 
     def __init__(self, recorder: Recorder) -> None:
-        """Ties it to a recorder."""
+        """Attaches it to a recorder."""
         self.recorder = recorder
         self.inside = 0
-        """Above 0: what is issued now belongs to a collective that has been noted."""
+        """Above 0: what is issued now is part of a collective that is already recorded."""
         self.synchronising = False
-        """Whether gradients are being synchronised: blocking collectives count as `all_reduce` then."""
+        """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
         self.bucket = -1
-        """Ticket of the bucket whose hook runs: what a user's hook issues is part of it, and so are waits in there."""
+        """Ticket of the bucket whose hook runs; whatever a user's hook issues or waits for is part of it."""
         self.newest = -1
         """Ticket of the newest collective that synchronises gradients."""
         self.works: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]] = weakref.WeakKeyDictionary()
-        """By handle of an asynchronous collective: ticket, phase code of the wait for it (-1: where it stands), and
-        whether it runs on a device."""
+        """By handle of an asynchronous collective: its ticket, the phase of the wait for it (-1: the running one),
+        and whether it runs on a device."""
         self._codes: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
 
     def find_code(self, group: Any) -> int:
-        """The code of a process group, given as torch's object or by torch's name; given out at first sight.
+        """The code of a process group, given as torch's object or name; assigned when first seen.
 
         Raises:
-            AttributeError: No process group, or one that this rank is not in.
+            AttributeError: Not a process group, or one without this rank.
         """
         if group is None:
             return 0

@@ -1,7 +1,7 @@
-"""Collectives that are issued through ``torch.distributed``, by whomever: kind, group, bytes, arrival, end, wait.
+"""All collectives issued through ``torch.distributed``: kind, group, bytes, arrival, end, wait.
 
-The functions of the module are wrapped while a profiler lives, and put back after it. Nothing changes for the caller.
-What is issued by a thread of its own, by C++ or inside a compiled graph is not seen.
+The module's functions are wrapped while a profiler is open, and restored afterwards. Nothing changes for the caller.
+Collectives issued on other threads, in C++ or inside a compiled graph are not seen.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Form(NamedTuple):
 
     kind: CollectiveKind
     buffer: int
-    """Position of the buffer, or the list of buffers, that is counted. -1: nothing is moved."""
+    """Position of the argument that is counted, a buffer or a list of buffers. -1: no data is moved."""
     buffer_name: str
     group: int
-    """Position of the process group; the next is ``async_op``."""
+    """Position of the process group; ``async_op`` is the next argument."""
     shard: bool = False
     """The buffer is one rank's part of the whole."""
 
@@ -56,14 +56,16 @@ _FORMS: dict[str, _Form] = {
     "barrier": _Form(_OTHER, -1, "", 0),
 }
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
-"""Since torch 2.13 the old names warn and call the new ones: watching those is enough, and moves no warning."""
+"""Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
 
 
 def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
-    """Sees every collective that this thread, or autograd for it, issues from now on. Call it on the training thread.
+    """Records every collective that the training thread, or autograd for it, issues from now on.
+
+    Call it on the training thread.
 
     Returns:
-        A function that puts everything back.
+        A function that undoes it.
     """
     watch = _Watch(collective_watch)
     undo = [watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait()]
@@ -80,14 +82,14 @@ def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
 
 
 def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
-    """Puts a function in both places that torch calls it by."""
+    """Replaces a function in both modules that torch calls it through."""
     places = [(place, getattr(place, name)) for place in (dist, distributed_c10d) if hasattr(place, name)]
     for place, _ in places:
         setattr(place, name, watched)
 
     def restore() -> None:
         for place, original in places:
-            if getattr(place, name) is watched:  # else somebody has wrapped it once more, and keeps ours alive
+            if getattr(place, name) is watched:  # otherwise someone has wrapped ours
                 setattr(place, name, original)
 
     return restore
@@ -95,23 +97,23 @@ def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
 
 class _Watch:
     def __init__(self, collective_watch: CollectiveWatch) -> None:
-        self._flight, self._recorder = collective_watch, collective_watch.recorder
+        self._watch, self._recorder = collective_watch, collective_watch.recorder
         self._thread = threading.get_ident()
 
     def stay_on_this_thread(self) -> None:
-        """Takes the calling thread for the one that trains."""
+        """Regards the calling thread as the training thread."""
         self._thread = threading.get_ident()
 
     def is_ours(self) -> bool:
         """Whether a call is to be looked at: in a step, of the training thread or of autograd's, and no part of one."""
-        if not self._recorder.recording or self._flight.inside:
+        if not self._recorder.recording or self._watch.inside:
             return False
         if threading.get_ident() != self._thread and torch._C._current_graph_task_id() == -1:
             return False
         return not torch.compiler.is_compiling()
 
     def wrap(self, original: Callable[..., Any], form: _Form) -> Callable[..., Any]:
-        """The function, seen."""
+        """The function, with its calls recorded."""
 
         @functools.wraps(original)
         def watched(*args: Any, **options: Any) -> Any:
@@ -122,17 +124,17 @@ class _Watch:
         return watched
 
     def _call(self, original: Callable[..., Any], form: _Form, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        collective_watch, recorder = self._flight, self._recorder
+        collective_watch, recorder = self._watch, self._recorder
         asynchronous = bool(_pick(args, options, form.group + 1, "async_op"))
         try:
             group = _pick(args, options, form.group, "group")
             size_bytes, on_device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
             code = collective_watch.find_code(group)
-        except (AttributeError, TypeError):  # no tensor, no group of ours: torch has its own word for it
+        except (AttributeError, TypeError):  # not a tensor, or not a group: torch raises its own error
             return original(*args, **options)
         if form.shard:
             size_bytes *= collective_watch.find_size(code)
-        collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, with others
+        collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, in a group
         held = not (asynchronous or collected)
         ticket = collective_watch.bucket
         if ticket < 0:
@@ -155,8 +157,8 @@ class _Watch:
         return result
 
     def wrap_wait(self) -> Callable[[], None]:
-        """Sees the caller wait for an asynchronous collective; returns a function that puts everything back."""
-        collective_watch, recorder, original = self._flight, self._recorder, dist.Work.wait
+        """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""
+        collective_watch, recorder, original = self._watch, self._recorder, dist.Work.wait
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **options: Any) -> Any:
@@ -165,7 +167,7 @@ class _Watch:
             ticket, code, on_device = collective_watch.works.pop(work, (-1, -1, True))
             if ticket < 0:
                 return original(work, *args, **options)
-            over = on_device or work.is_completed()  # then nobody has seen when
+            over = on_device or work.is_completed()  # then its end was not seen
             recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
             try:
                 result = original(work, *args, **options)

@@ -9,14 +9,14 @@ import torch
 from distprof.record.timeline import MAX_SEGMENTS
 
 NUM_ROWS = 6
-"""Steps that may be in flight on the device; a step that finds no free row goes without device times."""
+"""Most steps in flight on the device; a step that finds no free row has no device times."""
 
 
 class CudaClock:
     """One row of events per step in flight. Never synchronises, except in `read` with ``wait``."""
 
     def __init__(self, device: torch.device, *, num_rows: int = NUM_ROWS, num_events: int = MAX_SEGMENTS) -> None:
-        """Makes every event and lets it happen once, so that none is created inside a step. Synchronises."""
+        """Creates every event and records it once, so that none is created inside a step. Synchronises."""
         self._device = device
         self._stream = torch.cuda.current_stream(device)
         self._rows = [[_make_event() for _ in range(num_events)] for _ in range(num_rows)]
@@ -32,7 +32,7 @@ class CudaClock:
         torch.cuda.synchronize(device)
 
     def open(self) -> bool:
-        """Takes a free row; the compute stream is the one current now."""
+        """Takes a free row; the current stream becomes the compute stream."""
         if not self._free:
             return False
         self._open = self._free.pop()
@@ -41,7 +41,7 @@ class CudaClock:
         return True
 
     def stamp(self, position: int) -> None:
-        """Records an event on the compute stream, whatever stream is current."""
+        """Records an event on the compute stream, even if another stream is current."""
         self._events[position].record(self._stream)
 
     def close(self, *, position: int, scalars: tuple[Any, Any]) -> int:
@@ -57,7 +57,7 @@ class CudaClock:
         return row
 
     def read(self, ticket: int, *, wait: bool) -> tuple[list[int], int, tuple[float | None, float | None]] | None:
-        """Segment lengths and the whole, device ns (resolution about 500 ns), and the scalars."""
+        """Segment lengths and step length, device ns (resolution about 500 ns), and the scalars."""
         events, position = self._rows[ticket], self._last[ticket]
         last = events[position]
         if wait:

@@ -1,14 +1,13 @@
 """Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
 
-DDP calls its communication hook for a bucket when the bucket's gradients are ready. With the last bucket all gradient
-compute of the model is done, so that from there to the return of ``backward()`` the rank only waits for gradients: the
-exposed part. The hook does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses
-stay the same to the last bit.
+DDP calls its communication hook for a bucket when the bucket's gradients are ready. After the last bucket all gradients
+of the model are computed, so from there until ``backward()`` returns the rank only waits: the exposed part. The hook
+does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses stay bit-identical.
 
-A model has room for one hook. A user's own is called by ours, whether it was registered before `watch_ddp` or comes
-later; only one from before the profiler's start stays as it is, and is not seen from outside.
+A model takes only one hook. Ours calls the user's hook, whether that is registered before or after `watch_ddp`. Only a
+hook registered before the profiler started is left alone, and its communication is not seen.
 """
-# Without postponed annotations: DDP inspects those of the hook, and wants the types themselves.
+# No postponed annotations: DDP inspects those of the hook and needs the types themselves.
 
 import functools
 import weakref
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import all_reduce  # the function itself, also while others are watched
+from torch.distributed import all_reduce  # the original, even while the others are wrapped
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
@@ -25,7 +24,7 @@ from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.timeline import OTHER
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
-_HIDDEN = "was registered before distprof started: all_reduce is not told from backward"
+_HIDDEN = "was registered before distprof started: all_reduce is counted as backward"
 
 
 class _Hook:
@@ -33,9 +32,9 @@ class _Hook:
 
     def __init__(self, collective_watch: CollectiveWatch) -> None:
         self.collective_watch = collective_watch
-        """Of whoever watches the model now."""
+        """Of the profiler that watches the model now."""
         self.users: tuple[Callable[..., Any], object] | None = None
-        """The user's hook and its state. None: DDP's own way."""
+        """The user's hook and its state. None: reduce as DDP does."""
 
 
 _register_comm_hook = DistributedDataParallel.register_comm_hook
@@ -43,12 +42,12 @@ _hooks: weakref.WeakKeyDictionary[DistributedDataParallel, _Hook] = weakref.Weak
 
 
 def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch, note: Callable[[str], None]) -> None:
-    """Registers the hook on a DDP model at its next step, so that until then a user's own takes the place as usual.
+    """Registers the hook on a DDP model before the next step, so that a user's own can still be registered until then.
 
     Args:
         model: Before its first backward.
-        collective_watch: Of the recorder that is told.
-        note: Told what cannot be measured.
+        collective_watch: Of the recorder to use.
+        note: Receives what cannot be measured.
     """
 
     def register() -> None:
@@ -57,7 +56,7 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
         elif getattr(model, "_comm_hooks", None):
             note(f"a communication hook {_HIDDEN}")
         elif _has_builtin_hook(model):
-            note("a built-in communication hook of DDP is registered: all_reduce is not told from backward")
+            note("a built-in communication hook of DDP is registered: all_reduce is counted as backward")
         else:
             _register(model, collective_watch)
 
@@ -65,10 +64,10 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
 
 
 def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
-    """From now on, hooks that users register on DDP models are called from inside ours.
+    """Makes hooks that users register on DDP models from now on run inside ours.
 
     Returns:
-        A function that puts everything back; hooks that are registered stay, and work.
+        A function that undoes it; registered hooks stay, and work.
     """
     original = DistributedDataParallel.register_comm_hook
 
@@ -76,7 +75,7 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
         hold = _hooks.get(self)
         if hold is not None and hold.users is not None:
-            original(self, state, hook)  # a second one: DDP says what it says
+            original(self, state, hook)  # a second hook: DDP raises its own error
             return
         self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
         if hold is None:
@@ -102,7 +101,7 @@ def _has_builtin_hook(model: DistributedDataParallel) -> bool:
 def _register(model: DistributedDataParallel, collective_watch: CollectiveWatch) -> _Hook:
     hold = _Hook(collective_watch)
     _register_comm_hook(model, None, _make_hook(model, hold))
-    model._comm_hooks.pop()  # ours is nobody's business: a model that is saved holds what its user put there
+    model._comm_hooks.pop()  # a saved model must hold only what its user registered
     _hooks[model] = hold
     return hold
 
@@ -110,7 +109,7 @@ def _register(model: DistributedDataParallel, collective_watch: CollectiveWatch)
 def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any]:
     group = model.process_group
     scale = 1.0 / dist.get_world_size(group)
-    on_device = model.device_type != "cpu"  # on a GPU a future is done when the work is queued, which says nothing
+    on_device = model.device_type != "cpu"  # on a GPU a future is done as soon as the work is queued
 
     def reduce_as_ddp_does(bucket: Any, ticket: int) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
@@ -151,8 +150,8 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
         recorder = hold.collective_watch.recorder
-        recorder.retract()  # another model was done before: its wait has not begun while this one computes
-        in_phase = recorder.timeline.phase != OTHER  # else nobody will say when backward has ended
+        recorder.retract()  # another model finished before; it does not wait while this one computes
+        in_phase = recorder.timeline.phase != OTHER  # otherwise the end of backward is not known
         ticket = recorder.begin_collective(
             CollectiveKind.ALL_REDUCE, bucket.buffer().nbytes, hold.collective_watch.find_code(group),
             asynchronous=not in_phase, on_device=on_device,

@@ -1,7 +1,7 @@
-"""PyTorch's Flight Recorder: a ring of the last collectives of this process, written by torch itself.
+"""PyTorch's Flight Recorder: a ring buffer of this process's last collectives, written by torch itself.
 
-It is a second witness: at the end of a run it tells whether collectives were issued that distprof did not see, and
-after a failure it is kept for whoever looks into it. Reading takes tens of ms and holds Python's lock: never in a step.
+At the end of a run it shows whether there were collectives that distprof did not see; after a failure it is kept for
+the investigation. Reading it takes tens of ms and holds the GIL, so it is never read inside a step.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from distprof.record.step_record import StepRecord
 from distprof.storage.run_folder import write_whole
 
 OWN_GROUP = "distprof"
-"""What the process groups are called that distprof makes for itself; their collectives are nobody's business."""
+"""Description of the process groups that distprof makes for itself; their collectives are not reported."""
 MAX_FILE_BYTES = 4_000_000
 MIN_STEPS = 3
-"""Fewer steps inside the ring say nothing."""
+"""Fewer steps in the ring are not enough to conclude anything."""
 _SORTS = {
     CollectiveKind.ALL_REDUCE: "reductions", CollectiveKind.REDUCE_SCATTER: "reductions",
     CollectiveKind.ALL_GATHER: "gathers", CollectiveKind.ALL_TO_ALL: "others", CollectiveKind.OTHER: "others",
@@ -33,7 +33,7 @@ _SORTS = {
 
 
 def read_ring() -> dict[str, Any] | None:
-    """The ring as torch gives it, oldest first. None: this torch has none, or it is off."""
+    """The ring as torch returns it, oldest entry first. None: this torch has none, or it is off."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
     if dump is None:
         return None
@@ -51,7 +51,7 @@ def read_ring() -> dict[str, Any] | None:
 
 
 def keep_ring(stream: Path) -> None:
-    """Writes the ring beside a rank's stream, whole or not at all, oldest entries left out where it is too long."""
+    """Writes the ring next to a rank's stream, whole or not at all, without the oldest entries if it is too long."""
     ring = read_ring()
     if ring is None:
         return
@@ -64,10 +64,10 @@ def keep_ring(stream: Path) -> None:
 
 
 def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -> str | None:
-    """A note on collectives that the ring has in finished steps and distprof has not. None: it tells of none.
+    """A note on collectives in finished steps that the ring has and distprof does not. None: there are none.
 
     Args:
-        ring: From `read_ring`, read on the thread whose own collectives do not count.
+        ring: From `read_ring`, called on the thread whose own collectives do not count.
         records: The last steps, in order.
     """
     if ring is None:
@@ -77,7 +77,7 @@ def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -
         if not entry.get("is_p2p") and OWN_GROUP not in (entry.get("process_group") or ())
     ]  # fmt: skip
     if not all("thread_id" in entry for entry in entries):
-        return None  # then those of distprof's own thread cannot be told from training's
+        return None  # the collectives of distprof's own thread cannot be excluded
     entries = [entry for entry in entries if entry["thread_id"] != str(threading.get_ident())]
     wall_ns = time.time_ns() - time.monotonic_ns()
     oldest_ns = int(ring["entries"][0]["time_created_ns"]) - wall_ns
@@ -92,8 +92,8 @@ def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -
         return None
     names = ", ".join(f"{number} {name}" for name, number in sorted(unseen.items()))
     return (
-        f"PyTorch's Flight Recorder has collectives of the last {len(whole)} steps that were issued where distprof "
-        f"does not see them, such as C++ or compiled code: {names}"
+        f"PyTorch's Flight Recorder has collectives of the last {len(whole)} steps that distprof did not see, "
+        f"probably issued by C++ or compiled code: {names}"
     )
 
 
@@ -102,7 +102,7 @@ def _compare(record: StepRecord, entries: Sequence[Mapping[str, Any]]) -> Counte
     there = Counter(_sort(str(entry.get("profiling_name", ""))) for entry in entries)
     seen = Counter(_SORTS[KINDS[item.kind]] for item in record.collectives or ())
     if any(KINDS[item.kind] is CollectiveKind.REDUCE_SCATTER for item in record.collectives or ()):
-        del there["reductions"]  # gloo makes several all-reduces of one
+        del there["reductions"]  # gloo issues several all-reduces for one
     del there["parts"]
     return there - seen
 

@@ -1,9 +1,9 @@
 """Parameter gathering and gradient scattering under FSDP2 (``fully_shard``): bytes, intervals, and the exposed part.
 
-Two places can hold a rank up. Where the host blocks in a collective (gloo), the exposed part is the call itself, seen
-through FSDP2's public communication objects. Where the compute stream waits (NCCL), it is the wait that FSDP2 puts on
-that stream: after a gather in ``wait_for_unshard``, before a scatter and at the end of backward. Those methods are
-private; where a torch release lacks one, that wait stays in forward or backward and a note says so.
+A rank can wait in two places. If the host blocks in a collective (gloo), the exposed part is the call itself, seen
+through FSDP2's public communication objects. If the compute stream waits (NCCL), it is the wait that FSDP2 puts on that
+stream: after a gather in ``wait_for_unshard``, before a scatter, and at the end of backward. Those methods are private;
+if a torch release lacks one, that wait stays in forward or backward and a note says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_wa
     Args:
         model: Holds modules that ``fully_shard`` was applied to.
         collective_watch: Of the recorder that gets the segments and collectives.
-        stream_waits: Whether a compute stream runs apart from the host (CUDA), so that its waits are to be seen too.
+        stream_waits: Whether there is a compute stream apart from the host (CUDA), whose waits are recorded too.
 
     Returns:
         Notes on what cannot be measured with this release of torch.
@@ -73,26 +73,26 @@ def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -
 
 
 class _Watched:
-    """A communication object of FSDP2 that does what the one inside it does, and is seen doing it."""
+    """Wraps a communication object of FSDP2 and records its collectives."""
 
     def __init__(
         self, collective_watch: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None
     ) -> None:
         self.inner: Any = None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
-        """Of its newest collectives."""
-        self._flight, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
+        """Tickets of its newest collectives."""
+        self._watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
     def allocate(self, *args: Any, **options: Any) -> torch.Tensor:
-        """Memory for the collective, from the object inside."""
+        """Memory for the collective, from the wrapped object."""
         buffer: torch.Tensor = self.inner.allocate(*args, **options)
         return buffer
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
     ) -> Any:
-        collective_watch, recorder, on_device = self._flight, self._flight.recorder, output_tensor.is_cuda
+        collective_watch, recorder, on_device = self._watch, self._watch.recorder, output_tensor.is_cuda
         whole = output_tensor if self._gathers else input_tensor
         ticket = recorder.begin_collective(
             self._kind, whole.nbytes, collective_watch.find_code(group), on_device=on_device,
@@ -115,10 +115,10 @@ class _Watched:
 
 
 def _wrap_synchronisation(group: Any, collective_watch: CollectiveWatch, missing: set[str]) -> list[int]:
-    """Makes what FSDP2 issues after a unit's backward count as gradient synchronisation: HSDP's all-reduce too.
+    """Counts what FSDP2 issues after a unit's backward as gradient synchronisation, including HSDP's all-reduce.
 
     Returns:
-        Holds the ticket of the unit's last reduction.
+        A list that holds the ticket of the unit's last reduction.
     """
     reduced = [-1]
     if not hasattr(group, "post_backward"):
@@ -140,7 +140,7 @@ def _wrap_synchronisation(group: Any, collective_watch: CollectiveWatch, missing
 
 
 class _Tickets(NamedTuple):
-    """Which collectives the waits of a unit are for."""
+    """The collectives that the waits of a unit are for."""
 
     collective_watch: CollectiveWatch
     gather: _Watched
@@ -150,9 +150,9 @@ class _Tickets(NamedTuple):
 
 
 def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
-    """Puts stamps around the waits of the compute stream.
+    """Records the waits of the compute stream.
 
-    Each wait is issued early, between two stamps; FSDP2's own, which follows at once, then finds it done.
+    Each wait is issued early, between two stamps; FSDP2's own, which follows immediately, then has nothing to wait for.
     """
     recorder = tickets.collective_watch.recorder
 
@@ -171,8 +171,8 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
     def after_reshard() -> None:
         if group._training_state.name == "POST_BACKWARD" and group.reduce_grads:
             reclaimed, kept = _reclaim(group.comm_ctx)
-            place = len(tickets.scatters) - kept - 1
-            wait_for(_ALL_REDUCE, [state.event for state in reclaimed], tickets.scatters[place] if place >= 0 else -1)
+            index = len(tickets.scatters) - kept - 1
+            wait_for(_ALL_REDUCE, [state.event for state in reclaimed], tickets.scatters[index] if index >= 0 else -1)
 
     def before_reduce() -> None:
         wait_for(_ALL_REDUCE, [group._post_reduce_event], tickets.reduced[0])
@@ -195,7 +195,7 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
 
 
 def _reclaim(context: Any) -> tuple[list[Any], int]:
-    """The earlier reduce-scatters that FSDP2 waits for before another, to free their buffers; how many it keeps."""
+    """The earlier reduce-scatters whose buffers FSDP2 waits to free before another one, and how many it keeps."""
     states = getattr(context, "reduce_scatter_states", None)
     if states is None:  # before torch 2.13 there was one
         one = getattr(context, "reduce_scatter_state", None)

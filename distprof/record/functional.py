@@ -1,6 +1,6 @@
 """Functional collectives, such as the one that DTensors issue inside ``clip_grad_norm_`` under FSDP2.
 
-They are issued at once and waited for where the result is first used; that wait is seen too.
+They are issued immediately and waited for where the result is first used; that wait is recorded too.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "broadcast": (CollectiveKind.OTHER, 2, False),
     "all_to_all_single": (CollectiveKind.ALL_TO_ALL, 3, False),
 }
-"""Kind, position of the group, and whether the tensor given is one rank's part of the whole."""
+"""Kind, position of the group argument, and whether the tensor is one rank's part of the whole."""
 _NEWER = {"all_gather_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 _MAX_PENDING = 1024
 _ISSUING = -1
 _HELD_NS = 50_000
-"""A wait shorter than this found the collective over already, and nobody has seen when that was."""
+"""If a wait is shorter than this, the collective was over before, at an unknown time."""
 
 
 def watch_functional(collective_watch: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
-    """Sees functional collectives and the waits for them from now on.
+    """Records functional collectives and the waits for them from now on.
 
     Args:
-        collective_watch: Of the recorder that is told.
-        is_ours: Whether a call made now is to be looked at.
+        collective_watch: Of the recorder to use.
+        is_ours: Whether a call made now should be recorded.
 
     Returns:
-        A function that puts everything back.
+        A function that undoes it.
     """
     pending: dict[int, tuple[int, bool]] = {}
     originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
@@ -78,14 +78,14 @@ def _wrap_issue(
             given = args[position - 1] if len(args) >= position else options["group"]
             code = collective_watch.find_code(functional._resolve_group_name(given, options.get("tag", "")))
             size_bytes, on_device = self.nbytes, self.device.type != "cpu"
-        except (AttributeError, KeyError, TypeError, ValueError):  # torch has its own word for it
+        except (AttributeError, KeyError, TypeError, ValueError):  # torch raises its own error
             return original(self, *args, **options)
         size_bytes *= collective_watch.find_size(code) if is_part else 1
         recorder = collective_watch.recorder
         ticket = recorder.begin_collective(kind, size_bytes, code, asynchronous=True, on_device=on_device)
         if len(pending) >= _MAX_PENDING:
             pending.clear()
-        pending[_ISSUING] = (ticket, on_device)  # some wait before they return
+        pending[_ISSUING] = (ticket, on_device)  # some collectives wait before they return
         result = original(self, *args, **options)
         if pending.pop(_ISSUING, None) is not None and isinstance(result, functional.AsyncCollectiveTensor):
             pending[_locate(result.elem)] = (ticket, on_device)
@@ -123,6 +123,6 @@ def _wrap_wait(
 
 
 def _locate(tensor: Any) -> int:
-    """What a tensor and its views have in common."""
-    place: int = tensor.untyped_storage().data_ptr()
-    return place
+    """The address of the storage, which a tensor shares with its views."""
+    address: int = tensor.untyped_storage().data_ptr()
+    return address

@@ -1,8 +1,8 @@
-"""Rank rows on their way: from the recorder to the rank's own file, and to rank 0 over a group of their own.
+"""Carries rows from the recorder to the rank's own file, and to rank 0 over a process group of its own.
 
-One background thread per rank does all of it, every ``window_s`` seconds, so that training never waits for a disk or a
-network. Its collectives use a gloo group that nothing else uses. When a rank dies, the others' threads notice at the
-next window and go on writing their own files; what was written stays.
+One background thread per rank does all of it every ``window_s`` seconds, so that training never waits for a disk or a
+network. Its collectives use a gloo group that nothing else uses. If a rank dies, the other threads notice in the next
+window and go on writing their own files; what was written stays.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import all_gather, gather  # themselves, also while those of training are watched
+from torch.distributed import all_gather, gather  # the originals, even while training's are wrapped
 
 from distprof.facts.run import ROW_WIDTH, FloatArray
 
 MAX_ROWS = 4096
-"""Rows of one rank in one exchange; the rest waits for the next."""
+"""Most rows of one rank in one exchange; the rest waits for the next."""
 
 
 class Exchange:
@@ -31,13 +31,13 @@ class Exchange:
         self._group = group
         self._pending: list[FloatArray] = []
         self.broken: str | None = None
-        """Why rows no longer travel: a rank left. None: they do."""
+        """Why rows no longer reach rank 0: a rank left. None: they do."""
         self.stop_recording = False
-        """Whether rank 0 has asked every rank to stop recording phases; on rank 0, with the exchange after."""
+        """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
         self._asked = False
 
     def ask_to_stop(self) -> None:
-        """On rank 0: has every rank, this one too, stop recording phases with the next exchange."""
+        """On rank 0: makes every rank, including this one, stop recording phases after the next exchange."""
         self._asked = True
 
     def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
@@ -45,11 +45,11 @@ class Exchange:
 
         Args:
             rows: This rank's new rows.
-            last: Whether this rank will have no more.
+            last: Whether these are this rank's last rows.
 
         Returns:
-            On rank 0 the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each, elsewhere an empty list; and
-            whether every rank has sent its last.
+            The new rows of every rank on rank 0, ``[num_new_rows, ROW_WIDTH]`` each, and an empty list elsewhere; and
+            whether every rank has sent its last rows.
         """
         self._pending.extend(rows)
         batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
@@ -90,38 +90,38 @@ class GatherThread(threading.Thread):
         together: Callable[[], object] | None = None,
         stop_recording: Callable[[], None] | None = None,
     ) -> None:
-        """Wires the thread up; `start` starts it.
+        """Prepares the thread; `start` starts it.
 
         Args:
-            take: Takes and writes this rank's finished steps and returns their rows; True: waits for the device too.
+            take: Takes and writes this rank's finished steps and returns their rows; True: also waits for the device.
             end: Writes the end of this rank's file; called once, after the last rows.
-            deliver: On rank 0: gets the new rows of every rank.
-            exchange: Carries them.
+            deliver: On rank 0: receives the new rows of every rank.
+            exchange: Transports them.
             window_s: Seconds between two rounds.
-            lost: Told what went wrong; called at most once per cause.
-            stop_recording: Called once when rank 0 has asked every rank to stop recording phases.
-            together: Collective among the background threads: called once, when every rank has sent its last.
+            lost: Receives a message about what went wrong.
+            together: Called once, when every rank has sent its last rows. Collective among the background threads.
+            stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
         """
-        super().__init__(name="distprof-gather_thread", daemon=True)
+        super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
         self._window_s, self._lost, self._together = window_s, lost, together
         self._stop_recording = stop_recording
         self._wake = threading.Event()
         self._finishing = self._alone = False
         self.received: Counter[int] = Counter()
-        """On rank 0: how many rows have come from each rank."""
+        """On rank 0: number of rows received from each rank."""
         self.complete = False
-        """Whether every rank has sent its last."""
+        """Whether every rank has sent its last rows."""
 
     def finish(self, *, alone: bool, timeout_s: float) -> bool:
         """Sends what is left and stops.
 
         Args:
-            alone: True after a failure: writes this rank's file and leaves the others alone.
+            alone: True after a failure: writes this rank's file and does not wait for the others.
             timeout_s: How long to wait for the slowest rank.
 
         Returns:
-            Whether the thread came to its end in time.
+            Whether the thread ended in time.
         """
         self._alone = self._alone or alone
         self._finishing = True
@@ -163,7 +163,7 @@ class GatherThread(threading.Thread):
                 return
 
     def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """The recorder's border: whatever goes wrong here is told, and training goes on."""
+        """The boundary of recording: any error is reported, and training goes on."""
         try:
             return work(*arguments)
         except Exception as error:

@@ -1,8 +1,8 @@
 """The kernel window: torch.profiler over a few steps, the same ones on every rank, written to the run folder.
 
-The profiler starts between two steps, the ranks wait for each other, and the first step under it is dropped: it has no
-annotation, because starting up is in it. After the last step the profiler stops, every rank writes its trace, and the
-ranks wait again, so that nobody's writing stands in the next step. Outside the window nothing is here.
+The profiler starts between two steps, the ranks wait for each other, and the first step under it is dropped: it gets no
+annotation, because it includes the profiler's start-up. After the last step the profiler stops, every rank writes its
+trace, and the ranks wait again, so that no rank writes during the next step. Nothing is active outside the window.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import all_reduce  # itself, also while those of training are watched
+from torch.distributed import all_reduce  # the original, even while training's is wrapped
 from torch.profiler import ProfilerActivity, profile
 
 from distprof.config.schema import ProfileConfig
@@ -30,9 +30,9 @@ from distprof.storage.run_folder import kernel_path
 from distprof.world import World
 
 EARLIEST_STEP = 3
-"""Where nobody says which step: the first steps make buffers, streams and DDP's buckets."""
+"""First step of a window by default: the earlier ones create buffers, streams and DDP's buckets."""
 METADATA_KEY = "distprof"
-"""Of the traces: rank, world_size, host, pid, run_id, device, and the numbers of the kept steps."""
+"""Key in the traces: rank, world_size, host, pid, run_id, device, and the numbers of the kept steps."""
 
 
 class KernelWindow:
@@ -55,17 +55,17 @@ class KernelWindow:
 
         Args:
             recorder: Whose steps and phases are annotated.
-            path: The trace to write, ``.json.gz``; its folder is made.
-            facts: Who the rank is, for the trace.
+            path: The trace to write, ``.json.gz``; its folder is created.
+            facts: Identifies the rank in the trace.
             kept_steps: Steps to keep; one more runs before them.
-            first_step: The one that is dropped. None: the first that is not warm-up, and not before `EARLIEST_STEP`.
+            first_step: The step that is dropped. None: the first that is not warm-up, and not before `EARLIEST_STEP`.
             on_device: Also traces CUDA.
             together: Waits for the other ranks. Collective.
-            opened: Told the numbers of all the window's steps, before the first of them begins.
-            note: Told what could not be measured.
+            opened: Receives the numbers of all the window's steps, before the first of them begins.
+            note: Receives what could not be measured.
 
         Raises:
-            ValueError: No step to keep.
+            ValueError: There is no step to keep.
         """
         if kept_steps < 1:
             raise ValueError(f"kernel_steps={kept_steps}: a kernel window keeps at least one step")
@@ -80,7 +80,7 @@ class KernelWindow:
         self._outer: PhaseRanges | None = None
 
     def covers(self, step: int, *, warmup: bool) -> bool:
-        """Whether a step is in the window. Closes a window that a failed last step has left open: then collective."""
+        """Whether a step is in the window. Closes a window that a failed last step left open; collective then."""
         if self._done:
             return False
         if self.steps is None and not warmup and step >= EARLIEST_STEP:
@@ -90,7 +90,7 @@ class KernelWindow:
         return self.steps is not None and not self._done and step in self.steps
 
     def before(self, step: int) -> None:
-        """Gets ready for a step of the window. Collective before the first; synchronises there."""
+        """Prepares for a step of the window. Before the first one collective, and synchronises."""
         assert self.steps is not None
         if not self._open:
             self._open_all(self.steps)
@@ -101,12 +101,12 @@ class KernelWindow:
             self._kept += 1
 
     def after(self, step: int) -> None:
-        """Ends the window after its last step. Collective then; synchronises there."""
+        """Ends the window after its last step. Then collective, and synchronises."""
         if self.steps is not None and step == self.steps[-1]:
             self._close()
 
     def finish(self) -> None:
-        """Training is over on every rank: ends a window that is still open. Collective then."""
+        """Ends a window that is still open when training is over on every rank. Collective then."""
         if self._open:
             self._close()
         elif not self._done:
@@ -115,11 +115,11 @@ class KernelWindow:
         self._done = True
 
     def abandon(self) -> None:
-        """Training has failed here: leaves the window without the other ranks, and without a trace."""
+        """Leaves the window without the other ranks and without a trace, after training has failed here."""
         if self._open:
-            self._note("the kernel window was broken off: there is no trace of this rank")
+            self._note("the kernel window was interrupted: there is no trace of this rank")
             self._hide()
-            # stopping waits for the device, and that perhaps for a peer that is gone
+            # stopping waits for the device, which may wait for a peer that is gone
             if self._session is not None and not self._on_device:
                 self._guard("stop", self._session.stop)
             self._open = False
@@ -131,7 +131,7 @@ class KernelWindow:
     def _open_all(self, steps: range) -> None:
         self._open = True
         self._opened(steps)
-        if torch._C._autograd._profiler_enabled():  # a second session would end the first without a word
+        if torch._C._autograd._profiler_enabled():  # a second session would silently end the first
             self._note("the kernel window did not start: another profiler runs; there is no trace of this rank")
         else:
             self._guard("start", self._start)
@@ -161,7 +161,7 @@ class KernelWindow:
         session.add_metadata_json(METADATA_KEY, json.dumps({**self._facts, "steps": list(self.steps[1:])}))
 
     def _guard(self, what: str, work: Callable[[], Any]) -> bool:
-        """The recorder's border: whatever goes wrong here is noted, and training goes on."""
+        """The boundary of recording: any error becomes a note, and training goes on."""
         try:
             work()
         except Exception as error:
@@ -182,14 +182,14 @@ def plan_window(
     step_writer: StepWriter,
     timeout_s: float,
 ) -> KernelWindow | None:
-    """This rank's window; None: the level has none. Collective: makes a group of its own to wait in.
+    """This rank's window; None: the level has none. Collective: creates a process group to wait in.
 
     Args:
-        profile_config: The level, and which steps.
+        profile_config: The level, and the steps.
         world: This process among the ranks.
         folder: The run folder.
         run_id: Of the run.
-        apart: On rank 0, the ranks that do not share its folder.
+        apart: On rank 0, the ranks that cannot see its folder.
         recorder: Whose steps and phases are annotated.
         step_writer: Marks the rows, and keeps notes.
         timeout_s: How long a rank waits for the others.
@@ -202,7 +202,7 @@ def plan_window(
     if apart:
         listed = ", ".join(map(str, apart))
         step_writer.note(
-            f"kernel traces of ranks {listed} lie on their hosts, in kernels/ of the same folder: copy them"
+            f"kernel traces of ranks {listed} are on their own hosts, in kernels/ of the same folder: copy them here"
         )
     facts = {
         "rank": world.rank, "world_size": world.size, "host": world.host, "pid": os.getpid(), "run_id": run_id,

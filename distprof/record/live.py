@@ -1,4 +1,4 @@
-"""Rank 0's view while the job runs: whole steps of all ranks, as they become known, and whoever is told of them."""
+"""Rank 0's view of the running job: whole steps of all ranks, and the listeners that receive them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import numpy as np
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 
 MAX_OPEN_STEPS = 4096
-"""Steps that wait for a rank's row; past that the oldest are given up, here and not on disk."""
+"""Most steps that wait for a rank's row; beyond that the oldest are dropped here, but not on disk."""
 MAX_QUEUED_BYTES = 64 << 20
-"""Steps that wait for a listener take no more than this; past that the newest are given up."""
+"""Most memory for steps that wait for a listener; beyond that the newest are dropped."""
 CALL_LIMIT_S = 10.0
-"""A listener that takes longer over one call is stuck: the end of the job does not wait for it."""
+"""A call that takes longer is stuck: the end of the job does not wait for it."""
 
 
 class LiveSteps:
-    """Puts rank rows together into whole steps. Bounded in memory; called from one thread."""
+    """Assembles rows of ranks into whole steps. Bounded in memory; used by one thread."""
 
     def __init__(self, num_ranks: int, on_steps: Callable[[FloatArray], None]) -> None:
         """Collects rows of ``num_ranks`` ranks.
 
         Args:
             num_ranks: The world size.
-            on_steps: Gets whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``.
+            on_steps: Receives whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``.
         """
         self._num_ranks, self._on_steps = num_ranks, on_steps
         self._open: dict[int, FloatArray] = {}
@@ -50,9 +50,9 @@ class LiveSteps:
 
 
 class Listener(threading.Thread):
-    """Somebody who is told the steps of the job, on a thread of its own: it may be slow, or never come back.
+    """A receiver of the job's steps on its own thread; it may be slow, or never return.
 
-    Whoever tells it never waits. What it has no room for is given up and counted.
+    The sender never waits. Steps that do not fit into the queue are dropped and counted.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Listener(threading.Thread):
         begin_limit_s: float | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Wires the thread up; `start` starts it.
+        """Prepares the thread; `start` starts it.
 
         Args:
-            begin: Called first; returns what gets the steps. None: nobody does, and none is missed.
-            what: What it does, for the message.
-            failed: Told what a call has raised; the next call is made all the same.
+            begin: Called first; returns what receives the steps. None: nothing does, and none counts as missed.
+            what: What it does, for messages.
+            failed: Receives a message about an error in a call; later calls are made all the same.
             begin_limit_s: How long ``begin`` may take before it counts as stuck. None: as long as any call.
             now_s: A monotonic clock.
         """
@@ -87,7 +87,7 @@ class Listener(threading.Thread):
 
     @property
     def missed_steps(self) -> int:
-        """Steps that it did not take: given up, still queued, or answered with an error."""
+        """Steps that it did not take: dropped, still queued, or failed."""
         return 0 if self._unwanted else self._told_steps - self._got_steps
 
     def tell(self, rows: FloatArray) -> None:
@@ -102,15 +102,15 @@ class Listener(threading.Thread):
     def finish(
         self, *last: Callable[[], None], limit_s: float | None = None, last_limit_s: float | None = None
     ) -> bool:
-        """Waits until it has been told everything, and not at all for a call that is stuck already.
+        """Waits until it has received everything, but not for a call that is already stuck.
 
         Args:
-            last: Called on its thread, in this order, when it has taken the last steps.
-            limit_s: How long everything may take together once it has begun. None: as long as any call.
-            last_limit_s: How long the last of those calls may take. None: as long as any call.
+            last: Called on its thread, in this order, after the last steps.
+            limit_s: How long all of it may take once it has begun. None: as long as any call.
+            last_limit_s: How long the last of these calls may take. None: as long as any call.
 
         Returns:
-            Whether it came to its end.
+            Whether it ended in time.
         """
         limit_s = limit_s if limit_s is not None else CALL_LIMIT_S
         limits_s = [CALL_LIMIT_S] * len(last)
@@ -129,7 +129,7 @@ class Listener(threading.Thread):
         return True
 
     def run(self) -> None:
-        """Calls, one after the other, until `finish`."""
+        """Makes one call after the other until `finish`."""
         try:
             self._call(self._start_listening, self._begin_limit_s)
             self._begun = True
@@ -148,7 +148,7 @@ class Listener(threading.Thread):
         self._unwanted = self._take is None
 
     def _next(self) -> FloatArray | None:
-        """The next rows. None: there will be no more."""
+        """The next rows. None: there are no more."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
@@ -159,7 +159,7 @@ class Listener(threading.Thread):
             return rows
 
     def _call(self, work: Callable[[], object], limit_s: float) -> bool:
-        """Whether a call came back without an error; what it raised is told, and is nobody else's affair."""
+        """Makes a call, reports an error if it raises one, and returns whether it succeeded."""
         self._mark(self._now_s() + limit_s)
         try:
             work()

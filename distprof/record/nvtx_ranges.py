@@ -1,8 +1,8 @@
-"""The phases and modules as NVTX ranges, for tools that listen from outside.
+"""Phases and modules as NVTX ranges, for external tools.
 
-Domain `OWN_DOMAIN`, one category per phase, the step number as payload and never in the message. Nothing here is built
-when no tool listens, so that it is free then. The module-level functions of the ``nvtx`` package are used: its
-domain objects differ between the releases that matter.
+Domain `OWN_DOMAIN`, one category per phase, the step number as payload and never in the message. Nothing is created
+unless a tool listens, so it costs nothing otherwise. The module-level functions of the ``nvtx`` package are used,
+because its domain objects differ between releases.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
 
 def tool_listens(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a tool such as Nsight Systems injected itself into NVTX; the tools announce that by this variable."""
+    """Whether a tool such as Nsight Systems has injected itself into NVTX, which this variable announces."""
     return bool(environment.get("NVTX_INJECTION64_PATH"))
 
 
 class NvtxRanges:
-    """Pushes and pops ranges. Safe to call on any thread: marks that may end elsewhere are start/end ranges."""
+    """Pushes and pops ranges. Safe on any thread: marks that may end on another thread are start/end ranges."""
 
     def __init__(self, *, rank: int, world_size: int, host: str, pid: int) -> None:
         """Names the rank with a mark, so that a capture of several processes can be told apart."""
@@ -37,7 +37,7 @@ class NvtxRanges:
         self.name_rank()
 
     def name_rank(self) -> None:
-        """Marks who this process is: once at the start, and again inside a capture that began later."""
+        """Marks this process's rank: once at the start, and again inside a capture that begins later."""
         self._nvtx.mark(self._name, domain=OWN_DOMAIN, category="meta")
 
     def begin_measured(self) -> None:
@@ -68,7 +68,7 @@ class NvtxRanges:
             self._nvtx.pop_range(domain=OWN_DOMAIN)
 
     def error(self, code: int) -> None:
-        """Marks the open phase as one that an exception leaves, or that was left open: ``error``, in its category."""
+        """Marks the open phase with ``error``, in its category: left by an exception, or left open."""
         self._nvtx.mark("error", domain=OWN_DOMAIN, category=PHASES[code].value, payload=self._step)
 
     def begin_mark(self, code: int) -> None:
@@ -92,9 +92,9 @@ class NvtxRanges:
     def module_hooks(self, name: str) -> tuple[Any, Any]:
         """A forward pre-hook and a forward hook that show a module as a range called ``name``.
 
-        The forward hook may be called without the other, as where a module's forward raises before.
+        The forward hook may be called alone, for example if the module raises before its forward.
         """
-        opened: list[int] = []  # threads: a recomputed forward runs on one of autograd's
+        opened: list[int] = []  # thread ids: a recomputed forward runs on an autograd thread
 
         def open_range(*_: Any) -> None:
             opened.append(threading.get_ident())

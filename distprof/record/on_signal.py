@@ -1,4 +1,4 @@
-"""A rank that is told to leave by a signal: its file gets its end, whatever the training thread is doing."""
+"""Ends a rank's file when a signal terminates the rank, whatever the training thread is doing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from distprof.record.step_writer import StepWriter
 def end_on_signal(
     signals: SignalWatch | None, step_writer: StepWriter, *, tell: Callable[[], None] | None
 ) -> Callable[[], None]:
-    """Has a rank's file ended when a signal comes.
+    """Ends a rank's file when a signal arrives.
 
     Args:
-        signals: Who watches in this process already. None: SIGTERM and SIGHUP are watched for, where nobody does;
-            SIGINT is the program's own, as Python's KeyboardInterrupt.
-        step_writer: Whose file.
+        signals: The signal watch of this process. None: SIGTERM and SIGHUP are watched for, unless the program handles
+            them; SIGINT stays with the program, as Python's KeyboardInterrupt.
+        step_writer: Owns the file.
         tell: Tells the user that the job was stopped.
 
     Returns:
-        What takes that back, for the main thread.
+        A function that undoes it, for the main thread.
     """
     watch = signals or watch_signals((signal.SIGTERM, signal.SIGHUP))
     if watch is None:

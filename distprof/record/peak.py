@@ -1,4 +1,4 @@
-"""What one device can do at best, measured on the spot by a matrix product."""
+"""The peak FLOP/s of one device, measured with matrix products."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distprof.facts.run import Peak
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = {"cpu": (256, 512, 1024), "cuda": (4096, 8192)}
 BUDGET_S = 0.5
-"""Time for each size; a size whose first product takes longer is the last one tried."""
+"""Time for each size; after a size whose fastest product takes longer, no larger one is tried."""
 
 
 def measure_peak(device: torch.device, precision: str) -> Peak:
-    """The best of several square matrix products of random numbers; before training only.
+    """The best of several square matrix products of random numbers. Synchronises; use it only before training.
 
-    Synchronises. On a CPU it is what this process's threads reach; call it on one rank of a host at a time.
+    On a CPU it is what this process's threads reach; call it on one rank of a host at a time.
 
     Args:
         device: Where to measure.
@@ -45,7 +45,7 @@ def measure_peak(device: torch.device, precision: str) -> Peak:
 
 
 def _time_products(multiply: Callable[[], torch.Tensor], device: torch.device) -> list[int]:
-    """Times of single products, ns, for `BUDGET_S`; the first, which warms up, only counts when it is the only one."""
+    """Times of single products, ns, for `BUDGET_S`; the first is a warm-up and counts only if it is the only one."""
     times_ns: list[int] = []
     deadline_ns = time.monotonic_ns() + int(BUDGET_S * 1e9)
     while not times_ns or (time.monotonic_ns() < deadline_ns and len(times_ns) < 100):
@@ -64,7 +64,7 @@ def _time_on_gpu(multiply: Callable[[], torch.Tensor], device: torch.device) -> 
     """Device clock, ns; synchronises."""
     with torch.cuda.device(device):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        multiply()  # not timed: while the device is at it, the next one's launch costs no device time
+        multiply()  # not timed: it keeps the device busy while the next one is launched
         start.record()
         multiply()
         end.record()

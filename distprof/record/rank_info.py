@@ -1,4 +1,4 @@
-"""Who a rank is before its first step: its host, its device, and the best that device can do."""
+"""Describes a rank before its first step: its host, its device, and the device's peak."""
 
 from __future__ import annotations
 

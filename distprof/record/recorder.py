@@ -1,8 +1,8 @@
-"""The stop-watch of one rank: a step is a row of segments, each with one phase.
+"""The stopwatch of one rank: a step is a sequence of segments, each with one phase.
 
-Every call that changes the phase closes the running segment at the stamp that opens the next, so that the phases of a
-step sum to the step on each clock by construction. Nothing here synchronises with a device, waits, or does I/O, and
-nothing grows: lists are allocated once and finished steps wait in a bounded queue.
+Every change of phase closes the running segment at the stamp that opens the next, so the phases of a step add up to the
+step on each clock by construction. Nothing here synchronises with a device, waits, or does I/O, and nothing grows:
+lists are allocated once, and finished steps wait in a bounded queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 
 
 class Recorder:
-    """Records the steps of one rank. One thread at a time: the training thread, or autograd's while that one waits."""
+    """Records the steps of one rank. Used by one thread at a time: training's, or autograd's while training waits."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Recorder:
         """Allocates everything a step needs.
 
         Args:
-            phases: False at level off: only the step is timed.
+            phases: False at level off, where only steps are timed.
             now_ns: The host clock, monotonic, ns.
-            device_clock: Stamps on the device's stream, where there is one.
-            ranges: NVTX ranges, where a tool listens.
+            device_clock: Stamps on the device's stream, if there is a device.
+            ranges: NVTX ranges, if a tool listens.
         """
         self._now, self._device, self._phases = now_ns, device_clock, phases
         self.ranges = ranges
-        """Shows steps and phases to a tool; changed between two steps only. None: no tool looks."""
+        """Shows steps and phases to a tool; changed only between two steps. None: no tool listens."""
         self.timeline = Timeline(now_ns)
         """The open step's segments."""
         self._issued = CollectiveLog()
@@ -50,7 +50,7 @@ class Recorder:
         self._broken: BrokenPhase | None = None
         self._before_step: list[Callable[[], None]] = []
         self.groups: list[tuple[str, tuple[int, ...] | None]] = [("default", None)]
-        """Name and global ranks of each process group, by code; None: every rank. Only ever appended to."""
+        """Name and global ranks of each process group, by code; None: all ranks. Append-only."""
         self.step = 0
         """The open step, or the last one."""
         self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
@@ -60,7 +60,7 @@ class Recorder:
         self.open = False
         """Whether a step is running."""
         self.recording = False
-        """Whether one is running with instruments: not at level off, and not in a shadow step."""
+        """Whether a step is running with instruments: neither at level off nor in a shadow step."""
         self._on_device: deque[tuple[int, StepRecord]] = deque()
         self.finished = FinishedSteps()
 
@@ -70,7 +70,7 @@ class Recorder:
         Args:
             step: Its number.
             warmup: Left out of every statistic.
-            shadow: Without instruments: the step is timed and nothing in it.
+            shadow: Without instruments: only the step itself is timed.
         """
         if self.open:
             self.end_step(failed=True)
@@ -107,7 +107,7 @@ class Recorder:
         self._collect_from_device(wait=False)
 
     def enter(self, code: int) -> None:
-        """Opens a phase inside the running one, by phase code. `PhaseContext` does the same where it can.
+        """Opens a phase inside the running one, by phase code. `PhaseContext` does the same itself if it can.
 
         Raises:
             ValueError: No step is open.
@@ -121,7 +121,7 @@ class Recorder:
                 self.ranges.enter(code)
 
     def exit(self, *, raised: bool = False) -> None:
-        """Closes the phase opened last, which an exception leaves if it ``raised``; goes back to the one around it."""
+        """Closes the innermost phase and returns to the one around it; ``raised``: an exception left it."""
         if self.recording:
             if raised:
                 self._break(raised=True)
@@ -131,11 +131,11 @@ class Recorder:
             self._stamp()
 
     def mark(self, code: int, ticket: int = -1) -> None:
-        """Starts a segment of another phase inside the running one, until `resume` or until that one is closed.
+        """Starts a segment of another phase inside the running one, until `resume` or until the running one is closed.
 
         Args:
             code: The phase.
-            ticket: The collective that the segment is the wait for. -1: none in particular.
+            ticket: The collective that the segment waits for. -1: none in particular.
         """
         if self.recording:
             self._interrupted = None
@@ -145,10 +145,10 @@ class Recorder:
                 self.ranges.begin_mark(code)
 
     def wait(self, ticket: int) -> int:
-        """Starts a segment that is the wait for a collective and stays in its phase, until `resume`.
+        """Starts a segment that waits for a collective but stays in the running phase, until `resume`.
 
         Returns:
-            When, host clock, ns; 0: nothing is recorded.
+            The time, host clock, ns; 0: nothing is recorded.
         """
         if self.recording:
             code, open_ticket = self.timeline.codes[self.timeline.count - 1], self._issued.find_wait(self._position)
@@ -159,7 +159,7 @@ class Recorder:
         return 0
 
     def resume(self) -> int:
-        """Ends a segment that `mark` or `wait` began; a mark that a wait has interrupted goes on. Returns as `wait`."""
+        """Ends a segment of `mark` or `wait`; a mark interrupted by a wait continues. Returns the same as `wait`."""
         if self.recording:
             interrupted, self._interrupted = self._interrupted, None
             if interrupted is not None:
@@ -172,7 +172,7 @@ class Recorder:
         return 0
 
     def retract(self) -> None:
-        """Takes back a mark that is still open: what followed it was no wait. The segment falls to its phase."""
+        """Takes back an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline = self.timeline
         if self.recording and not timeline.lost and timeline.codes[timeline.count - 1] != timeline.phase:
             timeline.codes[timeline.count - 1] = timeline.phase
@@ -181,21 +181,21 @@ class Recorder:
                 self.ranges.end_mark()
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
-        """Counts what this step has processed."""
+        """Adds to the tokens and micro-steps of this step."""
         self._tokens += tokens
         self._micro_steps += micro_steps
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
-        """Keeps the step's loss and gradient norm: numbers or tensors, which are not read before the device is done."""
+        """Records the step's loss and gradient norm: numbers, or tensors that are read once the device is done."""
         self._loss = loss if loss is not None else self._loss
         self._grad_norm = grad_norm if grad_norm is not None else self._grad_norm
 
     def at_next_step(self, action: Callable[[], None]) -> None:
-        """Has something done once, just before the next step begins."""
+        """Runs an action once, just before the next step begins."""
         self._before_step.append(action)
 
     def add_group(self, name: str, ranks: tuple[int, ...]) -> int:
-        """Gives out the code of a process group.
+        """Assigns a code to a process group.
 
         Args:
             name: The same on all its ranks.
@@ -213,17 +213,17 @@ class Recorder:
         asynchronous: bool = False,
         on_device: bool = False,
     ) -> int:
-        """Notes that a collective is issued, now and in the phase entered last.
+        """Records that a collective is issued, now and in the innermost phase.
 
         Args:
-            kind: What it does.
+            kind: Its kind.
             size_bytes: The buffer reduced or, for gathers and scatters, the whole unsharded buffer.
             group: Code of its process group; 0: the default group.
-            asynchronous: The caller goes on: how long it waits is known once `wait` or `mark` is told, and not before.
-            on_device: It runs on a device's stream: the host sees no end and no wait.
+            asynchronous: The caller goes on; how long it waits is known only from a later `wait` or `mark`.
+            on_device: It runs on a device's stream; the host sees neither its end nor the wait.
 
         Returns:
-            Its ticket, -1 when there is no room or no step.
+            Its ticket; -1: there is no room or no step.
         """
         if not self.recording:
             return -1
@@ -234,7 +234,7 @@ class Recorder:
         )  # fmt: skip
 
     def end_collective(self, ticket: int, at_ns: int | None = None) -> None:
-        """Notes that a collective has ended, now or at a host time: only where the host sees that. On any thread."""
+        """Records that a collective has ended, now or at a host time, if the host can see that. On any thread."""
         if ticket >= 0:
             self._issued.end(ticket, self._now() if at_ns is None else at_ns)
 
@@ -242,7 +242,7 @@ class Recorder:
         """Takes the finished steps; may be called from another thread.
 
         Args:
-            wait: Also waits for the device to finish the last ones. Synchronises: only after training.
+            wait: Also waits for the device to finish the last steps. Synchronises; use it only after training.
         """
         if wait:
             self._collect_from_device(wait=True)
@@ -254,7 +254,7 @@ class Recorder:
         return now_ns
 
     def _break(self, *, raised: bool) -> None:
-        """Marks the innermost open phase as one that did not end as it should."""
+        """Marks the innermost open phase as one that did not end properly."""
         self._broken = self._broken or BrokenPhase(self.timeline.phase, raised)
         if self.ranges is not None:
             self.ranges.error(self.timeline.phase)
@@ -268,7 +268,7 @@ class Recorder:
             self._issued.wait(ticket, self._position)
 
     def _stamp(self) -> None:
-        """Records the newest segment's begin on the device too, where there is one."""
+        """Records the begin of the newest segment on the device too, if there is one."""
         if self._stamping and not self.timeline.lost:
             self._device.stamp(self.timeline.count - 1)  # type: ignore[union-attr]
 
@@ -285,7 +285,7 @@ class Recorder:
         )  # fmt: skip
 
     def _collect_from_device(self, *, wait: bool) -> None:
-        """Moves steps whose events have happened to the queue, in order."""
+        """Moves steps that the device has finished to the queue, in order."""
         while self._on_device and self._device is not None:
             ticket, record = self._on_device[0]
             read = self._device.read(ticket, wait=wait)

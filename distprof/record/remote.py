@@ -1,4 +1,4 @@
-"""Streams that rank 0 writes for the ranks that do not see its run folder."""
+"""Streams that rank 0 writes for the ranks that cannot see its run folder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class RemoteStreams:
     """The files of other ranks; used by one thread at a time."""
 
     def __init__(self, writers: dict[int, StreamWriter], refused: Callable[[str, OSError], None]) -> None:
-        """Takes the files by rank, and who is told what could not be written and why."""
+        """Takes the files by rank, and the function that receives what could not be written and why."""
         self._writers, self._refused = writers, refused
         self._unwritten = dict.fromkeys(writers, 0)
 
     def write(self, tables: Sequence[FloatArray]) -> None:
-        """Appends the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each; after a failure they are counted."""
+        """Appends the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each; after a failure only counts them."""
         for rank, writer in self._writers.items():
             rows = list(tables[rank])
             if self._unwritten[rank]:
@@ -30,7 +30,7 @@ class RemoteStreams:
                 self._refused("steps of ranks on other hosts are no longer written", error)
 
     def end(self) -> None:
-        """All ranks have completed: writes so, with the number of rows lost, and closes the files."""
+        """Writes that the ranks have completed and how many rows were lost, and closes the files."""
         for rank, writer in self._writers.items():
             try:
                 writer.write_end(

@@ -1,14 +1,14 @@
-"""From a recorded step to the row of numbers that is written and gathered. Runs beside training, not in it."""
+"""Packs a recorded step into the row that is written and gathered. Runs on the background thread."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
 from distprof.record.step_record import StepRecord
 
@@ -24,7 +24,7 @@ def pack_row(
     Args:
         record: The step.
         memory_bytes: Memory in use, read when the step was packed.
-        memory_peak_bytes: The largest so far, read when the step was packed.
+        memory_peak_bytes: The largest amount so far, read when the step was packed.
         window: Whether the step ran under a kernel window.
     """
     facts: dict[str, float | None] = {
@@ -55,28 +55,19 @@ def _pack_collectives(row: FloatArray, record: StepRecord) -> None:
         own = [item for item in record.collectives or () if item.kind == code]
         row[COLUMN[f"{kind}_count"]] = len(own)
         row[COLUMN[f"{kind}_bytes"]] = sum(item.size_bytes for item in own)
-        intervals = [(item.arrival_ns, item.end_ns) for item in own if item.end_ns is not None]
-        if len(intervals) == len(own):  # one end unseen makes the union unknown
-            row[COLUMN[f"{kind}_busy_host_ns"]] = union_ns(intervals)
+        ends_ns = [item.end_ns for item in own if item.end_ns is not None]
+        if len(ends_ns) == len(own):  # a single unseen end makes the union unknown
+            row[COLUMN[f"{kind}_busy_host_ns"]] = (
+                measure_union([item.arrival_ns for item in own], ends_ns) if own else 0
+            )
         for clock, exposed in (("host", record.exposed_host_ns), ("device", record.exposed_device_ns)):
             value = None if exposed is None else exposed[code]
             if value is not None:
                 row[COLUMN[f"{kind}_exposed_{clock}_ns"]] = value
 
 
-def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
-    """Length of the union of intervals (start, end) on one clock, ns. Overlaps count once."""
-    total, reached = 0, 0
-    for start, end in sorted(intervals):
-        start = max(start, reached)
-        if end > start:
-            total += end - start
-            reached = end
-    return total
-
-
 def read_memory(device: torch.device) -> tuple[int | None, int | None]:
-    """Memory in use and the largest so far, bytes: allocated by torch (CUDA) or resident (CPU). Reads a file."""
+    """Memory in use and its peak so far, bytes: allocated by torch (CUDA) or resident (CPU). Reads a file."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""Signals, heard by a thread of their own: the main thread may be inside a library's C++ code for minutes."""
+"""Signals, handled on a separate thread, because the main thread may be inside C++ code for minutes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LAST_RESORT_S = 5.0
-"""A process that was told to leave is gone by then, even where a disk does not answer."""
+"""A terminated process has exited after this time, even if a disk does not respond."""
 _STOP = b"\0"  # no signal has this number
 
 
 class SignalWatch(threading.Thread):
-    """Has what is known written down when a signal comes, and leaves the process with 128 and the signal's number.
+    """Saves what is known when a signal arrives, and exits the process with 128 plus the signal's number.
 
-    Python runs a handler on the main thread, between two instructions of its own, and those may never come. The
-    number of the signal is written to a pipe at once, on whatever thread it meets, and this thread reads the pipe.
+    Python runs a handler on the main thread between two of its bytecodes, which may never happen. The number of the
+    signal, however, is written to a pipe immediately, on whichever thread receives it, and this thread reads the pipe.
     """
 
     def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
-        """Hears nothing yet; see `watch_signals`.
+        """Watches for nothing yet; see `watch_signals`.
 
         Args:
             leave: Ends the process; may be replaced later.
@@ -38,35 +38,35 @@ class SignalWatch(threading.Thread):
         self._hears, self._tells = os.pipe()
 
     def install(self, signals: Iterable[signal.Signals]) -> bool:
-        """Takes the signals that nobody handles or ignores yet; False: there are none. Main thread only."""
+        """Takes the signals that are not yet handled or ignored; False: there are none. Main thread only."""
         free = (signal.SIG_DFL, signal.default_int_handler)
         chosen = [number for number in signals if signal.getsignal(number) in free]
         os.set_blocking(self._tells, False)
         other = signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
-        if other != -1 or not chosen:  # an event loop of the program's hears them
+        if other != -1 or not chosen:  # an event loop of the program handles them
             signal.set_wakeup_fd(other)
             return False
         self._before = {number: signal.signal(number, _hear) for number in chosen}
-        os.register_at_fork(after_in_child=self._put_back)  # a child's signals are not this process's
+        os.register_at_fork(after_in_child=self._put_back)  # a child handles its own signals
         self.start()
         return True
 
     def add(self, action: Callable[[str], None]) -> Callable[[], None]:
-        """Has something done before the process leaves, with the signal's name, on this thread; the newest first.
+        """Adds an action that receives the signal's name before the process exits, on this thread; newest first.
 
         Returns:
-            What takes it back.
+            A function that removes it.
         """
         self._actions.append(action)
         return lambda: self._actions.remove(action) if action in self._actions else None
 
     def give_way(self) -> None:
-        """Where a signal is ending the process already, lets it: what fails meanwhile is no news."""
+        """Waits if a signal is already ending the process: failures during that time are not reported."""
         if self._ending.is_set():
             time.sleep(LAST_RESORT_S)
 
     def close(self) -> None:
-        """Gives the signals back. On another thread than the main one Python does not allow that: nothing is done."""
+        """Restores the signal handlers. Does nothing outside the main thread, where Python does not allow it."""
         if threading.current_thread() is threading.main_thread() and self._before:
             self._put_back()
             os.write(self._tells, _STOP)
@@ -74,7 +74,7 @@ class SignalWatch(threading.Thread):
     def run(self) -> None:
         """Waits for a signal."""
         while (told := os.read(self._hears, 1)) not in (b"", _STOP):
-            if signal.getsignal(told[0]) is _hear:  # and not one that the program has since taken for itself
+            if signal.getsignal(told[0]) is _hear:  # the program may have installed its own handler since
                 self._end(signal.Signals(told[0]))
 
     def _end(self, number: signal.Signals) -> None:
@@ -83,7 +83,7 @@ class SignalWatch(threading.Thread):
         last_resort.daemon = True
         last_resort.start()
         for action in reversed(self._actions):
-            with contextlib.suppress(Exception):  # whatever fails, the process leaves as it was told
+            with contextlib.suppress(Exception):  # the process exits as told, whatever fails
                 action(number.name)
         self.leave(128 + number)
         last_resort.cancel()
@@ -98,7 +98,7 @@ class SignalWatch(threading.Thread):
 
 
 def watch_signals(signals: Iterable[signal.Signals] = ENDING) -> SignalWatch | None:
-    """Starts to watch for those of some signals that nobody handles; None: there are none, or not the main thread."""
+    """Starts watching for those signals that are not handled yet; None: there are none, or not the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return None
     watch = SignalWatch()
@@ -106,4 +106,4 @@ def watch_signals(signals: Iterable[signal.Signals] = ENDING) -> SignalWatch | N
 
 
 def _hear(number: int, frame: FrameType | None) -> None:
-    """Python passes a signal on to the pipe only when it has a handler."""
+    """Python writes a signal to the pipe only if it has a handler."""

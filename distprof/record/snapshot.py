@@ -43,14 +43,14 @@ def take_snapshot(device_type: str, device_index: int | None) -> tuple[DeviceSna
 
 
 def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
-    # By UUID: NVML counts all GPUs of the host, torch those that CUDA_VISIBLE_DEVICES leaves, in its order.
+    # By UUID: NVML numbers all GPUs of the host, torch those of CUDA_VISIBLE_DEVICES in that order.
     uuid = str(torch.cuda.get_device_properties(device_index).uuid)
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def read(what: Callable[[Any], Any]) -> Any:
         try:
             return what(handle)
-        except pynvml.NVMLError:  # not every card tells everything
+        except pynvml.NVMLError:  # not every card supports every query
             return None
 
     memory = read(pynvml.nvmlDeviceGetMemoryInfo)

@@ -1,4 +1,4 @@
-"""One finished step as the recorder saw it, and what follows from it about waits. Runs beside training, not in it."""
+"""One finished step as recorded, and what follows from it about waits. Runs on the background thread."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
-from distprof.record.collective_log import ASYNCHRONOUS, MAX_COLLECTIVES, ON_DEVICE, Issued
+from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, Issued
 
 QUEUED_STEPS = 8192
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
 
 
 class SeenCollective(NamedTuple):
-    """One collective of a step. Times of the host clock, ns."""
+    """One collective of a step. Times on the host clock, ns."""
 
     kind: int
-    """Position in `KINDS`."""
+    """Index into `KINDS`."""
     group: int
     """Code of its process group."""
     phase: int
@@ -32,24 +32,24 @@ class SeenCollective(NamedTuple):
 
 
 class BrokenPhase(NamedTuple):
-    """A phase that did not end as it should."""
+    """A phase that did not end properly."""
 
     code: int
     raised: bool
-    """Left by an exception. False: left open, and closed with its step."""
+    """It was left by an exception. False: it was left open, and closed with its step."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """One finished step. What stands below ``device_ns`` follows from the rest; `settle` adds it."""
+    """One finished step. The fields below ``device_ns`` follow from the others; `settle` adds them."""
 
     step: int
     warmup: bool
     failed: bool
     broken: BrokenPhase | None = None
-    """The first phase that did not end as it should. None: all did, or nobody looked."""
+    """The first phase that did not end properly. None: all did, or phases were not recorded."""
     shadow: bool = False
-    """Ran without instruments."""
+    """It ran without instruments."""
     micro_steps: int
     tokens: int
     step_host_ns: int
@@ -57,7 +57,7 @@ class StepRecord:
     """By phase code. None at level off, and in a shadow step."""
     segments: Segments
     segments_lost: int
-    """Segments past `MAX_SEGMENTS`: on the host clock counted in their phase but not in ``segments``."""
+    """Segments beyond `MAX_SEGMENTS`: counted in their phase on the host clock, but not in ``segments``."""
     issued: Issued | None = None
     """None: nothing is known about collectives."""
     scalars: tuple[float | None, float | None]
@@ -69,30 +69,30 @@ class StepRecord:
     collectives: list[SeenCollective] | None = None
     """In the order of issue. None: not known, or not all of them."""
     wait_host_ns: list[int] | None = None
-    """Waited in collectives that stand inside own phases, by position in `OWN_PHASES`. None: not known."""
+    """Time waited in collectives inside own phases, by index in `OWN_PHASES`. None: not known."""
     wait_device_ns: list[int] | None = None
     exposed_host_ns: list[int | None] | None = None
-    """By position in `KINDS`: how long compute waited for collectives of the kind. None: not known."""
+    """How long compute waited for collectives of each kind, by index in `KINDS`. None: not known."""
     exposed_device_ns: list[int | None] | None = None
 
 
 class FinishedSteps:
-    """Steps between the thread that trains and the one that writes them. Bounded: the oldest give way."""
+    """A queue of steps from the training thread to the writing thread. Bounded: the oldest are overwritten."""
 
     def __init__(self) -> None:
         """Empty."""
         self._records: deque[StepRecord] = deque(maxlen=QUEUED_STEPS)
         self._put = self._taken = 0
         self.lost = 0
-        """Steps that were overwritten before anyone took them; as of the last `take`."""
+        """Steps that were overwritten before they were taken, as of the last `take`."""
 
     def put(self, record: StepRecord) -> None:
-        """Adds one."""
+        """Adds a step."""
         self._put += 1
         self._records.append(record)
 
     def take(self) -> list[StepRecord]:
-        """Takes what there is. On one thread at a time."""
+        """Takes all steps. Used by one thread at a time."""
         taken = [self._records.popleft() for _ in range(len(self._records))]
         self._taken += len(taken)
         self.lost = self._put - self._taken - len(self._records)
@@ -100,12 +100,12 @@ class FinishedSteps:
 
 
 def as_float(value: Any) -> float | None:
-    """A number or a tensor of one."""
+    """The value of a number or a one-element tensor."""
     return None if value is None else float(value)
 
 
 def settle(record: StepRecord) -> StepRecord:
-    """Adds to a record what its segments say about its phases on the device and its collectives; returns it."""
+    """Adds device times of phases and the collectives to a record, from its segments; returns the record."""
     if record.device_ns is not None and record.phase_host_ns is not None:
         record.phase_device_ns = [0] * len(PHASES)
         for code, duration_ns in zip(record.segments.codes, record.device_ns, strict=True):
@@ -135,21 +135,19 @@ def settle(record: StepRecord) -> StepRecord:
 
 
 def name_unseen(records: Sequence[StepRecord]) -> list[str]:
-    """What the collectives of some steps lack, for the notes of the rank."""
+    """What is not known about the collectives of some steps, for the notes of the rank."""
     issued = [record.issued for record in records if record.issued is not None]
     flags = {flag for step in issued for flag in step.flags}
-    lost = any(step.lost for step in issued)
     awaited = any(
         item.exposed_ns is None and flag & ASYNCHRONOUS and not flag & ON_DEVICE
         for record in records
         for item, flag in zip(record.collectives or (), record.issued.flags if record.issued else (), strict=False)
     )
     facts = {
-        f"steps of more than {MAX_COLLECTIVES} collectives have no facts of them": lost,
-        "collectives run on the device: the host sees when they are issued, and not when they end": any(
+        "collectives run on the device: the host sees when they are issued, but not when they end": any(
             flag & ON_DEVICE for flag in flags
         ),
-        "how long compute waits for some asynchronous collectives is not seen": awaited,
+        "how long compute waits for some asynchronous collectives is not known": awaited,
     }
     return [note for note, holds in facts.items() if holds]
 
@@ -170,12 +168,12 @@ def _sum_by_kind(issued: Issued, exposed: Sequence[int | None]) -> list[int | No
     totals: list[int | None] = [0] * len(KINDS)
     for kind, ns in zip(issued.kinds, exposed, strict=True):
         so_far = totals[kind]
-        totals[kind] = None if ns is None or so_far is None else so_far + ns  # one that is unknown makes the sum so
+        totals[kind] = None if ns is None or so_far is None else so_far + ns  # one unknown wait makes the sum unknown
     return totals
 
 
 def _sum_waits(issued: Issued, codes: Sequence[int], durations_ns: Sequence[int]) -> list[int]:
-    """Waits that stand inside own phases, ns; on the host clock of a device's collective, the time in the call."""
+    """Waits inside own phases, ns; for a device's collective on the host clock, the time in the call."""
     totals = [0] * len(OWN_PHASES)
     for segment, _ in issued.waits:
         own = _OWN.get(codes[segment])

@@ -13,35 +13,36 @@ from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
-from distprof.storage.collective_records import GroupInfo, StepCollectives, name_codes
+from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
 FAILING_GRACE_S = 0.5
-"""How long a rank that is told to leave may go on to say why it fails: that is worth more than who told it."""
+"""How long a terminated rank may take to record its own failure, which says more than the signal."""
 BUSY_GRACE_S = 0.5
-"""How long it then waits for the thread that is just taking steps, and may wait for a device."""
+"""How long it then waits for a thread that is taking steps, which may be waiting for a device."""
 
 
 class StepWriter:
-    """Takes steps from the recorder and writes them; called by the background thread, and once at the end."""
+    """Takes steps from the recorder and writes them, on the background thread and once at the end."""
 
     def __init__(
         self, *, recorder: Recorder, writer: StreamWriter | None, device: torch.device, warn: Callable[[str], None]
     ) -> None:
-        """Ties a recorder to a file.
+        """Connects a recorder to a file.
 
         Args:
-            recorder: Where the steps come from.
-            writer: The rank's file. None: rows are packed and not written.
-            device: Whose memory is read.
-            warn: Told when writing fails, once.
+            recorder: The source of the steps.
+            writer: The rank's file. None: rows are packed but not written.
+            device: The device whose memory use is read.
+            warn: Receives a message when writing fails, once.
         """
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
         self._lock, self._taking = threading.Lock(), threading.Lock()
         self._ended = threading.Event()
         self._broken: dict[BrokenPhase, list[int]] = {}  # the first step, and how many
         self._unwritten = 0
+        self._overfull = 0  # steps whose collectives found no room
         self._refused = False
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
@@ -51,7 +52,7 @@ class StepWriter:
         """Packs and writes what has finished, and returns the rows.
 
         Args:
-            wait: Waits for the device's last steps. Synchronises: only after training.
+            wait: Waits for the device's last steps. Synchronises; use it only after training.
         """
         with self._taking:
             return self._take(wait)
@@ -64,6 +65,7 @@ class StepWriter:
         for record in records:
             if record.broken is not None:
                 self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
+            self._overfull += record.issued is not None and record.issued.lost > 0
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
@@ -74,15 +76,15 @@ class StepWriter:
         return rows
 
     def mark_window(self, steps: range) -> None:
-        """Marks these steps as under a kernel window. Call it before the first of them begins."""
+        """Marks these steps as part of a kernel window. Call it before the first of them begins."""
         self._window = steps
 
     def note(self, text: str) -> None:
-        """Keeps a note on what could not be measured, for the end of the file."""
+        """Adds a note on what could not be measured, for the end of the file."""
         self._notes.append(text)
 
     def refuse(self, what: str, error: OSError, then: str = "") -> None:
-        """Says that the run folder is no longer written: once, whatever else fails after."""
+        """Reports that the run folder is no longer written; only once, whatever else fails later."""
         if not self._refused:
             self._refused = True
             self._warn(f"{what} ({error.strerror}){then}")
@@ -91,7 +93,7 @@ class StepWriter:
     def end(self, ended: str, *, error: str | None = None, traceback: str | None = None) -> None:
         """Writes how the rank ended and closes the file. Further calls do nothing.
 
-        PyTorch's Flight Recorder is asked for what was not seen, or after a failure kept beside the file.
+        PyTorch's Flight Recorder is searched for unseen collectives, or saved next to the file after a failure.
         """
         with self._lock:
             if self._writer is None:
@@ -100,6 +102,8 @@ class StepWriter:
                 unseen = find_unseen(read_ring(), self._last)
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
+            if self._overfull:
+                self._notes.append(describe_dropped(self._overfull, TOO_MANY))
             lost = self._recorder.finished.lost + self._unwritten
             try:
                 self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
@@ -112,19 +116,19 @@ class StepWriter:
             self._ended.set()
 
     def terminate(self, signal_name: str) -> None:
-        """Writes what has finished, and the end, while the training thread may be anywhere. Waits a second at most.
+        """Writes finished steps and the end, wherever the training thread is. Waits for a second at most.
 
-        Does nothing when the rank has ended already, or ends within `FAILING_GRACE_S`.
+        Does nothing if the rank has ended already, or ends within `FAILING_GRACE_S`.
         """
         if self._ended.wait(FAILING_GRACE_S):
             return
-        place = _describe_place(self._recorder)
+        where = _describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._take(False)
             finally:
                 self._taking.release()
-        self.end("terminated", error=f"{signal_name} {place}")
+        self.end("terminated", error=f"{signal_name} {where}")
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
         if self._writer is None or self._unwritten:
@@ -140,8 +144,8 @@ class StepWriter:
             self.refuse("steps are no longer written", error, "; training goes on")
 
 
-def _describe_place(recorder: Recorder) -> str:
-    """Where the training thread is, as seen from another."""
+def _describe_position(recorder: Recorder) -> str:
+    """Where the training thread is, seen from another thread."""
     if not recorder.open:
         return "between two steps"
     position = recorder.timeline.count - 1
@@ -156,7 +160,7 @@ def _describe_broken(phase: BrokenPhase, seen: list[int]) -> str:
 
 
 def _describe(record: StepRecord) -> StepCollectives | None:
-    """A step's collectives as they are written; None: there are none, or the step broke off among them."""
+    """A step's collectives as they are written; None: there are none, or the step failed."""
     if not record.collectives or record.failed:
         return None
     return StepCollectives(

@@ -1,7 +1,7 @@
-"""The open step as a row of segments: what is written on every change of phase, and nothing else.
+"""The segments of the open step: exactly what is written at every change of phase.
 
-The hottest lines of the project are here and in `PhaseContext`: a change of phase is one reading of the clock, two
-stores into lists that exist already, and a count. Sums are made when the step has ended.
+The hottest lines of the project are here and in `PhaseContext`: a change of phase reads the clock once, makes two
+stores into preallocated lists, and counts. Sums are computed when the step has ended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ OTHER = PHASE_CODE[Phase.OTHER]
 
 
 class Timeline:
-    """Segments of one step on the host clock; segment ``i`` runs from its stamp to the next one's.
+    """Segments of one step on the host clock; segment ``i`` lasts from its stamp to the next one.
 
-    Past `MAX_SEGMENTS` the time still counts in its phase, and the segments are lost.
+    Beyond `MAX_SEGMENTS` time still counts in its phase, but the segments are lost.
     """
 
     __slots__ = ("_full_ns", "_late_code", "_late_ns", "_late_totals", "around", "codes", "count", "lost", "now",
@@ -37,14 +37,14 @@ class Timeline:
         self.count = 0
         """Segments so far."""
         self.room = 0
-        """Below this many segments, `PhaseContext` may write by itself. 0: a change of phase is more than two stores
-        now, or less, and the recorder does it."""
+        """Below this many segments `PhaseContext` may write by itself. 0: the recorder must do it, because a change of
+        phase now takes more than two stores, or none."""
         self.lost = 0
-        """Segments past the room there is."""
+        """Segments beyond the room there is."""
         self.phase = OTHER
-        """The innermost open phase; the running segment is of it, or marked inside it."""
+        """The innermost open phase; the running segment belongs to it, or is a mark inside it."""
         self.around: list[int] = []
-        """The phases around that one, outermost first. Empty: only `OTHER`, which needs no note below all others."""
+        """The phases around that one, outermost first. Empty: only `OTHER`, which is implied."""
         self._full_ns = self._late_code = self._late_ns = 0
         self._late_totals = [0] * len(PHASES)
 
@@ -54,7 +54,7 @@ class Timeline:
         return self.phase != OTHER or bool(self.around)
 
     def begin(self) -> int:
-        """Starts a row with a segment of `OTHER`; returns its stamp, ns."""
+        """Starts a step with a segment of `OTHER`; returns its stamp, ns."""
         self.count = self.lost = 0
         self.around.clear()
         self.phase = OTHER
@@ -68,7 +68,7 @@ class Timeline:
         self.switch(code)
 
     def exit(self) -> None:
-        """Goes back to the phase around."""
+        """Returns to the phase around the running one."""
         self.phase = self.around.pop() if self.around else OTHER
         self.switch(self.phase)
 
@@ -85,7 +85,7 @@ class Timeline:
         return now_ns
 
     def keep(self, end_ns: int) -> Segments:
-        """A copy of the row as it is, the running segment ending at ``end_ns``."""
+        """A copy of the segments, with the running one ending at ``end_ns``."""
         begins = self.stamps[: self.count]
         ends = [*begins[1:], self._full_ns if self.lost else end_ns]
         return Segments(
@@ -94,7 +94,7 @@ class Timeline:
         )  # fmt: skip
 
     def sum_phases(self, kept: Segments, end_ns: int) -> list[int]:
-        """Time by phase code, ns, of what `keep` returned, lost segments too: the parts sum to the step exactly."""
+        """Time by phase code, ns, of what `keep` returned and of lost segments: they add up to the step exactly."""
         totals = [0] * len(PHASES)
         for code, duration_ns in zip(kept.codes, kept.durations_ns, strict=True):
             totals[code] += duration_ns
@@ -115,29 +115,29 @@ class Timeline:
 
 
 class Switchboard(Protocol):
-    """What a phase tells when it cannot write by itself. Implemented by `distprof.record.recorder.Recorder`."""
+    """What a phase calls if it cannot write by itself. Implemented by `distprof.record.recorder.Recorder`."""
 
     def enter(self, code: int) -> None: ...
     def exit(self, *, raised: bool = False) -> None: ...
 
 
 class PhaseContext:
-    """A phase as a context manager, made once per phase: entering and leaving allocates nothing.
+    """A phase as a context manager, created once per phase: entering and leaving allocate nothing.
 
-    Writes to the timeline itself where that is all there is to do: a call into the recorder would double the cost.
+    It writes to the timeline itself if nothing else is to be done: a call into the recorder would double the cost.
     """
 
     __slots__ = ("_code", "_recorder", "_timeline")
 
     def __init__(self, recorder: Switchboard, timeline: Timeline, code: int) -> None:
-        """Ties a phase code to a recorder and its timeline."""
+        """Connects a phase code to a recorder and its timeline."""
         self._recorder, self._timeline, self._code = recorder, timeline, code
 
     def __enter__(self) -> None:
         timeline = self._timeline
         position = timeline.count
         if position < timeline.room:
-            now_ns = timeline.now  # a slot is read faster than it is called
+            now_ns = timeline.now  # reading the slot first is faster than calling through it
             timeline.stamps[position] = now_ns()
             if timeline.phase != OTHER or timeline.around:
                 timeline.around.append(timeline.phase)

@@ -1,4 +1,4 @@
-"""A session of torch.profiler as a file, whole or not at all."""
+"""Writes a session of torch.profiler to a file, whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAIL_BYTES = 16
 
 
 class Session(Protocol):
-    """What can be written. Implemented by `torch.profiler.profile`."""
+    """A session that can be written. Implemented by `torch.profiler.profile`."""
 
     def export_chrome_trace(self, path: str) -> object: ...
 
@@ -24,11 +24,11 @@ def write_trace(session: Session, path: Path) -> None:
     """Writes a session that has stopped.
 
     Args:
-        session: What was traced.
-        path: Of the file, ``.json.gz``; its folder is made.
+        session: The stopped session.
+        path: The file, ``.json.gz``; its folder is created.
 
     Raises:
-        OSError: There is no room for it, or it cannot be written.
+        OSError: The disk is full, or the file cannot be written.
     """
     path.parent.mkdir(exist_ok=True)
     packed = path.with_name(f".{path.name}.{os.getpid()}")
@@ -45,7 +45,7 @@ def write_trace(session: Session, path: Path) -> None:
 
 
 def _require_whole(path: Path) -> None:
-    """Kineto does not say when the disk is full."""
+    """Checks the end of the file, because Kineto does not report a full disk."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         if not file.read().rstrip().endswith(b"}"):

@@ -1,4 +1,4 @@
-"""Steps and phases as annotations in torch.profiler's trace. Used inside a kernel window only."""
+"""Steps and phases as annotations in torch.profiler's trace. Used only inside a kernel window."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distprof.record.protocols import PhaseRanges
 
 
 class TraceRanges:
-    """Opens and closes annotations, and passes everything on to whoever showed the ranges before.
+    """Opens and closes annotations, and passes everything on to the previous ranges.
 
-    An annotation must end on the thread it began on: Kineto keeps the open ones by thread. So a mark that begins on a
-    thread of autograd's has none; what ran on the device then is in the trace all the same.
+    An annotation must end on the thread that opened it, because Kineto tracks them by thread. A mark that begins on an
+    autograd thread therefore gets none; what ran on the device is in the trace all the same.
     """
 
     def __init__(self, outer: PhaseRanges | None) -> None:
-        """Passes on to ``outer``, where there is one."""
+        """Passes everything on to ``outer``, if given."""
         self._outer = outer
         self._open: list[record_function] = []
         self._marked = False
@@ -47,7 +47,7 @@ class TraceRanges:
             self._outer.exit()
 
     def error(self, code: int) -> None:
-        """Passes on that the open phase did not end as it should; a window that an error ends leaves no trace."""
+        """Passes on that the open phase did not end properly; a window that fails leaves no trace anyway."""
         if self._outer is not None:
             self._outer.error(code)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from distprof.facts.run import Run
+from distprof.render.finding_texts import word_finding, word_lack
 from distprof.render.html import render_html
 from distprof.render.timeline import render_trace
 from distprof.report.report import Report, to_plain
@@ -23,11 +26,23 @@ class Written:
     """Which were not written, and why. None: all were."""
 
 
+def describe_plain(report: Report) -> dict[str, Any]:
+    """The report as JSON-ready containers, as ``report.json`` holds it: findings in words beside their numbers."""
+    plain = to_plain(report)
+    if report.activity is not None:
+        activity = plain["activity"]
+        for finding, into in zip(report.activity.findings, activity["findings"], strict=True):
+            into |= dataclasses.asdict(word_finding(finding))
+        for item, into in zip(report.activity.not_checked, activity["not_checked"], strict=True):
+            into |= {"why": word_lack(item)}
+    return plain
+
+
 def write_files(folder: Path, run: Run, report: Report) -> Written:
     """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_html(report)),
-        "report.json": lambda path: write_json(path, to_plain(report)),
+        "report.json": lambda path: write_json(path, describe_plain(report)),
         "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
     }
     failures: dict[str, str] = {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distprof.analyze.findings.wording import strip_kernel_name
 from distprof.facts.run import PHASES
+from distprof.render.finding_texts import word_finding, word_lack
+from distprof.render.kernel_names import name_kernel
 from distprof.render.section_types import EXTREMES, MAX_RANK_ROWS, Section, ShownFinding, make_columns
 from distprof.render.units import (
     NOT_MEASURED,
@@ -16,8 +17,9 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
+from distprof.report.finding_report import Finding
 from distprof.report.report import Report
-from distprof.report.trace_report import DeviceReport, Finding, RangeReport, TraceReport, WindowCheck
+from distprof.report.trace_report import DeviceReport, RangeReport, TraceReport, WindowCheck
 
 TEXT_LIMIT = 600
 """Characters of a sentence of a finding."""
@@ -63,14 +65,13 @@ def is_traced(report: Report) -> bool:
 
 def show_finding(finding: Finding) -> ShownFinding:
     """A finding as it is shown."""
+    text = word_finding(finding)
     return ShownFinding(
-        title=clean_text(finding.title, TEXT_LIMIT),
+        title=text.title,
         share=format_ratio(finding.share_ratio) if finding.share_ratio > 0 else "",
-        figures=tuple(
-            clean_text(f"{figure.what}: {figure.value} ({figure.where})", TEXT_LIMIT) for figure in finding.evidence
-        ),
-        consequence=clean_text(finding.consequence, TEXT_LIMIT),
-        remedy=clean_text(finding.remedy, TEXT_LIMIT),
+        figures=tuple(f"{line.what}: {line.value} ({line.where})" for line in text.evidence),
+        consequence=text.consequence,
+        remedy=text.remedy,
     )
 
 
@@ -78,7 +79,7 @@ def describe_not_checked(activity: TraceReport) -> str:
     """The rules that lacked their data, grouped by reason; empty if none did."""
     reasons: dict[str, list[str]] = {}
     for item in activity.not_checked:
-        reasons.setdefault(clean_text(item.why, TEXT_LIMIT), []).append(clean_text(item.rule))
+        reasons.setdefault(word_lack(item), []).append(item.rule)
     return "; ".join(f"{', '.join(rules)} ({why})" for why, rules in reasons.items())
 
 
@@ -157,11 +158,6 @@ def list_kernels(activity: TraceReport) -> list[list[str]]:
         ]
         for item in activity.kernels[:MAX_KERNELS]
     ]  # fmt: skip
-
-
-def name_kernel(name: str, limit: int) -> str:
-    """A kernel's name without the words that nearly all of them have."""
-    return clean_text(strip_kernel_name(name), limit) or "(no name)"
 
 
 def list_ranges(activity: TraceReport) -> list[list[str]]:

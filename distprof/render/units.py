@@ -107,6 +107,15 @@ def format_ratio(value_ratio: float | None) -> str:
     return f"{percent:.1f} %"
 
 
+def format_factor(value_factor: float | None) -> str:
+    """How many times as much: ``2.9 times``."""
+    if value_factor is None or not math.isfinite(value_factor):
+        return NOT_MEASURED
+    if 0 < value_factor < 0.01:
+        return "<0.01 times"
+    return f"{value_factor:,.1f} times" if value_factor >= 1 else f"{value_factor:.2f} times"
+
+
 def format_number(value: float | None) -> str:
     """A plain number, to about four digits."""
     if value is None or not math.isfinite(value):

@@ -58,11 +58,12 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
 
 
 def _describe_link(verdict: Verdict) -> str:
-    assert verdict.lost_ratio is not None
+    assert verdict.lost_ratio is not None and verdict.needed_ns is not None
     hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
     where = f"the link of {hosts[0]}" if len(hosts) == 1 else f"the link between {' and '.join(hosts)}"
     return (
-        f"{where} holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}; "
+        f"{where} holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}, and the data of a step needs "
+        f"{format_time(verdict.needed_ns)} at the link's probed speed; "
         f"if moving data took no time, steps would be {_show_share(verdict.lost_ratio, 'shorter')}"
     )
 

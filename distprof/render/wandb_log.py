@@ -1,7 +1,7 @@
-"""Weights & Biases, from rank 0: scalars while the job runs, one table and the summary at its end.
+"""Weights & Biases, from rank 0: scalars while the job runs, a table and a summary at its end.
 
-wandb is imported when it is used and never trusted: whatever it raises is said once and training goes on. Its own
-record of the command line and the machine is switched off, because overrides may hold secrets.
+wandb is imported only when used and never trusted: an error is reported once, and training goes on. Its own record of
+the command line and the machine is switched off, because overrides may hold secrets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ PUBLIC_SERVER = "https://api.wandb.ai"
 
 
 def require_wandb() -> None:
-    """Raises UsageError when the package is not installed."""
+    """Raises UsageError if the package is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise UsageError("logger=wandb needs the wandb package: pip install wandb, or logger=none")
 
 
 def is_logged_in() -> bool:
-    """Whether wandb would find a key without asking: in the environment, or in the netrc file."""
+    """Whether wandb would find a key without a prompt: in the environment, or in the netrc file."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", PUBLIC_SERVER)).hostname or ""
@@ -45,7 +45,7 @@ def is_logged_in() -> bool:
 
 
 def choose_mode(config: WandbConfig) -> str:
-    """What was asked for: "online", "offline", "disabled", or nothing in particular."""
+    """The mode asked for: "online", "offline", "disabled", or empty if none was."""
     return config.mode if config.mode != "auto" else os.environ.get("WANDB_MODE", "")
 
 
@@ -56,14 +56,14 @@ def wants_online(config: WandbConfig) -> bool:
 
 
 def end_service(*, only_stopped: bool) -> None:
-    """Kills wandb's service, a child of this process, when it does not answer: it would keep the job's output open.
+    """Kills wandb's service, a child of this process, which would otherwise keep the job's output open.
 
-    The folder of its socket, which it removes when it ends by itself, goes with it.
+    Also removes the folder of its socket, as the service does when it ends by itself.
 
     Args:
-        only_stopped: Only where it is stopped as by SIGSTOP; otherwise it ends by itself when its parent is gone.
+        only_stopped: Only if it is stopped, as by SIGSTOP; otherwise it ends by itself when its parent is gone.
     """
-    for folder in Path("/proc").glob("[0-9]*"):  # not on every system; wandb tells nobody the number
+    for folder in Path("/proc").glob("[0-9]*"):  # not on every system; wandb does not tell the process id
         with contextlib.suppress(OSError, ValueError):
             name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
             state, parent = rest.split()[:2]
@@ -74,16 +74,16 @@ def end_service(*, only_stopped: bool) -> None:
 
 
 class WandbLogger:
-    """One W&B run. Called from one thread at a time; nothing it calls may raise into training."""
+    """One W&B run. Called from one thread at a time; no error reaches training."""
 
     def __init__(self, run: Any, *, meta: RunMeta, peaks: Sequence[float | None], say: Callable[[str], None]) -> None:
-        """Takes an open run; see `start`."""
+        """Wraps an open run; see `start`."""
         self._run, self._meta, self._peaks, self._say = run, meta, peaks, say
         self._failed = False
         self.got_steps = 0
-        """Steps that its service has answered for."""
+        """Steps that wandb's service has confirmed."""
         self.concluded = self.closed = False
-        """Whether it has the table and the summary; whether the run is closed, and uploaded where it is online."""
+        """Whether the table and summary are logged; whether the run is closed and, if online, uploaded."""
 
     @classmethod
     def start(
@@ -95,12 +95,12 @@ class WandbLogger:
         say: Callable[[str], None],
         peaks: Sequence[float | None] = (),
     ) -> WandbLogger | None:
-        """Opens a run: online when logged in, else offline, with one line saying which.
+        """Opens a run, online when logged in, else offline, and says which.
 
         Args:
-            meta: Of the job; its configuration is redacted already.
+            meta: Of the job, with a redacted configuration.
             config: Project, mode, and how long to try to go online.
-            folder: The run folder; wandb makes its own inside.
+            folder: The run folder; wandb makes its own inside it.
             say: Says a line to the user.
             peaks: Peak FLOP/s by rank; None: unknown.
 
@@ -130,7 +130,7 @@ class WandbLogger:
         return cls(run, meta=meta, peaks=peaks, say=say)
 
     def log_rows(self, rows: FloatArray) -> None:
-        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; fast ones as one point.
+        """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.
 
         Waits until wandb's service has answered.
         """
@@ -143,7 +143,7 @@ class WandbLogger:
             self._attempt(lambda: self._conclude(report))
 
     def close(self) -> None:
-        """Closes the run; waits for an upload, however long."""
+        """Closes the run; waits for the upload however long it takes."""
         self._attempt(self._close)
 
     @property
@@ -154,7 +154,7 @@ class WandbLogger:
     def _log(self, rows: FloatArray) -> None:
         for point in make_points(rows, self._meta, self._peaks):
             self._run.log(point)
-        self._run.status()  # an answer of the service: what is merely sent, a service that stands still never reads
+        self._run.status()  # wait for an answer: a service that hangs never reads what it is sent
         self.got_steps += rows.shape[1]
 
     def _conclude(self, report: Report) -> None:
@@ -170,7 +170,7 @@ class WandbLogger:
         import wandb
 
         self._run.finish()
-        wandb.teardown()  # its service writes the end of the file when it leaves, not when the run is finished
+        wandb.teardown()  # the service writes the end of the file when it exits, not when the run is finished
         self.closed = True
 
     def _attempt(self, work: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.exposed import sum_exposed
-from distprof.analyze.phases import find_share
+from distprof.analyze.statistics import find_share
 from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, FloatArray, RunMeta
 from distprof.report.report import Report
 

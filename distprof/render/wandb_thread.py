@@ -1,4 +1,4 @@
-"""Weights & Biases on a thread of its own: neither training nor the ranks' files wait for it, whatever it does."""
+"""Weights & Biases on its own thread, so that neither training nor the ranks' files ever wait for it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from distprof.render.wandb_log import WandbLogger, choose_mode, end_service, wan
 from distprof.report.report import Report
 
 FINISH_TIMEOUT_S = 30.0
-"""How long the end of a job waits for an upload. For a service that gives no answer it does not wait that long."""
+"""How long the end of a job waits for an upload; a service that does not answer is given up earlier."""
 INIT_GRACE_S = 15.0
-"""What opening a run takes besides the time to go online: wandb gives up ten seconds late, and then it logs offline."""
+"""Extra time for opening a run: wandb gives up going online ten seconds late, and then opens an offline run."""
 
 
 class WandbThread:
-    """Opens a W&B run, logs to it and closes it, beside training."""
+    """Opens a W&B run, logs to it and closes it while training goes on."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class WandbThread:
         say: Callable[[str], None],
         peaks: Sequence[float | None] = (),
     ) -> None:
-        """Takes what `WandbLogger.start` takes; `start` starts it."""
+        """Takes the arguments of `WandbLogger.start`; `start` starts the thread."""
         self._folder, self._say, self._wanted = folder, say, choose_mode(config) != "disabled"
         self._logger: WandbLogger | None = None
         self._told_steps = 0
@@ -49,15 +49,15 @@ class WandbThread:
         self._listener.start()
 
     def tell(self, rows: FloatArray) -> None:
-        """Has whole steps logged, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
+        """Queues whole steps for logging, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
         self._told_steps += rows.shape[1]
         self._listener.tell(rows)
 
     def finish(self, report: Report) -> str | None:
-        """Has the table and the summary logged and the run closed, within a limited time.
+        """Logs the table and the summary and closes the run, within a limited time.
 
         Returns:
-            What W&B did not get, which is also said. None: nothing is missing.
+            What W&B did not get, which the user has been told. None: nothing is missing.
         """
         limits_s = {"limit_s": FINISH_TIMEOUT_S, "last_limit_s": self._close_limit_s}
         ended = self._listener.finish(lambda: self._conclude(report), self._close, **limits_s)

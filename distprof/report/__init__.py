@@ -1,1 +1,1 @@
-"""What is concluded from a run, and how `report.json` holds it."""
+"""The conclusions about a run, as `report.json` stores them."""

@@ -1,6 +1,6 @@
-"""The conclusions of a run: what ``report.json`` holds, and what every renderer shows.
+"""The conclusions about a run: the content of ``report.json``, which every renderer shows.
 
-Made by `distprof.analyze` from a `distprof.facts.run.Run`; holds plain numbers only, in the units the names say.
+Made by `distprof.analyze` from a `distprof.facts.run.Run`; plain numbers only, in the units that the names give.
 ``None`` means *not measured*. ``report.schema.json`` beside this file documents the same structure for other programs.
 """
 
@@ -19,7 +19,7 @@ SCHEMA = "distprof.report/1"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A quantity across ranks: its middle, its ends, and who stands there."""
+    """A quantity across ranks: median and extremes, and the ranks of these."""
 
     median: float | None
     min: float | None
@@ -41,7 +41,7 @@ class PhaseReport:
     spread_ns: Spread
     """Of ``mean_ns`` across ranks."""
     share_ratio: float | None
-    """Of the step: sum over ranks of the phase over sum over ranks of the step."""
+    """The phase summed over ranks, over the step summed over ranks."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class StepReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BusiestRank:
-    """The rank with the most time outside exposed communication: whoever the others may be waiting for."""
+    """The rank with the most own time, which is time outside exposed communication; the others may wait for it."""
 
     rank: int
     own_ns: float
@@ -68,9 +68,9 @@ class BusiestRank:
     stands_out: bool
     """Whether the excess is large enough to name the rank: at least 5 % of the job's mean step."""
     phase: str | None
-    """Where most of the excess is. None: in no phase is its own time above the others' median."""
+    """The phase with most of the excess. None: in no phase is its own time above the others' median."""
     phase_excess_ns: float | None
-    """Own time in that phase, waits inside it apart, against the median of the other ranks."""
+    """Own time in that phase, without waits inside it, less the median of the other ranks'."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +78,22 @@ class Headline:
     """The job in a few numbers."""
 
     clock: str
-    """The clock of every time here: device where every rank has it, else host."""
+    """The clock of every time here: device if every rank has it, else host."""
     step_mean_ns: float | None
     """Mean over steps of the slowest rank's step."""
     step_median_ns: float | None
     step_p95_ns: float | None
     tokens_per_s: float | None
-    """All ranks together: tokens of the measured steps over their summed job step times."""
+    """All ranks together: tokens of the measured steps over the sum of the job's step times."""
     achieved_flops_per_s: Spread | None
     """Model FLOP/s of one device."""
     mfu_ratio: float | None
     """Mean over ranks. None: peak unknown."""
     hfu_ratio: float | None
     exposed_ratio: float | None
-    """Exposed communication (all_gather, all_reduce, waits inside other phases) over step time, all ranks together."""
+    """Exposed communication (all_gather, all_reduce, waits inside other phases) over step time, summed over ranks."""
     exposed_ns: float | None
-    """The same in time per step, mean over ranks."""
+    """Exposed communication per step, mean over ranks."""
     busiest: BusiestRank | None
     """None with fewer than two ranks."""
 
@@ -107,22 +107,22 @@ class CommunicationReport:
     bytes_per_step: tuple[float | None, ...]
     """Payload: the buffer reduced or, for gathers and scatters, the whole unsharded buffer."""
     busy_host_ns: tuple[float | None, ...]
-    """Union of the kind's intervals on the host clock. None where only the device could tell."""
+    """Union of the kind's intervals on the host clock. None: only the device could tell."""
     exposed_host_ns: tuple[float | None, ...]
-    """What the rank's compute waited for them, wherever the wait stands."""
+    """How long the rank's compute waited for them, in whichever phase."""
     overlapped_host_ns: tuple[float | None, ...]
-    """``busy_host_ns`` less ``exposed_host_ns``: what went on beside compute."""
+    """``busy_host_ns`` less ``exposed_host_ns``: what ran beside compute."""
     busy_device_ns: tuple[float | None, ...]
-    """Union of the kind's kernels, of traces. None: no trace."""
+    """Union of the kind's kernels in traces. None: no trace."""
     exposed_device_ns: tuple[float | None, ...]
-    """What the compute stream waited for them, on the device clock; of traces, while nothing but collectives ran."""
+    """How long the compute stream waited for them on the device clock; in traces, while only collectives ran."""
     overlapped_device_ns: tuple[float | None, ...]
     """``busy_device_ns`` less ``exposed_device_ns``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """One rank: who, on what, and what it reached."""
+    """One rank: what it ran on, what it reached, and how it ended."""
 
     rank: int
     host: str
@@ -136,9 +136,9 @@ class RankReport:
     device_temperature_c: float | None
     device_processes: int | None
     memory_peak_bytes: float | None
-    """Largest allocated device memory (CUDA) or resident set (CPU) seen up to the last step."""
+    """Largest allocated device memory (CUDA) or resident set (CPU) up to the last step."""
     memory_bytes: float | None
-    """The same, current, at the last step."""
+    """The same at the last step."""
     achieved_flops_per_s: float | None
     mfu_ratio: float | None
     """None: peak unknown, or the result would be above 1 (see ``mfu_note``)."""
@@ -157,7 +157,7 @@ class RankReport:
     ended: str | None
     """"completed", "failed", "terminated". None: not known (of a trace), or the stream has no end."""
     last_write: LastWrite | None
-    """Of a stream without an end. None: it has one, or the rank has no stream."""
+    """When a stream without an end was last written. None: it has an end, or the rank has no stream."""
     error: str | None
     traceback: str | None
     rows_lost: int
@@ -165,7 +165,7 @@ class RankReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlopsReport:
-    """Arithmetic per optimizer step of one rank."""
+    """FLOPs per optimizer step of one rank."""
 
     parameters: int
     model_flops_per_step: float | None
@@ -177,29 +177,29 @@ class FlopsReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadReport:
-    """What recording costs: steps with instruments against the shadow steps between them, host clock."""
+    """What recording costs: recorded steps compared with the unrecorded (shadow) steps between them, host clock."""
 
     ratio: float
-    """Median step time with instruments over the median without, less 1; below 0 by noise only."""
+    """Median recorded step time over the median without recording, less 1; below 0 only through noise."""
     low_ratio: float
     """Lower end of the 95 % interval of the median; exact, whatever the noise."""
     high_ratio: float
     shadow_steps: int
-    """Steps without instruments that it stands on."""
+    """Number of unrecorded steps that it is based on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What the numbers stand on."""
+    """What the numbers are based on."""
 
     complete: bool
-    """Every rank is there, ended well and reported every step."""
+    """Every rank is present, ended well and reported every step."""
     world_size: int
     ranks_present: tuple[int, ...]
     ranks_missing: tuple[int, ...]
-    """No stream at all, or one that has no end although nobody is known to write it."""
+    """Ranks without a stream, or whose stream has no end although no process is known to write it."""
     steps_measured: int
-    """Steps that every rank present reported, warm-up left out: what the statistics use."""
+    """Steps that every rank present reported, without warm-up: those that the statistics use."""
     steps_warmup: int
     steps_planned: int | None
     rows_lost: int
@@ -213,7 +213,7 @@ class Coverage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything distprof concludes about a run."""
+    """Everything that distprof concludes about a run."""
 
     schema: str
     distprof_version: str
@@ -229,12 +229,12 @@ class Report:
     headline: Headline
     steps: tuple[StepReport, ...]
     phases: tuple[PhaseReport, ...]
-    """Every phase on every clock measured; phases that no rank spent time in are left out."""
+    """Every phase on every measured clock; phases that no rank spent time in are left out."""
     communication: tuple[CommunicationReport, ...]
     activity: TraceReport | None
-    """What traces say of the devices, and the findings. None: there are no traces."""
+    """The devices' time according to traces, and the findings. None: there are no traces."""
     waits: tuple[WaitReport, ...]
-    """Where the ranks recorded their collectives; empty elsewhere."""
+    """Empty if the ranks did not record their collectives."""
     what_if: tuple[WhatIf, ...]
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
@@ -242,7 +242,7 @@ class Report:
     flops: FlopsReport | None
     ranks: tuple[RankReport, ...]
     overhead: OverheadReport | None
-    """None: too few shadow steps to tell."""
+    """None: too few shadow steps."""
     step_times_ns: tuple[tuple[float | None, ...], ...]
     """The headline clock's step time ``[num_ranks][num_steps]``, warm-up included."""
     coverage: Coverage

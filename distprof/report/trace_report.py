@@ -1,21 +1,25 @@
-"""The conclusions from traces: where the devices' time went, by rank, kernel and range, and the findings. Parts of a
-report. Times are ns on the traces' clocks, over the window that `distprof.facts.trace_summary` defines."""
+"""Conclusions from traces, as parts of a report: where the devices' time went, by rank, kernel and range, and findings.
+
+Times are ns on the traces' clocks, over the window that `distprof.facts.trace_summary` defines.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
+from distprof.report.finding_report import Finding, NotChecked
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
-    """One rank's device, per step (``steps`` above 0), else over the whole trace."""
+    """One rank's device: per step if ``steps`` is above 0, else over the whole trace."""
 
     rank: int
     source: str
     """The tool, and the name of the file."""
     steps: int
     span_ns: float
-    """``compute + memory + idle`` of the four causes is the span."""
+    """``compute``, ``memory`` and the four kinds of ``idle`` add up to the span."""
     compute_ns: float
     memory_ns: float
     idle_communication_ns: float
@@ -38,7 +42,7 @@ class CategoryReport:
     count: int
     total_ns: float
     share_ratio: float
-    """Of the sum over all kernels and copies."""
+    """Share of the sum over all kernels and copies."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +62,12 @@ class KernelReport:
     max_rank_ns: float
     """Its total."""
     ranks: int
-    """On how many ranks it ran."""
+    """Number of ranks on which it ran."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReport:
-    """One named range, all ranks together. Host time and GPU time are two clocks' work: neither is a share of the
-    other."""
+    """One named range, all ranks together. Host time and GPU time are on two clocks: neither is part of the other."""
 
     domain: str
     name: str
@@ -74,59 +77,26 @@ class RangeReport:
     gpu_ns: float | None
     gpu_exclusive_ns: float | None
     gpu_over_host_ratio: float | None
-    """Far below 1: the host was busy or waiting; far above 1: the device works long after the range is closed."""
+    """Far below 1: the host was busy or waiting; far above 1: the device worked long after the range was closed."""
     host_share_ratio: float | None
-    """Of the step on the host. None: no steps are known, or it was mostly open longer than all of them together."""
+    """Share of the host's step time. None: no steps are known, or it was open longer than all of them together."""
     gpu_share_ratio: float | None
-    """Of the GPU time of everything launched in the steps."""
+    """Share of the GPU time of everything launched in the steps."""
     open_count: int
     warmup_count: int
     outside_count: int
-    """Instances that begin in no measured step, behind the first one's begin: between two steps, or after the last."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number that a finding stands on, and where it is."""
-
-    what: str
-    value: str
-    where: str
-    """Ranks, kernels or ranges."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something worth changing, or worth knowing before anything is concluded."""
-
-    rule: str
-    """The rule's name, as the README's table has it."""
-    title: str
-    """In one sentence."""
-    share_ratio: float
-    """What it touches, as a share of the step; findings are ranked by it. Not a promise of what is gained."""
-    evidence: tuple[Figure, ...]
-    consequence: str
-    remedy: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NotChecked:
-    """A rule that lacked its data."""
-
-    rule: str
-    why: str
+    """Instances that begin after the first measured step began but in no step: between two steps, or after the last."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCheck:
-    """One phase of a kernel window: as the rank's own clock had it live, and as its trace has it."""
+    """One phase of a kernel window: as the rank measured it live, and as its trace shows it."""
 
     rank: int
     phase: str
     """Or "step"."""
     clock: str
-    """Of both figures."""
+    """The clock of both figures."""
     live_ns: float
     """Mean per step of the window."""
     trace_ns: float
@@ -136,7 +106,7 @@ class WindowCheck:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:
-    """What the traces say."""
+    """The conclusions from the traces."""
 
     devices: tuple[DeviceReport, ...]
     """One per rank that has a trace with device activity, ascending."""
@@ -147,7 +117,7 @@ class TraceReport:
     ranges: tuple[RangeReport, ...]
     """Longest host time first; at most 200."""
     findings: tuple[Finding, ...]
-    """What costs time first, then what misleads whoever reads the numbers; in each the largest share first."""
+    """What costs time first, then what makes the numbers misleading; in each the largest share first."""
     not_checked: tuple[NotChecked, ...]
     window_checks: tuple[WindowCheck, ...]
-    """Only where live phases and a kernel window of the same steps are there."""
+    """Empty unless there are live phases and a kernel window of the same steps."""

@@ -1,4 +1,4 @@
-"""The conclusions about waiting: who held whom up, what it costs, and what a change would buy. Parts of a report."""
+"""Conclusions about waiting, as parts of a report: who held whom up, what it costs, and what a change would save."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import enum
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number and how sure it is: the 95 % interval by block bootstrap over steps."""
+    """A number with its 95 % interval, by block bootstrap over steps."""
 
     value: float
     low: float
@@ -17,16 +17,16 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One independent sign, medians over the steps that the rank held."""
+    """One independent sign: medians over the steps that the rank held up."""
 
     sign: str
-    """What was looked at; every rank measured its own, on its own clock."""
+    """What was compared; every rank measured its own value on its own clock."""
     rank_ns: float
-    """Of the rank that is named, or the median of the host's ranks."""
+    """The named rank's value, or the median of the named host's ranks."""
     others_ns: float
     """Median of the other ranks."""
     agree_ratio: float
-    """Share of the steps that it held in which this sign alone points at it."""
+    """Share of the steps that it held up in which this sign alone points at it."""
 
 
 class VerdictKind(enum.StrEnum):
@@ -40,7 +40,7 @@ class VerdictKind(enum.StrEnum):
     JITTER = "jitter"
     """A different rank is late at every step."""
     NONE = "none"
-    """Nothing, or nobody can tell."""
+    """Nothing does, or it is not known."""
 
 
 class Pattern(enum.StrEnum):
@@ -65,11 +65,11 @@ class Cause(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Who held whom up, and why; or that nobody can be named."""
+    """Who held whom up and why, or that nobody can be named."""
 
     kind: VerdictKind
     critical: bool
-    """Costs a tenth of the step or more, and two independent signs say so."""
+    """It costs a tenth of the step or more, and two independent signs agree."""
     confirmed: bool | None
     """Whether the other ranks' waits confirm it: they wait while the rank or host that is named waits least. None:
     none is named, or ranks are missing."""
@@ -85,88 +85,90 @@ class Verdict:
     late_ns: float | None
     """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
     steps, or over those that the rank held if it holds only some."""
+    needed_ns: float | None = None
+    """What the bytes of a step need at the probed speed of the link that is named. None: no link is."""
     lost_ns: Estimate | None
-    """By how much shorter a step would be, mean over steps. None: no verdict, or ranks are missing, of which one may
-    hold the others up all the same."""
+    """How much shorter a step would be without it, mean over steps. None: no verdict, or ranks are missing, one of
+    which may hold the others up as well."""
     lost_ratio: Estimate | None
-    """The same over the mean step."""
+    """``lost_ns`` over the mean step."""
     waited_ns: float | None
-    """What the other ranks wait for it together, rank-time per step."""
+    """How long the other ranks wait for it, summed over ranks, per step."""
     held_ratio: float | None
-    """Share of the steps that the rank held."""
+    """Share of the steps that the rank held up."""
     clock: str
     steps_used: int
     reason: str
-    """In a sentence: what the verdict stands on, or why there is none."""
+    """One sentence: what the verdict is based on, or why there is none."""
     evidence: tuple[Evidence, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The recorded steps, run again with one thing changed. These are ceilings, and do not add up."""
+    """The recorded steps, replayed with one thing changed. Savings are upper bounds and do not add up."""
 
     change: str
     step_ns: float
     """Mean step that would result."""
     saved_ratio: Estimate
-    """Of the mean step; negative: it would be longer."""
+    """Share of the mean step; negative: it would be longer."""
     tokens_per_s: float | None
     rank_hours_per_day: float | None
-    """What a day of this job loses by it. None: nothing is saved, or the number of ranks differs."""
+    """What it costs per day of this job. None: nothing would be saved, or the number of ranks differs."""
     assumption: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A step far beyond the others, or two that one delay has made longer; left out of the verdict."""
+    """A step far longer than the others, or two lengthened by one delay; left out of the verdict."""
 
     step: int
-    """The first of two."""
+    """Of two steps, the first."""
     rank: int | None
-    """Came last by at least half of what was lost, and lost it by itself. None: nobody did, or no one can tell."""
+    """The rank that arrived last by at least half of the lost time and lost it alone. None: no rank did, or unknown."""
     phase: str
-    """The phase in which that rank lost the time, or all of them spent it."""
+    """The phase in which that rank lost the time or, if none is named, in which the ranks spent it."""
     lost_ns: float
-    """Against the median step."""
+    """Step time less the median step's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WaitReport:
-    """One kind of collective in one group and phase; by position in ``Report.ranks``, null: no member."""
+    """One kind of collective in one group and phase; by position in ``Report.ranks``, None: not a member."""
 
     group: str
     kind: str
     phase: str
-    """In which it is issued."""
+    """The phase in which it is issued."""
     count_per_step: int
     bytes_per_step: int | None
-    """None: of some of them it is not known."""
+    """None: not known for some of them."""
     wait_ns: tuple[float | None, ...]
-    """Last arrival less own, mean over the collectives: spans that overlap are not added. With members missing it is
-    the last arrival of those that are there, and the wait at least this. Null for every rank where none waits for
-    longer than ``bound_ns``."""
+    """Last arrival less own, mean over the collectives, so that overlapping waits are not added. If members are
+    missing, the last arrival is that of the members present, and the true wait at least this. None for every rank if
+    no wait exceeds ``bound_ns``."""
     transfer_ns: float | None
-    """End less last arrival, shortest of the members, mean over the collectives. None: no end was seen, or members are
-    missing, of which one may have arrived last."""
+    """End less last arrival, of the member with the shortest, mean over the collectives. None: no end was seen, or
+    members are missing, one of which may have arrived last."""
     busy_ns: tuple[float | None, ...]
-    """Union of their intervals from arrival to end in a step, mean over steps. None: an end was not seen."""
+    """Union of their intervals from arrival to end per step, mean over steps. None: an end was not seen."""
     exposed_ns: tuple[float | None, ...]
-    """What the rank's compute waited for them in a step, mean over steps."""
+    """How long the rank's compute waited for them per step, mean over steps."""
     overlapped_ns: tuple[float | None, ...]
     """``busy_ns`` less ``exposed_ns``."""
     last_ratio: tuple[float | None, ...]
-    """Share of the collectives in which the rank arrived last, by more than the clocks' bound; null for every rank
-    where members are missing."""
+    """Share of the collectives in which the rank arrived last by more than the clocks' bound; None for every rank if
+    members are missing."""
     bound_ns: float
-    """Largest error of a comparison between two members' clocks."""
+    """Largest error when comparing two members' clocks."""
     steps_used: int
     members_missing: int
-    """Ranks of the group whose collectives nobody recorded."""
+    """Number of ranks of the group whose collectives were not recorded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReport:
-    """A host's monotonic clock against rank 0's."""
+    """A host's monotonic clock compared with rank 0's."""
 
     host: str
     ranks: tuple[int, ...]
@@ -174,4 +176,4 @@ class ClockReport:
     """At the first reading."""
     bound_ns: float
     drift_ratio: float | None
-    """None: read once."""
+    """None: compared only once."""

@@ -1,4 +1,4 @@
-"""Made-up jobs with their truth: ranks, buckets, links, delays, jitter and clocks that somebody chose."""
+"""Simulated jobs with known truth: ranks, buckets, links, delays, jitter and clocks are chosen."""
 
 from distprof.simulate.job import Clocks, Delay, SimulatedJob, Stop
 from distprof.simulate.truth import Simulated, Truth, simulate

@@ -1,4 +1,4 @@
-"""What a made-up job is like: its sizes, and everything that goes wrong in it."""
+"""Describes a simulated job: its sizes, and everything that goes wrong in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL_PHASE_NS: Mapping[Phase, float] = MappingProxyType(
         Phase.OPTIMIZER: 10 * MS, Phase.OTHER: 2 * MS,
     }
 )  # fmt: skip
-"""Own time of a rank in one step: 100 ms."""
+"""A rank's own time in one step: 100 ms in total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,25 +24,25 @@ class Delay:
     """Something that makes one rank slower in one phase."""
 
     rank: int | None
-    """None: another rank at every step, drawn by chance."""
+    """None: a random rank at every step."""
     phase: Phase
     delay_ns: float
     first_step: int = 0
     share_ratio: float = 1.0
-    """Share of the steps that it strikes, drawn by chance."""
+    """Share of the steps that are delayed, chosen at random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """One rank does nothing for a while, wherever it is just then: it got a signal, or its memory was swapped out."""
+    """One rank is stopped for a while, wherever it is: by a signal, or because its memory was swapped out."""
 
     rank: int
     at_ns: float
     """On the true clock, from the start of the job."""
     length_ns: float
     served: bool
-    """What it still has to send in the collective in which it stops is on its way already: the others leave in time,
-    and it leaves late. False: they need it, and all of them leave when it goes on."""
+    """If it stops in a collective, the data that it still has to send is already on its way: the others leave in time
+    and it leaves late. False: they need that data, and all of them leave when it resumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class Clocks:
     """The hosts' monotonic clocks. The first host's is the true one."""
 
     offset_ns: float = 0.0
-    """Largest offset of another host's clock; each draws its own between plus and minus this."""
+    """Largest offset of another host's clock; each offset is drawn between minus and plus this."""
     drift_ratio: float = 0.0
     """Largest drift of another host's clock, such as 50e-6."""
     bound_ns: float = 0.0
-    """How well the offsets are read: the reading's error is drawn between plus and minus this."""
+    """Accuracy of the offset readings: their error is drawn between minus and plus this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,56 +62,56 @@ class SimulatedJob:
     """A job. Times are means; jitter multiplies every phase of every rank and step."""
 
     strategy: Literal["ddp", "fsdp", "hsdp"] = "ddp"
-    """ddp: buckets travel while backward goes on. fsdp, hsdp: every collective holds its rank up, as under gloo."""
+    """ddp: buckets are transferred while backward continues. fsdp, hsdp: every collective blocks, as with gloo."""
     num_ranks: int = 8
     ranks_per_host: int = 8
     num_steps: int = 50
-    """Warm-up included."""
+    """Including warm-up."""
     num_warmup: int = 0
     num_buckets: int = 4
-    """Gradient buckets of DDP, or units of FSDP."""
+    """DDP's gradient buckets, or FSDP's units."""
     phase_ns: Mapping[Phase, float] = field(default_factory=lambda: USUAL_PHASE_NS)
-    """Own time by phase; a phase that is not named takes none."""
+    """Own time by phase; phases that are missing take none."""
     transfer_ns: float = 10 * MS
-    """All gradients of a step through the network; as much again for each gathering of the parameters."""
+    """Transfer time of all gradients of a step; each gathering of the parameters takes as long again."""
     bucket_bytes: int = 25_000_000
     jitter_ratio: float = 0.02
     """Sigma of the log-normal jitter."""
     tail_share_ratio: float = 0.0
-    """Share of a rank's steps that take ``tail_factor`` times as long, drawn by chance."""
+    """Share of a rank's steps that take ``tail_factor`` times as long, chosen at random."""
     tail_factor: float = 3.0
     delays: tuple[Delay, ...] = ()
     stops: tuple[Stop, ...] = ()
     slow_hosts: Mapping[int, float] = field(default_factory=dict)
-    """By host: how much longer everything takes that crosses its link."""
+    """By host, the factor by which everything that crosses its link is slower."""
     link_bytes_per_s: float = 10e9
-    """A healthy link, as a probe finds it."""
+    """Bandwidth of a healthy link, as a probe measures it."""
     clocks: Clocks = Clocks()
     tokens: int = 1024
     """Per rank and step."""
 
     def __post_init__(self) -> None:
-        """Refuses jobs that cannot be.
+        """Refuses impossible jobs.
 
         Raises:
-            ValueError: Sizes below one, a phase that is no own one, or HSDP on an odd number of ranks.
+            ValueError: A size is below one, a phase is not one of `OWN_PHASES`, or HSDP has an odd number of ranks.
         """
         if min(self.num_ranks, self.ranks_per_host, self.num_buckets) < 1 or self.num_steps < 0:
             raise ValueError("a job needs at least one rank, one rank per host and one bucket")
         if not set(self.phase_ns) <= set(OWN_PHASES) or any(delay.phase not in OWN_PHASES for delay in self.delays):
             raise ValueError(f"own phases are {', '.join(OWN_PHASES)}")
         if self.strategy == "hsdp" and self.num_ranks % 2:
-            raise ValueError("hsdp has two replicas: an even number of ranks")
+            raise ValueError("hsdp has two replicas: it needs an even number of ranks")
 
     @property
     def num_hosts(self) -> int:
-        """Hosts, of which the last may hold fewer ranks."""
+        """The last host may have fewer ranks."""
         return -(-self.num_ranks // self.ranks_per_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """A part of an own phase."""
+    """A part of a phase in which the rank itself works."""
 
     phase: Phase
     share_ratio: float
@@ -119,13 +119,13 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issue:
-    """A collective, and whether the rank waits for it there and then."""
+    """A collective, and whether the rank immediately waits for it."""
 
     kind: CollectiveKind
     phase: Phase
-    """In which it is issued."""
+    """The phase in which it is issued."""
     wait: Phase
-    """What the wait counts as; an own phase: a wait inside that phase."""
+    """The phase that the wait counts as; if it is an own phase, the wait is inside that phase."""
     blocking: bool
     size_bytes: int
     transfer_ns: float

@@ -1,10 +1,11 @@
-"""What the ranks of a made-up job would have recorded: stamps of their own clocks, as the facts of a run."""
+"""What the ranks of a simulated job would have recorded: times on their own clocks, as the facts of a run."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import (
     COLUMN,
     KINDS,
@@ -27,11 +28,11 @@ from distprof.simulate.job import Compute, Issue, SimulatedJob
 from distprof.simulate.schedule import Schedule, find_groups
 
 BASE_NS = 10**12
-"""What the first host's monotonic clock shows when the job starts."""
+"""The first host's monotonic clock at the start of the job."""
 
 
-def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Schedule, draws: np.random.Generator) -> Run:
-    """Turns a play on the true clock into what each rank has seen on its own; takes the play's arrays for it."""
+def write_run(job: SimulatedJob, program: list[Compute | Issue], schedule: Schedule, draws: np.random.Generator) -> Run:
+    """Converts a schedule on the true clock into what each rank observed; overwrites the schedule's arrays."""
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
     drift_ratio = draws.uniform(-1, 1, job.num_hosts) * job.clocks.drift_ratio
@@ -39,55 +40,45 @@ def write_run(job: SimulatedJob, program: list[Compute | Issue], played: Schedul
     rate = 1 + drift_ratio[hosts]
     base = BASE_NS + np.round(offset_ns[hosts])
     issues = [op for op in program if isinstance(op, Issue)]
-    readings = _read_clocks(job, offset_ns, drift_ratio, float(played.end_ns.max(initial=0)), draws)
+    readings = _read_clocks(job, offset_ns, drift_ratio, float(schedule.end_ns.max(initial=0)), draws)
     return Run(
         meta=_describe_job(job, readings),
         ranks=tuple(_describe_rank(job, rank, int(hosts[rank])) for rank in range(job.num_ranks)),
-        rows=_write_rows(job, issues, played, base, rate),
-        collectives=_tabulate(job, issues, played, base, rate),
+        rows=_write_rows(job, issues, schedule, base, rate),
+        collectives=_tabulate(job, issues, schedule, base, rate),
     )
 
 
 def _write_rows(
-    job: SimulatedJob, issues: list[Issue], played: Schedule, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray
 ) -> FloatArray:
     rows = make_rows(job.num_ranks, job.num_steps)
     scale = rate[:, None]
     facts: dict[str, npt.ArrayLike] = {
         "step": np.arange(job.num_steps), "warmup": np.arange(job.num_steps) < job.num_warmup, "failed": 0, "shadow": 0,
         "window": 0, "micro_steps": 1, "tokens": job.tokens, "segments_lost": 0,
-        "begin_host_ns": np.round(base[:, None] + played.begin_ns * scale),
-        "step_host_ns": (played.end_ns - played.begin_ns) * scale,
+        "begin_host_ns": np.round(base[:, None] + schedule.begin_ns * scale),
+        "step_host_ns": (schedule.end_ns - schedule.begin_ns) * scale,
     }  # fmt: skip
     for name, values in facts.items():
         rows[:, :, COLUMN[name]] = values
     for phase in PHASES:
-        rows[:, :, COLUMN[f"{phase}_host_ns"]] = played.phase_ns[:, :, PHASE_CODE[phase]] * scale
+        rows[:, :, COLUMN[f"{phase}_host_ns"]] = schedule.phase_ns[:, :, PHASE_CODE[phase]] * scale
     nothing = np.zeros((job.num_ranks, job.num_steps))
     for phase in OWN_PHASES:
-        rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = played.inner_wait_ns.get(phase, nothing) * scale
+        rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = schedule.inner_wait_ns.get(phase, nothing) * scale
     for kind in KINDS:
         own = [index for index, op in enumerate(issues) if op.kind is kind]
+        busy_ns = measure_union(schedule.arrival_ns[:, :, own], schedule.over_ns[:, :, own])
         rows[:, :, COLUMN[f"{kind}_count"]] = len(own)
         rows[:, :, COLUMN[f"{kind}_bytes"]] = sum(issues[index].size_bytes for index in own)
-        rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = _measure_union(played, own) * scale
-        rows[:, :, COLUMN[f"{kind}_exposed_host_ns"]] = played.exposed_ns[:, :, own].sum(axis=2) * scale
+        rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = busy_ns * scale
+        rows[:, :, COLUMN[f"{kind}_exposed_host_ns"]] = schedule.exposed_ns[:, :, own].sum(axis=2) * scale
     return rows
 
 
-def _measure_union(played: Schedule, own: list[int]) -> FloatArray:
-    """Union of intervals from arrival to end, which arrive in order, ns, ``[num_ranks, num_steps]``."""
-    total = np.zeros(played.begin_ns.shape)
-    reached = np.zeros(played.begin_ns.shape)
-    for index in own:
-        begin = np.maximum(played.arrival_ns[:, :, index], reached)
-        total += np.maximum(played.over_ns[:, :, index] - begin, 0)
-        reached = np.maximum(reached, played.over_ns[:, :, index])
-    return total
-
-
 def _tabulate(
-    job: SimulatedJob, issues: list[Issue], played: Schedule, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray
 ) -> tuple[Collectives, ...]:
     tables = []
     for partition in dict.fromkeys(op.partition for op in issues):
@@ -105,23 +96,23 @@ def _tabulate(
                     phases=tuple(issues[index].phase for index in own),
                     sizes_bytes=tuple(issues[index].size_bytes for index in own),
                     steps=np.arange(job.num_steps),
-                    arrival_ns=_restamp(_cut(played.arrival_ns, members, own), scale, shift),
-                    end_ns=_restamp(_cut(played.over_ns, members, own), scale, shift),
-                    exposed_ns=_restamp(_cut(played.exposed_ns, members, own), scale, 0.0),
+                    arrival_ns=_restamp(_cut(schedule.arrival_ns, members, own), scale, shift),
+                    end_ns=_restamp(_cut(schedule.over_ns, members, own), scale, shift),
+                    exposed_ns=_restamp(_cut(schedule.exposed_ns, members, own), scale, 0.0),
                 )
             )
     return tuple(tables)
 
 
 def _cut(values: FloatArray, members: IntArray, own: list[int]) -> FloatArray:
-    """Some ranks and collectives; all of them are the array itself, which may be large."""
+    """Some ranks and collectives; if that is all, the array itself, which may be large."""
     whole = len(members) == values.shape[0] and len(own) == values.shape[2]
     part: FloatArray = values if whole else values[np.ix_(members, np.arange(values.shape[1]), np.array(own))]
     return part
 
 
 def _restamp(values: FloatArray, scale: FloatArray, shift: FloatArray | float) -> FloatArray:
-    """Times of the true clock on the ranks' own, in place."""
+    """Converts times from the true clock to the ranks' own clocks, in place."""
     values *= scale
     values += shift
     return values

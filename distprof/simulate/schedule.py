@@ -1,8 +1,8 @@
-"""Plays a made-up job step by step on the true clock.
+"""Schedules a simulated job step by step on the true clock.
 
-The rules are few. A rank computes; a collective starts when its last rank has arrived and the one before it on the same
-stream has ended, and takes its transfer time; a rank that waits for it goes on when it ends. A rank that is stopped
-does nothing, and data that others need from it do not move.
+The rules are simple. A rank computes. A collective starts when its last rank has arrived and the previous one on the
+same stream has ended, and takes its transfer time. A rank that waits for it continues when it ends. A stopped rank does
+nothing, and data that others need from it is not transferred.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from distprof.simulate.job import Compute, Issue, SimulatedJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One play on the true clock, ns."""
+    """When everything in a job happens on the true clock, ns."""
 
     begin_ns: FloatArray
-    """``[num_ranks, num_steps]``; so is the next."""
+    """``[num_ranks, num_steps]``, like the next."""
     end_ns: FloatArray
     phase_ns: FloatArray
-    """``[num_ranks, num_steps, len(PHASES)]``; waits inside own phases are in them."""
+    """``[num_ranks, num_steps, len(PHASES)]``, including waits inside own phases."""
     inner_wait_ns: Mapping[Phase, FloatArray]
-    """Waits inside own phases, ``[num_ranks, num_steps]`` each; a phase that is not there has none."""
+    """Waits inside own phases, ``[num_ranks, num_steps]`` each; missing phases have none."""
     arrival_ns: FloatArray
-    """``[num_ranks, num_steps, num_collectives]``; so are the next three."""
+    """``[num_ranks, num_steps, num_collectives]``, like the next three."""
     over_ns: FloatArray
     exposed_ns: FloatArray
     last_arrival_ns: FloatArray
 
 
-def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray) -> Schedule:
-    """Plays a program.
+def make_schedule(
+    job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray
+) -> Schedule:
+    """Schedules a program.
 
     Args:
         job: Sizes.
         program: What every rank does in a step.
         own_ns: Own time by phase, ``[num_ranks, num_steps, len(PHASES)]``.
-        transfer_ns: Of each collective for each rank, ``[num_ranks, num_steps, num_collectives]``.
+        transfer_ns: Transfer time of each collective for each rank, ``[num_ranks, num_steps, num_collectives]``.
     """
     ranks, steps = job.num_ranks, job.num_steps
     shape = (ranks, steps, transfer_ns.shape[2])
@@ -63,16 +65,16 @@ def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, 
                 phase_ns[:, step, PHASE_CODE[op.phase]] += time
                 continue
             group = groups[op.partition]
-            place = (slice(None), step, index)
-            arrival[place], last[place] = now, _max_by_group(now, group)
-            ended = np.maximum(last[place], free[op.partition]) + transfer_ns[place]
-            over[place] = free[op.partition] = _delay_end(job, now, last[place], ended, group)
+            cell = (slice(None), step, index)
+            arrival[cell], last[cell] = now, _max_by_group(now, group)
+            ended = np.maximum(last[cell], free[op.partition]) + transfer_ns[cell]
+            over[cell] = free[op.partition] = _delay_end(job, now, last[cell], ended, group)
             if op.blocking:
-                exposed[place] = np.maximum(over[place] - now, 0)
-                phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[place]
+                exposed[cell] = np.maximum(over[cell] - now, 0)
+                phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[cell]
                 if op.wait in inner_ns:
-                    inner_ns[op.wait][:, step] += exposed[place]
-                now = np.maximum(now, over[place])
+                    inner_ns[op.wait][:, step] += exposed[cell]
+                now = np.maximum(now, over[cell])
             index += 1
         end[:, step] = now
     return Schedule(
@@ -82,14 +84,14 @@ def play(job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, 
 
 
 def find_groups(job: SimulatedJob, partition: str) -> IntArray:
-    """The group of each rank, ``[num_ranks]``: all in one, halves that share parameters, or pairs across the halves."""
+    """The group of each rank, ``[num_ranks]``: all in one, halves that share parameters, or pairs across halves."""
     ranks = np.arange(job.num_ranks)
     half = max(1, job.num_ranks // 2)
     return {"world": np.zeros_like(ranks), "shard": ranks // half, "replica": ranks % half}[partition]
 
 
 def _find_stopped(job: SimulatedJob, begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:
-    """How long each rank is stopped that would compute from then till then, ``[num_ranks]``."""
+    """How long each rank is stopped if it computes during the given time, ``[num_ranks]``."""
     stopped_ns = np.zeros(job.num_ranks)
     for stop in job.stops:
         if begin_ns[stop.rank] <= stop.at_ns < end_ns[stop.rank]:
@@ -100,13 +102,13 @@ def _find_stopped(job: SimulatedJob, begin_ns: FloatArray, end_ns: FloatArray) -
 def _delay_end(
     job: SimulatedJob, arrived_ns: FloatArray, last_ns: FloatArray, ended_ns: FloatArray, groups: IntArray
 ) -> FloatArray:
-    """When a collective ends for each rank, given when it would without stops, ``[num_ranks]``."""
+    """When a collective ends for each rank, given when it would end without stops, ``[num_ranks]``."""
     for stop in job.stops:
         rank, again_ns = stop.rank, stop.at_ns + stop.length_ns
         if arrived_ns[rank] <= stop.at_ns < ended_ns[rank]:
-            held = (groups == groups[rank]) & (not stop.served)
+            affected = (groups == groups[rank]) & (not stop.served)
             moved_ns = max(again_ns - max(stop.at_ns, last_ns[rank]), 0.0)
-            ended_ns = np.where(held, ended_ns + moved_ns, ended_ns)
+            ended_ns = np.where(affected, ended_ns + moved_ns, ended_ns)
             ended_ns[rank] = max(ended_ns[rank], again_ns)
     return ended_ns
 

@@ -1,4 +1,4 @@
-"""A made-up job and its truth: played once as it is and once without each of its faults, with the same draws."""
+"""Simulates a job and its truth: schedules it as it is and without each of its faults, with the same draws."""
 
 from __future__ import annotations
 
@@ -10,67 +10,67 @@ import numpy as np
 from distprof.facts.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
 from distprof.simulate.job import Compute, Issue, SimulatedJob, write_program
 from distprof.simulate.observe import write_run
-from distprof.simulate.schedule import Schedule, play
+from distprof.simulate.schedule import Schedule, make_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What really happened, on the true clock, and what would have without its causes; ns."""
+    """What really happened on the true clock, and what would have happened without the causes; ns."""
 
     step_ns: FloatArray
-    """From the end of one step's last wait to the end of the next, first step from its start, ``[num_steps]``."""
+    """From the end of one step's last wait to the end of the next one's; the first from its start, ``[num_steps]``."""
     exposed_ns: FloatArray
-    """Communication that held a rank up, waits inside own phases too, ``[num_ranks, num_steps]``."""
+    """Communication that blocked a rank, including waits inside own phases, ``[num_ranks, num_steps]``."""
     wait_ns: FloatArray
-    """Last arrival less own, ``[num_ranks, num_steps, num_collectives]``."""
+    """Last arrival minus own arrival, ``[num_ranks, num_steps, num_collectives]``."""
     transfer_ns: FloatArray
-    """End less last arrival, ``[num_ranks, num_steps, num_collectives]``: the same for all ranks of a group."""
-    places: Mapping[str, tuple[int, ...]]
-    """By partition: which of the collectives above its groups' tables hold."""
+    """End minus last arrival, ``[num_ranks, num_steps, num_collectives]``: the same for all ranks of a group."""
+    columns: Mapping[str, tuple[int, ...]]
+    """By partition: which of the collectives above the tables of its groups contain."""
     without_delays_ns: FloatArray
-    """``step_ns`` as it would be without `Delay`; the difference is what they cost, ``[num_steps]``."""
+    """``step_ns`` without any `Delay`; the difference is what the delays cost, ``[num_steps]``."""
     without_transfer_ns: FloatArray
-    """``step_ns`` if moving data took no time."""
+    """``step_ns`` if transfers took no time."""
     without_data_ns: FloatArray
-    """``step_ns`` if data were always there."""
+    """``step_ns`` if data were always available."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A made-up run and its truth."""
+    """A simulated run and its truth."""
 
     run: Run
     truth: Truth
 
 
 def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
-    """Plays a job.
+    """Simulates a job.
 
     Args:
-        job: What to play.
-        seed: Of every draw; the same seed and job give the same run.
-        truth: False leaves the plays without faults out, which take as long as the first: they are then NaN.
+        job: The job.
+        seed: Seed of all draws; the same seed and job give the same run.
+        truth: False: skip the schedules without faults, which take as long as the first one; they are then NaN.
     """
     draws = np.random.default_rng(seed)
     program = write_program(job)
     issues = [op for op in program if isinstance(op, Issue)]
     own_ns, delay_ns = _draw_own(job, draws)
     transfer_ns = _draw_transfers(job, program, draws)
-    played = play(job, program, own_ns + delay_ns, transfer_ns)
+    schedule = make_schedule(job, program, own_ns + delay_ns, transfer_ns)
 
     def replay(own: FloatArray, transfers: FloatArray) -> FloatArray:
         if not truth:
             return np.full(job.num_steps, np.nan)
-        return _cycle(play(job, program, own, transfers))
+        return _cycle(make_schedule(job, program, own, transfers))
 
     without_data = own_ns + delay_ns
     without_data[:, :, PHASE_CODE[Phase.DATA]] = 0
     told = Truth(
-        step_ns=_cycle(played),
-        exposed_ns=played.exposed_ns.sum(axis=2),
-        wait_ns=played.last_arrival_ns - played.arrival_ns,
-        transfer_ns=played.over_ns - played.last_arrival_ns,
-        places={
+        step_ns=_cycle(schedule),
+        exposed_ns=schedule.exposed_ns.sum(axis=2),
+        wait_ns=schedule.last_arrival_ns - schedule.arrival_ns,
+        transfer_ns=schedule.over_ns - schedule.last_arrival_ns,
+        columns={
             name: tuple(index for index, op in enumerate(issues) if op.partition == name)
             for name in ("world", "shard", "replica")
         },
@@ -78,8 +78,8 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
         without_transfer_ns=replay(own_ns + delay_ns, np.zeros_like(transfer_ns)),
         without_data_ns=replay(without_data, transfer_ns),
     )
-    del own_ns, delay_ns, without_data, transfer_ns  # half a gigabyte at a thousand ranks and steps
-    return Simulated(run=write_run(job, program, played, draws), truth=told)
+    del own_ns, delay_ns, without_data, transfer_ns  # half a gigabyte with a thousand ranks and steps
+    return Simulated(run=write_run(job, program, schedule, draws), truth=told)
 
 
 def _draw_own(job: SimulatedJob, draws: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -107,7 +107,7 @@ def _draw_transfers(job: SimulatedJob, program: list[Compute | Issue], draws: np
     return np.broadcast_to(drawn * slow, (job.num_ranks, *drawn.shape)).copy()
 
 
-def _cycle(played: Schedule) -> FloatArray:
-    """From the end of one step's last wait to that of the next, of the rank where it ends last, ``[num_steps]``."""
-    marks = played.over_ns[:, :, -1].max(axis=0) if played.over_ns.shape[2] else played.end_ns.max(axis=0)
+def _cycle(schedule: Schedule) -> FloatArray:
+    """From the end of one step's last wait to that of the next, on the rank where it ends last, ``[num_steps]``."""
+    marks = schedule.over_ns[:, :, -1].max(axis=0) if schedule.over_ns.shape[2] else schedule.end_ns.max(axis=0)
     return np.diff(marks, prepend=0.0)

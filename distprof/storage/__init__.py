@@ -1,1 +1,1 @@
-"""Run folders and rank streams: how the facts of a run lie on disk."""
+"""Run folders and rank streams: how the facts of a run are stored on disk."""

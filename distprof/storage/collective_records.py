@@ -1,12 +1,13 @@
-"""How a rank's collectives stand in its stream.
+"""How a rank's collectives are stored in its stream.
 
-What repeats from step to step is written once: a process group, and an *order*, the list of (kind, group, phase, bytes)
-that a step issues. A step then names its order and gives three lists of ns: from one arrival to the next, from arrival
-to end, and exposed; null: not seen, not known. Steps of many collectives are kept now and then, the same on all ranks.
+What repeats from step to step is written once: process groups, and *orders*, the lists of (kind, group, phase, bytes)
+that steps issue. A step then names its order and gives three lists of ns: from one arrival to the next, from arrival to
+end, and exposed; null: not observed. Steps with many collectives are kept only at intervals, the same on all ranks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,11 +19,14 @@ from distprof.config.decode import MAX_EXACT, is_whole
 from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, FloatArray, IntArray, Phase
 
 MAX_COLLECTIVES = 1024
+"""Collectives of one step; those of a step with more are not kept."""
 FULL_COLLECTIVES = 32
-"""A step of up to so many is kept; of more, every second is, every fourth and so on, so that fewer than so many are
-left of a step: it stays under 2 KB on average, with the orders that are written once."""
+"""Steps with up to this many collectives are all kept; of larger ones, every second, fourth and so on, so that on
+average fewer than this many are stored per step. A step then stays under 2 KB on average, orders included."""
 MAX_ORDERS = 256
 """Orders of one rank; what comes after them is not kept."""
+TOO_MANY = f"more than {MAX_COLLECTIVES:,} in one step"
+TOO_UNSTEADY = f"they change from step to step, in more than {MAX_ORDERS:,} ways"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +34,20 @@ class GroupInfo:
     """A process group."""
 
     name: str
-    """The same on all its ranks."""
+    """The same on all ranks of the group."""
     ranks: tuple[int, ...] | None
     """Global ranks. None: every rank of the job."""
 
 
 class IssuedCollective(NamedTuple):
-    """One collective of an order."""
+    """One collective in an order."""
 
     kind: CollectiveKind
     group: int
     """Code of the process group on this rank."""
     phase: Phase
     size_bytes: int | None
-    """None: it is not known."""
+    """None: unknown."""
 
 
 Order = tuple[IssuedCollective, ...]
@@ -51,7 +55,7 @@ Order = tuple[IssuedCollective, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCollectives:
-    """The collectives of one step of one rank, in the order of issue. Host clock, ns."""
+    """The collectives of one step of one rank, in issue order. Host clock, ns."""
 
     order: Order
     arrival_ns: Sequence[int]
@@ -61,44 +65,50 @@ class StepCollectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCollectives:
-    """The collectives of one rank in all steps of one order. Host clock, ns; NaN: not seen, not known."""
+    """The collectives of one rank in all steps with one order. Host clock, ns; NaN: not observed."""
 
     order: Order
     groups: Mapping[int, GroupInfo]
-    """By the codes that the order uses."""
+    """By the codes used in the order."""
     steps: IntArray
     """``[num_steps]``, in the order written."""
     arrival_ns: FloatArray
-    """``[num_steps, num_collectives]``; so are the next two."""
+    """``[num_steps, num_collectives]``, like the next two."""
     end_ns: FloatArray
     exposed_ns: FloatArray
 
 
 class CollectiveLines:
-    """What has been written of one rank: says which records a step needs first."""
+    """Remembers what has been written for one rank, and tells which records a step needs first."""
 
     def __init__(self) -> None:
-        """Nothing has been written."""
+        """Starts with nothing written."""
         self._groups: set[int] = set()
         self._orders: dict[Order, int] = {}
-        self.crowded = False
-        """Whether orders changed so often that some were not kept."""
+        self._dropped: Counter[str] = Counter()
+
+    def describe_dropped(self) -> list[str]:
+        """Notes on the steps whose collectives found no room. Those left out by design, to save space, do not count."""
+        return [describe_dropped(number, why) for why, number in self._dropped.items()]
 
     def encode(
         self, step: int, begin_ns: int, seen: StepCollectives, groups: Sequence[GroupInfo]
     ) -> tuple[list[dict[str, object]], list[object] | None]:
-        """The records that must stand before a step's, and what stands in it; None: this step's are not kept.
+        """The records to write before a step's, and the value to put in it; None: its collectives are not kept.
 
         Args:
-            step: Its number.
-            begin_ns: Host time of its begin.
-            seen: Its collectives.
-            groups: Every process group of this rank so far, by code.
+            step: Step number.
+            begin_ns: Host time at which the step began.
+            seen: The step's collectives.
+            groups: All process groups of this rank so far, by code.
         """
-        if step % _find_stride(len(seen.order)) or len(seen.order) > MAX_COLLECTIVES:
+        if len(seen.order) > MAX_COLLECTIVES:
+            self._dropped[TOO_MANY] += 1
+            return [], None
+        if step % _find_stride(len(seen.order)):
             return [], None
         if seen.order not in self._orders and len(self._orders) >= MAX_ORDERS:
-            self.crowded = True
+            self._dropped[TOO_UNSTEADY] += 1
             return [], None
         first = list(self._announce(seen.order, groups))
         before = [begin_ns, *seen.arrival_ns[:-1]]
@@ -120,17 +130,17 @@ class CollectiveLines:
 
 
 class CollectiveReader:
-    """Gathers what a stream says about collectives, record by record."""
+    """Collects what a stream says about collectives, record by record."""
 
     def __init__(self) -> None:
-        """Nothing has been read."""
+        """Starts with nothing read."""
         self._groups: dict[int, GroupInfo] = {}
         self._orders: dict[int, Order] = {}
         self._steps: dict[int, list[int]] = {}
         self._tables: dict[int, list[FloatArray]] = {}
 
     def read_group(self, record: Mapping[str, Any]) -> bool:
-        """Takes a group's record; False: it cannot be."""
+        """Reads a group's record; False: it is invalid."""
         match record.get("id"), record.get("name"), record.get("ranks"):
             case [int(code), str(name), None]:
                 self._groups[code] = GroupInfo(name=name, ranks=None)
@@ -141,7 +151,7 @@ class CollectiveReader:
         return False
 
     def read_order(self, record: Mapping[str, Any]) -> bool:
-        """Takes an order's record; False: it cannot be, or names a group that is not known."""
+        """Reads an order's record; False: it is invalid, or names an unknown group."""
         match record.get("id"), record.get("collectives"):
             case [int(number), [*items]] if len(items) <= MAX_COLLECTIVES:
                 issues = [self._read_issue(item) for item in items]
@@ -152,13 +162,13 @@ class CollectiveReader:
         return False
 
     def read_step(self, step: int, begin_ns: float, room_ns: float, value: object) -> bool:
-        """Takes what stands in a step's record; False: it cannot be, or its order is not known.
+        """Reads the collectives in a step's record; False: they are invalid, or their order is unknown.
 
         Args:
-            step: Its number.
-            begin_ns: Host time of its begin.
-            room_ns: How long it can have been at most: a rank issues its collectives, and waits for them, within it.
-            value: What stands there.
+            step: Step number.
+            begin_ns: Host time at which the step began.
+            room_ns: The step's longest possible duration: a rank issues its collectives, and waits for them, within it.
+            value: The value in the record.
         """
         match value:
             case [int(number), [*steps_ns], [*lasted], [*exposed]] if number in self._orders:
@@ -178,15 +188,15 @@ class CollectiveReader:
         return False
 
     def forget(self, steps: Sequence[int]) -> None:
-        """Drops what these steps' records say."""
+        """Drops the collectives of these steps."""
         lost = frozenset(steps)
         for number in list(self._steps) if lost else ():
-            kept = [place for place, step in enumerate(self._steps[number]) if step not in lost]
-            self._steps[number] = [self._steps[number][place] for place in kept]
-            self._tables[number] = [self._tables[number][place] for place in kept]
+            kept = [index for index, step in enumerate(self._steps[number]) if step not in lost]
+            self._steps[number] = [self._steps[number][index] for index in kept]
+            self._tables[number] = [self._tables[number][index] for index in kept]
 
     def finish(self) -> tuple[RankCollectives, ...]:
-        """Everything read, by order."""
+        """All collectives read, by order."""
         found = []
         for number, tables in self._tables.items():
             if not tables:
@@ -210,8 +220,13 @@ class CollectiveReader:
         return None
 
 
+def describe_dropped(number: int, why: str) -> str:
+    """The note on steps whose collectives were not kept."""
+    return f"the collectives of {number:,} step(s) were not kept: {why}"
+
+
 def _find_stride(number: int) -> int:
-    """A power of two, so that ranks which issue different numbers have steps in common."""
+    """A power of two, so that ranks with different numbers of collectives keep some steps in common."""
     return 1 if number <= FULL_COLLECTIVES else 1 << ((number - 1) // (FULL_COLLECTIVES - 1)).bit_length()
 
 

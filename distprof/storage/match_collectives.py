@@ -1,5 +1,5 @@
-"""Which step of one rank is which of another: by number; and which collective: matched on (group, step, place, kind,
-bytes), or not at all."""
+"""Matches steps of different ranks by number; and collectives by (group, step, position, kind, bytes), or not at
+all."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from distprof.storage.collective_records import GroupInfo, RankCollectives
 
 Item = tuple[CollectiveKind, int | None]
 Shape = tuple[Item, ...]
-"""Kind and bytes of the collectives that one group sees in a step. Bytes are 0 for `UNEVEN_KINDS`, of which every rank
-has sizes of its own, and None throughout a group in which some rank does not tell them."""
+"""Kind and bytes of the collectives of one group in a step. Bytes are 0 for `UNEVEN_KINDS`, whose sizes differ between
+ranks, and None throughout a group if some rank does not tell them."""
 _SHOWN_RANGES = 4
 MAX_FILL = 2
-"""Places for rows, of every rank and step, that are made for each row there is; steps that few ranks have go first."""
+"""Cells of a table of ranks and steps per existing row, at most; steps that few ranks have are left out first."""
 ALWAYS_PLACES = 1 << 18
-"""So many places are made in any case: about 160 MB."""
+"""This many cells are allocated in any case: about 160 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GroupPart:
-    """What one order of one rank has of one group."""
+    """The part of one order of one rank that belongs to one group."""
 
     table: RankCollectives
     columns: IntArray
@@ -44,17 +44,17 @@ class _Divergence:
 
 
 def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple[str, ...]]:
-    """Lines up the rows of all ranks by the numbers of their steps.
+    """Aligns the rows of all ranks by step number.
 
-    Ranks without common steps would take memory as the square of their number, for statistics of the steps that all of
-    them have: `MAX_FILL` bounds it.
+    If ranks had no steps in common, memory would grow with the square of their number, for statistics that need
+    steps which all ranks have: `MAX_FILL` limits that.
 
     Args:
         own: Each rank's rows, ``[num_rows, ROW_WIDTH]``.
 
     Returns:
-        Numbers of the steps, ascending, ``[num_steps]``; rows as `distprof.facts.run.Run` has them; and a warning where
-        steps were left out.
+        Step numbers, ascending, ``[num_steps]``; rows as in `distprof.facts.run.Run`; and a warning if steps were left
+        out.
     """
     numbers = [rows[:, COLUMN["step"]] for rows in own]
     axis, shared = np.unique(np.concatenate(numbers) if numbers else np.empty(0), return_counts=True)
@@ -68,35 +68,35 @@ def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple
         rows[position, np.searchsorted(axis, steps[there])] = filled[there]
     if left_out <= 0:
         return axis, rows, ()
-    return axis, rows, (f"{left_out:,} steps left out, those that the fewest of {len(own):,} ranks have",)
+    return axis, rows, (f"{left_out:,} steps left out: those recorded by the fewest of the {len(own):,} ranks",)
 
 
 def match_collectives(
     ranks: Sequence[int], tables: Sequence[Sequence[RankCollectives]], axis: IntArray, *, world_size: int
 ) -> tuple[tuple[Collectives, ...], tuple[str, ...]]:
-    """Lines up the collectives of all ranks, group by group.
+    """Matches the collectives of all ranks, group by group.
 
     Args:
         ranks: The ranks present, ascending.
-        tables: What each of them has seen, in the same order.
-        axis: Numbers of the steps, ascending: axis 1 of the run's rows.
-        world_size: Number of ranks of the job, present or not.
+        tables: The collectives that each of them observed, in the same order.
+        axis: Step numbers, ascending: axis 1 of the run's rows.
+        world_size: Number of ranks in the job, present or not.
 
     Returns:
-        A table per group and shape over the steps in which all members that tell anything agree; and a warning where
-        some step has them disagree, which names the first.
+        A table per group and shape, over the steps in which all members with data agree; and a warning if ranks
+        disagree in some step, which describes the first.
     """
     found: list[Collectives] = []
     parted: list[_Divergence] = []
-    places = [[_find_columns(table) for table in own] for own in tables]
+    by_group = [[_find_columns(table) for table in own] for own in tables]
     for group in dict.fromkeys(info for own in tables for table in own for info in table.groups.values()):
         inside = None if group.ranks is None else frozenset(group.ranks)
-        members = [place for place, rank in enumerate(ranks) if tables[place] and (inside is None or rank in inside)]
+        members = [index for index, rank in enumerate(ranks) if tables[index] and (inside is None or rank in inside)]
         if not members:
-            continue  # a group that none of those who name it is in: damaged
+            continue  # none of the ranks that name the group is in it: damaged
         own = [
-            [(table, columns.get(group, [])) for table, columns in zip(tables[place], places[place], strict=True)]
-            for place in members
+            [(table, columns.get(group, [])) for table, columns in zip(tables[index], by_group[index], strict=True)]
+            for index in members
         ]
         sized = all(_tell_sizes(table, columns) for pairs in own for table, columns in pairs)
         parts = [[_cut(table, columns, sized=sized) for table, columns in pairs] for pairs in own]
@@ -112,7 +112,7 @@ def match_collectives(
         if not agreed.all():
             first = int(np.flatnonzero(~agreed)[0])
             names = list(shapes)
-            said = [(ranks[place], names[number]) for place, number in zip(members, seen[:, first], strict=True)]
+            said = [(ranks[index], names[number]) for index, number in zip(members, seen[:, first], strict=True)]
             text, missed = _describe(said), int((~agreed).sum())
             parted.append(_Divergence(step=int(common[first]), group=group.name, text=text, num_steps=missed))
     return tuple(found), _warn(parted)
@@ -124,7 +124,7 @@ def _steps(parts: Iterable[_GroupPart]) -> IntArray:
 
 
 def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
-    """Which collectives of the table each group has."""
+    """The table's collectives by group, as columns."""
     by_code: dict[int, list[int]] = {}
     for column, issue in enumerate(table.order):
         by_code.setdefault(issue.group, []).append(column)
@@ -135,7 +135,7 @@ def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
 
 
 def _tell_sizes(table: RankCollectives, columns: Sequence[int]) -> bool:
-    """Whether the sizes of all these collectives are known, as far as they are the same on all ranks."""
+    """Whether the sizes of all these collectives are known, as far as they are equal on all ranks."""
     issues = [table.order[column] for column in columns]
     return all(issue.size_bytes is not None for issue in issues if issue.kind not in UNEVEN_KINDS)
 
@@ -149,7 +149,7 @@ def _cut(table: RankCollectives, columns: Sequence[int], *, sized: bool) -> _Gro
 
 
 def _number_shapes(parts: Sequence[_GroupPart], steps: IntArray, shapes: dict[Shape, int]) -> IntArray:
-    """The number of the shape that one rank had in each step, ``[num_steps]``; new shapes are added to ``shapes``."""
+    """The number of one rank's shape in each step, ``[num_steps]``; new shapes are added to ``shapes``."""
     numbers = np.full(len(steps), -1)
     for part in parts:
         numbers[np.isin(steps, part.table.steps)] = shapes.setdefault(part.shape, len(shapes))
@@ -166,10 +166,10 @@ def _tabulate(
     axis: IntArray,
 ) -> Collectives:
     tables = np.full((3, len(members), len(steps), len(shape)), np.nan)
-    for place, own in enumerate(parts):
+    for index, own in enumerate(parts):
         for part in own:
             if part.shape == shape:
-                _copy(part, steps, tables[:, place])
+                _copy(part, steps, tables[:, index])
     issues = [next(part for part in own if part.shape == shape) for own in parts]
     sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
@@ -186,27 +186,27 @@ def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
 
 
 def _copy(part: _GroupPart, steps: IntArray, target: FloatArray) -> None:
-    """Puts a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
+    """Copies a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
     unique, rows = np.unique(part.table.steps, return_index=True)
-    place = np.searchsorted(steps, unique)
+    index = np.searchsorted(steps, unique)
     there = np.zeros(len(unique), dtype=bool)
-    within = place < len(steps)
-    there[within] = steps[place[within]] == unique[within]
+    within = index < len(steps)
+    there[within] = steps[index[within]] == unique[within]
     where = np.ix_(rows[there], part.columns)
     for number, source in enumerate((part.table.arrival_ns, part.table.end_ns, part.table.exposed_ns)):
-        target[number, place[there]] = source[where]
+        target[number, index[there]] = source[where]
 
 
 def _describe(said: Sequence[tuple[int, Shape]]) -> str:
-    """The first place at which ranks part, and what each of them did there."""
-    for place, items in enumerate(zip_longest(*(shape for _, shape in said))):
+    """The first position at which the ranks differ, and what each of them issued there."""
+    for index, items in enumerate(zip_longest(*(shape for _, shape in said))):
         if len(set(items)) > 1:
             by_item: dict[Item | None, list[int]] = {}
             for (rank, _), item in zip(said, items, strict=True):
                 by_item.setdefault(item, []).append(rank)
             parts = [f"{_name(item)} on {name_ranks(ranks, most=_SHOWN_RANGES)}" for item, ranks in by_item.items()]
-            return f"collective {place}, counted from 0, is {' and '.join(parts)}"
-    raise AssertionError("shapes that differ have a first difference")
+            return f"collective {index}, counted from 0, is {' and '.join(parts)}"
+    raise AssertionError("different shapes must have a first difference")
 
 
 def _name(item: Item | None) -> str:
@@ -225,4 +225,4 @@ def _warn(parted: Sequence[_Divergence]) -> tuple[str, ...]:
     total = max(item.num_steps for item in parted)
     steps = "1 step is" if total == 1 else f"{total} steps are"
     where = f"ranks do not issue the same collectives: step {first.step}, group {first.group}: {first.text}"
-    return (f"{where}; {steps} left out of what is said about waiting",)
+    return (f"{where}; {steps} left out of all waits",)

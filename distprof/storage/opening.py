@@ -1,7 +1,7 @@
-"""Files that nobody here made: opened so that nobody is waited for, and nothing is followed out of a folder.
+"""Opens untrusted files without blocking, and without following anything out of a folder.
 
-A path that a user types may be a link. What lies inside a folder may be anything that its sender put there: a pipe
-whose reader waits, a device without an end, a link to a file that is none of theirs. Every reader opens its files here.
+A path that the user types may be a link. What is inside a folder may be anything that its sender put there: a pipe that
+blocks its reader, an endless device, or a link to somebody else's file. Every reader opens its files here.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _KINDS = {stat.S_IFLNK: "a link, which is not followed", stat.S_IFDIR: "a folder
 
 @contextlib.contextmanager
 def open_folder(path: Path, *, inside: int | None = None) -> Iterator[int]:
-    """The descriptor of a folder: what is opened in it is in this folder, whatever becomes of its name meanwhile.
+    """The descriptor of a folder; files opened relative to it are in this folder, even if it is renamed meanwhile.
 
     Args:
         path: The folder.
-        inside: Descriptor of the folder that holds it; a link is then not followed. None: the user named it.
+        inside: Descriptor of the containing folder; links are then not followed. None: the user named the path.
 
     Raises:
-        OSError: There is none, or it must not be read.
-        DataError: It is something else, or a link inside another folder.
+        OSError: It does not exist, or must not be read.
+        DataError: It is not a folder, or is a link inside another folder.
     """
     _require(path, stat.S_IFDIR, inside)
     flags = _FLAGS | os.O_DIRECTORY
@@ -46,21 +46,21 @@ def open_file(path: Path, *, inside: int | None = None, max_bytes: int | None = 
 
     Args:
         path: The file.
-        inside: Descriptor of the folder that holds it; a link is then not followed. None: the user named it.
-        max_bytes: What it may hold at most. None: its reader bounds what it takes.
+        inside: Descriptor of the containing folder; links are then not followed. None: the user named the path.
+        max_bytes: Largest size accepted. None: the reader limits what it reads.
 
     Raises:
-        OSError: There is none, or it must not be read.
-        DataError: It is something else, a link inside a folder, or too large.
+        OSError: It does not exist, or must not be read.
+        DataError: It is not a regular file, is a link inside a folder, or is too large.
     """
-    _require(path, stat.S_IFREG, inside)  # opening a device may do something already
+    _require(path, stat.S_IFREG, inside)  # merely opening a device may have an effect
     flags = _FLAGS if inside is None else _FLAGS | os.O_NOFOLLOW
     file = os.fdopen(os.open(path if inside is None else path.name, flags, dir_fd=inside), "rb")
     try:
         found = os.fstat(file.fileno())
-        _check(path, found, stat.S_IFREG)  # it may be another one by now
+        _check(path, found, stat.S_IFREG)  # it may have been replaced meanwhile
         if max_bytes is not None and found.st_size > max_bytes:
-            raise DataError(f"{path}: {found.st_size:,} bytes: more than the {max_bytes:,} that are read")
+            raise DataError(f"{path}: {found.st_size:,} bytes: more than the limit of {max_bytes:,}")
     except BaseException:
         file.close()
         raise

@@ -1,7 +1,7 @@
-"""What a record of a rank's stream may say, and what cannot be.
+"""Which records of a rank's stream are valid.
 
-A checksum proves that a record is as it was written, not that it was written by distprof. A step that contradicts
-itself, whose phases are longer than it is, say, is left out as a whole: its other numbers are worth no more.
+A checksum proves that a record is as it was written, not that distprof wrote it. A step that contradicts itself, for
+example with phases longer than the step, is left out as a whole, because its other numbers are no more reliable.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES,
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
-"""Of times of day."""
+"""Limit for times of day."""
 SLACK_RATIO = 0.005
-"""Of a whole: by how much its parts may be longer together; events of a device are read as rounded differences."""
+"""How much the parts may exceed a whole, relative to it: device events are read as rounded differences."""
 SLACK_NS = 1e6
-"""By how much more a wait may be longer than the phase it stands in, which may be short."""
+"""How much a wait may additionally exceed its phase, which may be short."""
 _BEGIN = COLUMN["begin_host_ns"]
 _LENGTHS = [index for name, index in COLUMN.items() if name not in ("begin_host_ns", "loss", "grad_norm")]
 _FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
@@ -34,7 +34,7 @@ _EXPOSED = {clock: [COLUMN[name] for name in COLUMN if name.endswith(f"_exposed_
 
 
 def read_fields(header: Mapping[str, Any]) -> list[str] | None:
-    """The names of what a row holds; None: the list cannot be."""
+    """The field names of a row; None: the list is invalid."""
     fields = header.get("fields")
     if not isinstance(fields, list) or not all(type(name) is str for name in fields):
         return None
@@ -42,7 +42,7 @@ def read_fields(header: Mapping[str, Any]) -> list[str] | None:
 
 
 def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
-    """A row in today's order. None: it is no list of finite numbers, or is of no step, or of one that took no time."""
+    """A row in the current column order. None: not a list of finite numbers, or no step, or one without duration."""
     if not isinstance(values, list) or len(values) != len(fields):
         return None
     row = np.full(ROW_WIDTH, np.nan)
@@ -57,7 +57,7 @@ def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
 
 
 def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which rows can be of a step, ``[num_rows]``: of all at once, since there may be millions."""
+    """Which rows are valid steps, ``[num_rows]``; checks all at once, since there may be millions."""
     lengths = rows[:, _LENGTHS]
     possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _BEGIN] < 0)
     flags = rows[:, _FLAGS]
@@ -72,12 +72,12 @@ def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def find_room(whole_ns: T) -> T:
-    """How long the parts of a whole may be together."""
+    """The longest plausible total duration of a whole's parts."""
     return whole_ns * (1 + SLACK_RATIO)
 
 
 def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:
-    """The timeline of a step. None: it is none, is longer than ``most``, or is longer than the step."""
+    """A step's timeline. None: it is invalid, has more than ``most`` segments, or is longer than the step."""
     match value:
         case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations) <= most:
             known = set("0123456789"[: len(PHASES)])

@@ -1,9 +1,9 @@
 """One rank's records on disk: JSON lines, each with its own checksum.
 
-A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A line that is cut or damaged is
-dropped and counted, and reading goes on at the next newline, so a killed writer costs what it had not written yet and
-nothing else. The first line is the header, the second is room for the end, in case a full disk refuses it, then come
-steps, then at most one end.
+A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
+dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
+yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
+come the steps, and at most one end record.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
 MAX_WORLD = 1 << 17
 """Ranks of a job: the missing ones are named one by one."""
-_CROWDED = "collectives change from step to step: those of the later orders were not kept one by one"
 _END_KEYS = frozenset(("ended", "error", "traceback", "rows_lost", "notes"))
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStream:
-    """What one rank's file holds."""
+    """The contents of one rank's file."""
 
     run_id: str
     world_size: int
@@ -57,12 +56,12 @@ class RankStream:
     segments: Mapping[int, Segments]
     """By step."""
     collectives: tuple[RankCollectives, ...]
-    """By the order of the collectives in a step. Empty: none was kept."""
+    """By the order of the collectives in a step. Empty: none were kept."""
     warnings: tuple[str, ...]
 
 
 class StreamWriter:
-    """Appends one rank's records. Every call writes at once; none is made inside a step."""
+    """Appends one rank's records. Every call writes immediately; none is made inside a step."""
 
     def __init__(self, path: Path, *, run_id: str, world_size: int, info: RankInfo) -> None:
         """Creates the file and writes its header.
@@ -91,13 +90,13 @@ class StreamWriter:
         collectives: Sequence[StepCollectives | None] | None = None,
         groups: Sequence[GroupInfo] = (),
     ) -> None:
-        """Appends steps, all of them or, when the disk refuses and OSError is raised, none.
+        """Appends either all steps or, if the disk refuses and OSError is raised, none.
 
         Args:
             rows: One per step, ``[ROW_WIDTH]``.
-            segments: The same number; None: not kept.
-            collectives: The same number. None: of no step.
-            groups: Every process group so far, by code.
+            segments: As many; None: not kept.
+            collectives: As many. None: not kept for any step.
+            groups: All process groups so far, by code.
         """
         lines: list[bytes] = []
         for row, kept, seen in zip(rows, segments, collectives or [None] * len(rows), strict=True):
@@ -109,10 +108,9 @@ class StreamWriter:
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
     ) -> None:
         """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
-        crowded = [_CROWDED] if self._collectives.crowded else []
         end = {
             "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
-            "notes": [*notes, *crowded],
+            "notes": [*notes, *self._collectives.describe_dropped()],
         }  # fmt: skip
         try:
             self._append([encode_line(end)])
@@ -136,7 +134,7 @@ class StreamWriter:
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError:
-            with contextlib.suppress(OSError):  # no later line may stand behind a cut one
+            with contextlib.suppress(OSError):  # no later line may follow a truncated one
                 os.ftruncate(self._fd, self._size)
                 os.lseek(self._fd, self._size, os.SEEK_SET)
             raise
@@ -144,15 +142,15 @@ class StreamWriter:
 
 
 def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
-    """Reads what can be trusted of one rank's file, as much as it holds now: its writer may go on.
+    """Reads what is valid in one rank's file so far; its writer may still be running.
 
     Args:
         path: The file.
-        inside: Descriptor of the folder it lies in; None: links are followed.
+        inside: Descriptor of the containing folder; None: links are followed.
 
     Raises:
         OSError: It cannot be read.
-        DataError: No readable header, or a newer major version.
+        DataError: There is no readable header, or its major version is newer.
     """
     found = _Found()
     offset = 0
@@ -165,10 +163,10 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
             offset += len(line)
         last_write = None if found.end else look_at_writer(file.fileno(), found.header or {})
     if last_write is not None and last_write.writer_lives and found.damaged[-1:] == [offset - len(line)]:
-        found.damaged.pop()  # a line that is being written
+        found.damaged.pop()  # the line is still being written
     rows = found.finish()
     if found.header is None:
-        raise DataError(f"{path}: no readable header: not a rank stream of distprof, or damaged at its start")
+        raise DataError(f"{path}: no readable header: not a distprof rank stream, or damaged at its start")
     return RankStream(
         run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
@@ -178,7 +176,7 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """What an end says, as `RankInfo` has it."""
+    """The fields of an end record, as in `RankInfo`."""
 
     ended: str | None = None
     error: str | None = None
@@ -188,13 +186,13 @@ class _End:
 
 
 class _Found:
-    """What a file holds, record by record."""
+    """Collects the contents of a file, record by record."""
 
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
         self.end: dict[str, Any] = {}
         self.offset = 0
-        """Where the record that is taken begins."""
+        """Where the current record begins."""
         self._rows: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
         self.collectives = CollectiveReader()
@@ -203,7 +201,7 @@ class _Found:
         self._unmatched = 0
 
     def take(self, record: dict[str, Any]) -> bool:
-        """Keeps what a record says; False: it cannot be."""
+        """Keeps a record; False: it is invalid."""
         kind = record.get("type")
         if kind == "header" and self.header is None:
             self.header, self._fields = record, read_fields(record)
@@ -243,7 +241,7 @@ class _Found:
         return True
 
     def finish(self) -> FloatArray:
-        """The rows of the steps that can be; of the others nothing is kept."""
+        """The rows of the valid steps; everything about invalid ones is dropped."""
         if not self._rows:
             return np.empty((0, ROW_WIDTH))
         rows = np.stack([row for row, _ in self._rows.values()])
@@ -256,17 +254,17 @@ class _Found:
         return rows[possible] if lost else rows
 
     def warn(self, name: str) -> tuple[str, ...]:
-        """What was damaged."""
+        """Warnings about damage."""
         warnings = []
         if self.damaged:
             warnings.append(f"{name}: {len(self.damaged)} damaged records left out, first at byte {self.damaged[0]}")
         if self._unmatched:
-            warnings.append(f"{name}: the collectives of {self._unmatched} steps left out: damaged, or of a lost order")
+            warnings.append(f"{name}: collectives of {self._unmatched} steps left out: damaged, or their order is lost")
         return tuple(warnings)
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None when it is cut, damaged or no object."""
+    """The record in a line; None if it is truncated, damaged or not an object."""
     body, mark, tail = line.rpartition(b',"crc":"')
     if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
         return None
@@ -282,7 +280,7 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
     schema = str(header.get("schema"))
     major = _MAJOR.fullmatch(schema)
     if major is None or int(major[1]) > SCHEMA_MAJOR:
-        raise DataError(f"{path}: written as {schema!r}, and this distprof reads up to {SCHEMA}: upgrade distprof")
+        raise DataError(f"{path}: written as {schema!r}, but this distprof reads up to {SCHEMA}: upgrade distprof")
     if type(header.get("world_size")) is not int or not isinstance(header.get("info"), dict):
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
     if read_fields(header) is None:
@@ -291,7 +289,7 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
     told = {**header["info"], **{key: end[key] for key in end if key in known}}
     info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
     if not 0 <= info.rank < MAX_WORLD or info.rows_lost < 0:
-        raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} cannot be")
+        raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} is impossible")
     before = header["info"].get("notes", [])
     notes = decode(_End, {"notes": before}, f"{path}: header", DataError).notes
     return replace(info, notes=(*notes, *end.get("notes", ())), last_write=last_write)

@@ -1,4 +1,4 @@
-"""Records as lines with a checksum, and the line that is kept free for an end that a full disk would refuse."""
+"""Records as lines with checksums, and the line reserved for an end record that a full disk would refuse."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from collections.abc import Mapping
 from distprof.facts.run import COLUMN, ROW_FIELDS, FloatArray, Segments
 
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
-"""What a rank can observe of a step while it runs: a device's collectives are seen by traces only."""
+"""What a rank can observe of a step while it runs: collectives on the device are seen only in traces."""
 _COLUMNS = [COLUMN[name] for name in FIELDS]
 MAX_SEGMENTS = 128
-"""Segments kept of one step, so that a step stays under 2 KB."""
+"""Segments kept per step, so that a step stays under 2 KB."""
 RESERVED_BYTES = 4096
-"""Length of the line that is kept free."""
+"""Length of the reserved line."""
 MAX_ERROR_LETTERS = 200
-"""Of an error that fits into it, whatever the letters are."""
+"""Length of an error that fits into the reserved line, whatever its characters are."""
 
 
 def encode_line(record: Mapping[str, object]) -> bytes:
-    """One record as a line with its checksum."""
+    """Encodes one record as a line with its checksum."""
     body = json.dumps(record, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()[:-1]
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
 
 
 def encode_padded(record: Mapping[str, object]) -> bytes:
-    """One record as a line of `RESERVED_BYTES`, or longer where it does not fit."""
+    """Encodes one record as a line of `RESERVED_BYTES`, or longer if it does not fit."""
     length = len(encode_line({**record, "room": ""}))
     return encode_line({**record, "room": "-" * (RESERVED_BYTES - length)})
 
 
 def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object] | None = None) -> bytes:
-    """One step as a line: NaN becomes null, whole numbers lose their fraction."""
+    """Encodes one step as a line: NaN becomes null, whole numbers lose their fraction."""
     numbers = row[_COLUMNS].tolist()
     values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in numbers]
     record: dict[str, object] = {"type": "step", "row": values}
@@ -46,8 +46,8 @@ def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object
 
 
 def shorten_end(end: Mapping[str, object]) -> bytes:
-    """As much of an end as fits into the line that is kept free."""
+    """As much of an end record as fits into the reserved line."""
     error = end["error"]
     short = {**end, "error": error[:MAX_ERROR_LETTERS] if isinstance(error, str) else None, "traceback": None}
-    choices = (end, {**end, "traceback": None}, {**short, "notes": ["notes on what was not measured found no room"]})
+    choices = (end, {**end, "traceback": None}, {**short, "notes": ["notes on what was not measured did not fit"]})
     return next(line for line in map(encode_padded, choices) if len(line) == RESERVED_BYTES)

@@ -1,4 +1,4 @@
-"""The run folder: one per job, made by rank 0, read back as a `Run`."""
+"""The run folder: one per job, created by rank 0, and read back as a `Run`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from distprof.storage.rank_stream import MAX_WORLD, RankStream, read_stream
 SCHEMA = "distprof.run/1.0"
 MAX_META_BYTES = 32 << 20
 MAX_STRANGERS = 8
-"""Foreign files in the folder of streams that are named one by one."""
+"""How many unexpected files in the folder of streams are named one by one."""
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _RING_FILE = re.compile(r"flight_recorder-rank-\d{5,9}\.json")
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
-    """Makes the folder of a new run, never an old one's: a second run of the same second gets a number.
+    """Creates the folder of a new run, never reusing an old one: a second run in the same second gets a number.
 
     Raises:
-        UsageError: It cannot be made or written, or ``run_dir`` holds a run already.
+        UsageError: It cannot be created or written, or ``run_dir`` already contains a run.
     """
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "run"
     wanted = Path(run_dir) if run_dir else Path(runs_dir) / f"{now:%Y-%m-%d_%H-%M-%S}_{safe}"
@@ -51,7 +51,7 @@ def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: dat
 def _claim(wanted: Path, *, exact: bool) -> Path:
     if exact:
         if wanted.exists() and any(wanted.iterdir()):
-            raise UsageError(f"run_dir={wanted}: holds something already; name a new or empty folder")
+            raise UsageError(f"run_dir={wanted}: is not empty: choose a new or empty folder")
         wanted.mkdir(parents=True, exist_ok=True)
         return wanted
     wanted.parent.mkdir(parents=True, exist_ok=True)
@@ -64,17 +64,17 @@ def _claim(wanted: Path, *, exact: bool) -> Path:
 
 
 def rank_path(folder: Path, rank: int) -> Path:
-    """Where a rank's stream lies."""
+    """The path of a rank's stream."""
     return folder / "ranks" / f"rank-{rank:05d}.jsonl"
 
 
 def kernel_path(folder: Path, rank: int) -> Path:
-    """Where the trace of a rank's kernel window lies."""
+    """The path of the trace of a rank's kernel window."""
     return folder / "kernels" / f"rank-{rank:05d}.json.gz"
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Writes a file so that it is there whole or not at all."""
+    """Writes a file atomically: it is there complete or not at all."""
     content = data.encode() if isinstance(data, str) else data
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -89,7 +89,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes strict JSON, whole or not at all."""
+    """Writes strict JSON atomically."""
     write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -102,7 +102,7 @@ def read_meta(folder: Path) -> RunMeta:
     """Reads ``run.json``.
 
     Raises:
-        DataError: Not a run folder, damaged, or of a newer major version.
+        DataError: It is not a run folder, is damaged, or has a newer major version.
     """
     with _open_run(folder) as root:
         return _read_meta(folder / "run.json", root)
@@ -114,7 +114,7 @@ def _open_run(folder: Path) -> Iterator[int]:
         try:
             root = stack.enter_context(open_folder(folder))
         except FileNotFoundError:
-            raise DataError(f"{folder}: no such folder, and not a run folder: name one made by distprof") from None
+            raise DataError(f"{folder}: no such folder, and not a run folder: pass one made by distprof") from None
         except OSError as error:
             raise DataError(f"{folder}: {error.strerror}") from None
         yield root
@@ -126,37 +126,37 @@ def _read_meta(path: Path, root: int) -> RunMeta:
             values: Any = load_json(file.read(MAX_META_BYTES))
         require_flat(values)
     except FileNotFoundError:
-        raise DataError(f"{path.parent}: not a run folder (no run.json): name one made by distprof") from None
+        raise DataError(f"{path.parent}: not a run folder (no run.json): pass one made by distprof") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON ({error}): the run folder is damaged") from None
     if not isinstance(values, Mapping) or not str(values.get("schema")).startswith("distprof.run/1."):
-        raise DataError(f"{path}: not written by this major version of distprof (wanted {SCHEMA})")
+        raise DataError(f"{path}: not written by this major version of distprof (expected {SCHEMA})")
     known = RunMeta.__dataclass_fields__
     meta = decode(RunMeta, {key: item for key, item in values.items() if key in known}, str(path), DataError)
     if not 1 <= meta.world_size <= MAX_WORLD:
-        raise DataError(f"{path}: world_size={meta.world_size} cannot be")
+        raise DataError(f"{path}: world_size={meta.world_size} is impossible")
     if any(reading.bound_ns < 0 for reading in meta.clock_readings):
-        raise DataError(f"{path}: clock_readings: an error below 0 cannot be")
+        raise DataError(f"{path}: clock_readings: an error below 0 is impossible")
     if not all(reading.bytes_per_s > 0 for reading in meta.link_readings):
-        raise DataError(f"{path}: link_readings: a speed of nothing cannot be")
+        raise DataError(f"{path}: link_readings: a speed of 0 or less is impossible")
     if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
-        raise DataError(f"{path}: work: less than none cannot be")
+        raise DataError(f"{path}: work: negative values are impossible")
     return meta
 
 
 def add_note(folder: Path, note: str) -> None:
-    """Adds to the notes of ``run.json`` what became known of the job at its end."""
+    """Adds a note to ``run.json`` about what became known at the job's end."""
     meta = read_meta(folder)
     write_meta(folder, replace(meta, notes=(*meta.notes, note)))
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run folder: whatever of it can be trusted, with a warning for whatever cannot.
+    """Reads a run folder: everything that can be trusted, with warnings about everything that cannot.
 
     Raises:
-        DataError: Not a run folder, or files that contradict each other.
+        DataError: It is not a run folder, or files contradict each other.
     """
     warnings: list[str] = []
     unread: list[str] = []
@@ -170,7 +170,7 @@ def read_run(folder: Path) -> Run:
 def _read_streams(
     ranks: Path, root: int, meta: RunMeta, warnings: list[str], unread: list[str]
 ) -> dict[int, RankStream]:
-    """The streams that can be read, by rank; none where their folder is gone. Those that cannot be are named twice."""
+    """The readable streams by rank; none if their folder is gone. Unreadable ones go to both lists."""
     streams: dict[int, RankStream] = {}
     try:
         with open_folder(ranks, inside=root) as inside:
@@ -179,20 +179,20 @@ def _read_streams(
                 if stream is not None:
                     streams[stream.info.rank] = stream
     except FileNotFoundError:
-        warnings.append("ranks/ is not there: deleted, or not copied along")
+        warnings.append("ranks/ is missing: deleted, or not copied")
     except OSError as error:
         raise DataError(f"{ranks}: {error.strerror}: {_say_whose(root)}") from None
     return streams
 
 
 def _say_whose(root: int) -> str:
-    """What to do where the folder must not be read."""
+    """What to do if the folder must not be read."""
     owner = os.fstat(root).st_uid
     return f"it belongs to user {owner}: have them run `chmod -R a+rX` on the run folder, or report as that user"
 
 
 def _list_streams(inside: int, warnings: list[str]) -> list[str]:
-    """Names of the streams; of other files the first ones are named, and the rest is counted."""
+    """Names of the streams; the first few other files are named in warnings, and the rest are counted."""
     streams: list[str] = []
     strangers: list[str] = []
     with os.scandir(inside) as entries:
@@ -205,7 +205,7 @@ def _list_streams(inside: int, warnings: list[str]) -> list[str]:
         (streams if ours else strangers).append(name)
     warnings += [f"{name}: not a rank stream, ignored" for name in strangers[:MAX_STRANGERS]]
     if len(strangers) > MAX_STRANGERS:
-        warnings.append(f"ranks/: {len(strangers) - MAX_STRANGERS:,} more files that are no rank streams, ignored")
+        warnings.append(f"ranks/: {len(strangers) - MAX_STRANGERS:,} more files that are not rank streams, ignored")
     return streams
 
 
@@ -228,14 +228,14 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
 def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
     rank = int(path.stem.removeprefix("rank-"))
     if stream.info.rank != rank:
-        raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank is there twice, or files were renamed")
+        raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank exists twice, or files were renamed")
     if stream.world_size != meta.world_size:
         raise DataError(
-            f"{path}: says the world is {stream.world_size} ranks, run.json says {meta.world_size}: "
+            f"{path}: says the job has {stream.world_size} ranks, but run.json says {meta.world_size}: "
             "files of two runs are mixed"
         )
     if rank >= meta.world_size:
-        raise DataError(f"{path}: rank {rank} of a world of {meta.world_size}")
+        raise DataError(f"{path}: rank {rank} of a job of {meta.world_size} ranks")
 
 
 def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> Run:
@@ -252,11 +252,11 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
 
 
 def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
-    """The run, with an end for the ranks that completed and could not write so.
+    """The run, with an end for ranks that completed but could not write it.
 
     Args:
-        run: As it was read.
-        completed_rows: How many steps each rank has recorded, where it is known that all completed.
+        run: The run as read.
+        completed_rows: How many steps each rank recorded, if it is known that all ranks completed.
     """
     if completed_rows is None:
         return run
@@ -270,7 +270,7 @@ def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
 
 
 def _find_silent(streams: list[RankStream]) -> list[str]:
-    """Ranks that issued collectives and whose file tells nothing about them, though others' do."""
+    """A warning about ranks that issued collectives but recorded none individually, although others did."""
     columns = [COLUMN[f"{kind}_count"] for kind in KINDS]
     silent = [
         str(stream.info.rank) for stream in streams if not stream.collectives and np.nansum(stream.rows[:, columns]) > 0
@@ -279,4 +279,4 @@ def _find_silent(streams: list[RankStream]) -> list[str]:
         return []
     shown = ", ".join(silent[:8]) + (", ..." if len(silent) > 8 else "")
     ranks = "rank" if len(silent) == 1 else "ranks"
-    return [f"{ranks} {shown}: collectives known as sums per step only, as of hosts that do not share the run folder"]
+    return [f"{ranks} {shown}: collectives known only as sums per step, as for hosts that do not share the run folder"]

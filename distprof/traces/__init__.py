@@ -1,1 +1,1 @@
-"""Files that other tools wrote, read as `Trace` and put together as one `Run`. Nothing of them is trusted."""
+"""Reads files that other tools wrote as `Trace` and combines them into one `Run`. Nothing in them is trusted."""

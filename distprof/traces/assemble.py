@@ -1,4 +1,4 @@
-"""Ranks read from traces, put together as one run; or added to the run they were recorded in."""
+"""Combines ranks read from traces into one run, or adds them to the run in which they were recorded."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from distprof.traces.reduce.claims import UNIX_NS
 from distprof.traces.reduce.traced_rank import TracedRank
 
 MAX_SPAN_NS = 2**51
-"""About 26 days. Traces further apart are of different clocks, and each counts from its own first step."""
+"""About 26 days. Traces further apart use different clocks, and each then counts from its own first step."""
 
 
 def assemble_run(traced: Sequence[TracedRank]) -> Run:
-    """One run out of traces of one job.
+    """Makes one run from traces of one job.
 
     Raises:
-        DataError: Two traces are of one rank, or contradict each other about the job.
+        DataError: Two traces are of the same rank, or contradict each other about the job.
     """
     require_one_job([item.claim for item in traced])
     placed = place_ranks(_distrust_names(traced))
@@ -63,10 +63,10 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
 
 
 def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
-    """A run with what traces say of its ranks. Its own rows stay as they are; the traces' stand beside them.
+    """Adds what traces show about its ranks to a run. The run's own rows stay; the traces' rows are kept beside them.
 
     Raises:
-        DataError: A trace is of no rank of the run, two are of one rank, or they are of another job.
+        DataError: A trace is of a rank that the run does not have, two are of the same rank, or the jobs differ.
     """
     require_one_job([item.claim for item in traced])
     _require_world(run, traced)
@@ -74,7 +74,9 @@ def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
     known = {info.rank: position for position, info in enumerate(run.ranks)}
     if strangers := [rank for rank in placed if rank >= run.meta.world_size]:
         path = placed[strangers[0]].head.path
-        raise DataError(f"{path}: rank {strangers[0]}, and the run has {run.meta.world_size} ranks: name traces of it")
+        raise DataError(
+            f"{path}: rank {strangers[0]}, but the run has {run.meta.world_size} ranks: pass traces of this run"
+        )
     axis = run.column("step")[0] if len(run.ranks) else np.empty(0)
     for column in run.column("step"):
         axis = np.where(np.isfinite(axis), axis, column)
@@ -90,10 +92,10 @@ def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
 
 
 def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
-    """Traces by rank, ascending. Those whose files do not say get the free ranks, in the order read.
+    """Traces by rank, ascending. Those whose files name no rank get the free ranks, in the order read.
 
     Raises:
-        DataError: Two traces say that they are of one rank.
+        DataError: Two traces claim the same rank.
     """
     placed: dict[int, TracedRank] = {}
     for item in traced:
@@ -103,7 +105,7 @@ def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
         if rank in placed:
             other = placed[rank].head
             both = f"{other.path} and {item.head.path}"
-            raise DataError(f"{both}: both are of rank {rank}: name one trace per rank of one job")
+            raise DataError(f"{both}: both are of rank {rank}: pass one trace per rank of one job")
         placed[rank] = item
     free = (rank for rank in range(len(traced) + max(placed, default=0) + 1) if rank not in placed)
     placed |= {
@@ -113,7 +115,7 @@ def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
 
 
 def _distrust_names(traced: Sequence[TracedRank]) -> list[TracedRank]:
-    """A number in a file's name that is no rank of the world that another file tells of is no rank."""
+    """Ignores a rank taken from a file name if it does not fit the world size that another file states."""
     world_size = max((item.head.world_size or 0 for item in traced if says_world(item.claim)), default=None)
     if world_size is None:
         return list(traced)
@@ -129,29 +131,29 @@ def _require_world(run: Run, traced: Sequence[TracedRank]) -> None:
     for item in traced:
         if says_world(item.claim) and item.head.world_size != run.meta.world_size:
             raise DataError(
-                f"{item.head.path}: of a world of {item.head.world_size} ranks, and the run has {run.meta.world_size}: "
-                "different jobs: name traces of it"
+                f"{item.head.path}: from a job of {item.head.world_size} ranks, but the run has {run.meta.world_size}: "
+                "different jobs: pass traces of this run"
             )
 
 
 def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
-    """What the files say, unless they counted it themselves; else the ranks that are there. A number in the name of a
-    file tells of no ranks below it."""
+    """The world size that the files state, unless it was only counted; else the number of ranks found. A rank taken
+    from a file name does not imply that lower ranks exist."""
     said = [item.head.world_size or 0 for item in own if says_world(item.claim)]
     told = [rank + 1 for rank, item in zip(ranks, own, strict=True) if item.head.rank_source != BY_NAME]
     return max([*said, *told, len(ranks)])
 
 
 def _doubt_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
-    """What to know where no file says how many ranks the job had, and it matters."""
+    """A warning when no file says how many ranks the job had, and it matters."""
     if any(says_world(item.claim) for item in own) or not (len(ranks) > 1 or ranks[0] or own[0].collectives):
         return []
-    there = "the rank that is here is" if len(ranks) == 1 else f"the {len(ranks):,} ranks that are here are"
-    return [f"no file says how many ranks the job had: {there} taken for all of it"]
+    there = "the rank found is" if len(ranks) == 1 else f"the {len(ranks):,} ranks found are"
+    return [f"no file says how many ranks the job had: {there} assumed to be all of them"]
 
 
 def _compare_devices(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
-    """Jobs of mixed nodes exist, and so do folders in which traces of two jobs lie."""
+    """Warns about different devices: the nodes may be mixed, or the folder may hold traces of two jobs."""
     named: dict[str, list[int]] = {}
     for rank, item in zip(ranks, own, strict=True):
         if item.head.device_name is not None:
@@ -164,13 +166,13 @@ def _compare_devices(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[st
 
 def _say_incomparable(strangers: Sequence[int], first: int) -> str:
     return (
-        f"the clocks of {name_ranks(strangers, most=8)} and of rank {first} are not compared: too few collectives that "
-        "both leave together, so nothing is said about waiting between them"
+        f"the clocks of {name_ranks(strangers, most=8)} and of rank {first} cannot be compared: too few collectives "
+        "that both leave together, so waiting between them is not measured"
     )
 
 
 def _shift(own: list[TracedRank]) -> list[TracedRank]:
-    """The same with all times of day counted from the first step of the job, as far as one clock goes."""
+    """Makes all times of day count from the job's first step, as far as the traces share a clock."""
     origins = [item.origin_ns for item in own if len(item.rows)]
     if not origins or max(origins) - min(origins) > MAX_SPAN_NS:
         return own
@@ -214,10 +216,10 @@ def _find_device_type(own: Sequence[TracedRank]) -> str | None:
 
 def _say_rank_source(head: TraceHead) -> str:
     if head.rank is None:
-        return "the file names no rank: counted in the order of the files"
+        return "the file names no rank: numbered in the order of the files"
     if head.rank_source == BY_ORDER:
-        return "the file names no rank: counted in the order of the processes"
-    return f"rank known from {head.rank_source}"
+        return "the file names no rank: numbered in the order of the processes"
+    return f"rank taken from {head.rank_source}"
 
 
 def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence[ClockReading]) -> RunMeta:

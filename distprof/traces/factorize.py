@@ -1,4 +1,4 @@
-"""Whole numbers told apart, and numbered."""
+"""Factorizes integers: distinct values, and a code for each element."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from distprof.facts.trace import IntArray
 
 DENSE = 1 << 22
-"""Whole numbers that lie closer together than this are told apart without sorting them."""
+"""Integers within a range smaller than this are factorized by counting, without sorting."""
 
 
 def number_values(values: IntArray) -> tuple[IntArray, IntArray]:
-    """The different values, ascending, and for each which of them it is: by counting where they lie close together."""
+    """The distinct values, ascending, and the index of each element's value among them."""
     if not len(values):
         return values, values
     low = int(values.min())

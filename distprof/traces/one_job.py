@@ -1,8 +1,8 @@
-"""Are these traces of one job? What two files say that cannot both be true of one job is a reason to refuse them.
+"""Do these traces belong to one job? They are refused if two of them contradict each other.
 
-Proof is: another number of ranks, another backend of the default group, a process group that one member lists and
-another does not, devices of another make, and times that are far apart. Another model of GPU is none: jobs of mixed
-nodes exist.
+These are contradictions: different world sizes, different backends of the default group, a process group that one
+member lists and another does not, devices of different vendors, and times that are far apart. Different GPU models are
+not: some jobs run on mixed nodes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from distprof.errors import DataError
 from distprof.traces.reduce.claims import Claim
 
 BY_ORDER = "process order"
-"""What an importer says of ranks that it counted itself."""
+"""The rank source of processes that the reader numbered itself."""
 MAX_APART_NS = 600 * 10**9
-"""Ten minutes between the end of one trace and the begin of another: more than clocks of hosts are wrong by, and than
-ranks of one job take to come to the same steps."""
+"""Ten minutes between the end of one trace and the begin of another: more than hosts' clocks differ, and more than
+ranks of one job need to reach the same steps."""
 _LONG = ((86_400 * 10**9, "days"), (3_600 * 10**9, "hours"), (60 * 10**9, "minutes"))
 
 
@@ -26,19 +26,19 @@ def require_one_job(claims: Sequence[Claim], *, at_several_times: bool = False) 
 
     Args:
         claims: One per trace.
-        at_several_times: A rank may have several traces, of several times.
+        at_several_times: A rank may have several traces, taken at different times.
 
     Raises:
-        DataError: Two of them are of different jobs: which, and why.
+        DataError: Two of them are of different jobs; the message says which, and why.
     """
     for reason in _find_contradictions(claims, at_several_times=at_several_times):
-        raise DataError(f"{reason}: different jobs: name traces of one job")
+        raise DataError(f"{reason}: different jobs: pass traces of one job")
 
 
 def _find_contradictions(claims: Sequence[Claim], *, at_several_times: bool) -> Iterator[str]:
-    yield from _compare((claim, f"a world of {claim.head.world_size} ranks") for claim in claims if says_world(claim))
+    yield from _compare((claim, f"a job of {claim.head.world_size} ranks") for claim in claims if says_world(claim))
     yield from _compare(
-        (claim, f"the backend {claim.head.backend}") for claim in claims if claim.head.backend is not None
+        (claim, f"the {claim.head.backend} backend") for claim in claims if claim.head.backend is not None
     )
     yield from _compare((claim, f"{claim.vendor} devices") for claim in claims if claim.vendor is not None)
     if not at_several_times or not _has_repeated(claims):
@@ -55,26 +55,26 @@ def require_after(started_utc: str | None, claims: Sequence[Claim]) -> None:
     try:
         started_ns = datetime.fromisoformat(started_utc or "").timestamp() * 1e9
     except (ValueError, OverflowError):
-        return  # it does not say
+        return  # the run does not say when it began
     for claim in claims:
         if claim.extent_ns is not None and claim.extent_ns[1] < started_ns - MAX_APART_NS:
-            when = f"ends {_say_time(claim.extent_ns[1])}, and the run started {_say_time(int(started_ns))}"
-            raise DataError(f"{claim.head.path} {when}: different jobs: name traces of it")
+            when = f"ends {_say_time(claim.extent_ns[1])}, but the run started {_say_time(int(started_ns))}"
+            raise DataError(f"{claim.head.path} {when}: different jobs: pass traces of this run")
 
 
 def says_world(claim: Claim) -> bool:
-    """Whether the file itself says how many ranks there were, rather than that its ranks were counted."""
+    """Whether the file itself states the number of ranks, rather than the reader having counted them."""
     return claim.head.world_size is not None and claim.head.rank_source != BY_ORDER
 
 
 def _compare(said: Iterable[tuple[Claim, str]]) -> Iterator[str]:
-    """The first claim that says something else than one before it."""
+    """The first claim that contradicts an earlier one."""
     first: tuple[Claim, str] | None = None
     for claim, what in said:
         if first is None:
             first = claim, what
         elif what != first[1]:
-            yield f"{first[0].head.path} is of {first[1]}, {claim.head.path} of {what}"
+            yield f"{first[0].head.path} is from {first[1]}, {claim.head.path} from {what}"
             return
 
 
@@ -85,7 +85,7 @@ def _has_repeated(claims: Sequence[Claim]) -> bool:
 
 
 def _compare_times(claims: Sequence[Claim]) -> Iterator[str]:
-    """Traces of one job are taken together. The widest gap that no trace reaches across."""
+    """Traces of one job overlap or nearly so: finds the first gap in time that is too long and that no trace spans."""
     timed = sorted((claim.extent_ns, claim.head.path) for claim in claims if claim.extent_ns is not None)
     if not timed:
         return
@@ -109,7 +109,7 @@ def _say_long(long_ns: int) -> str:
 
 
 def _compare_groups(claims: Sequence[Claim]) -> Iterator[str]:
-    """Every member of a group creates it, so that each of them lists it, under whatever name."""
+    """Every member of a group creates it, so each of them must list it, under whatever name."""
     listed = {
         claim.head.rank: (claim, {frozenset(ranks) for ranks in claim.head.group_ranks.values()})
         for claim in claims if claim.head.rank is not None and claim.head.group_ranks
@@ -121,7 +121,7 @@ def _compare_groups(claims: Sequence[Claim]) -> Iterator[str]:
                 if group not in others:
                     members = ", ".join(map(str, sorted(group)[:8])) + (", ..." if len(group) > 8 else "")
                     yield (
-                        f"{claim.head.path} lists a process group of ranks {members}, and {other.head.path} of rank "
+                        f"{claim.head.path} lists a process group of ranks {members}, but {other.head.path} of rank "
                         f"{rank} does not"
                     )
                     return

@@ -1,4 +1,4 @@
-"""Every trace read and reduced, in parallel processes: one file at a time in each, so that memory stays bounded."""
+"""Reads and reduces all traces in parallel processes, each one file at a time to keep memory bounded."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from distprof.traces.sources import Source, find_sources, find_windows, require_some, say_unread
 
 Tell = Callable[[int, int], None]
-"""Called with how many files are read, and of how many."""
+"""Called with the number of files read so far and the total."""
 USUAL_NAMES = NameMap()
 MIN_PARALLEL_BYTES = 4_000_000
-"""Smaller sets are read before other processes would have started."""
+"""Below this total size, starting worker processes takes longer than reading."""
 
 
 def _silent(done: int, total: int) -> None:
-    """Tells nobody."""
+    """Reports no progress."""
 
 
 def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> Run:
-    """Everything at the paths as one run: a run folder, its kernel windows, and traces made elsewhere, in any mix.
+    """Reads everything at the paths as one run: a run folder, its kernel windows and traces from elsewhere, in any mix.
 
-    Files that cannot be read are left out, and named with the reason in ``unread``.
+    Unreadable files are left out and listed with the reason in ``unread``.
 
     Raises:
-        DataError: Nothing is readable, or it does not belong to one job.
+        DataError: Nothing is readable, or the inputs belong to different jobs.
     """
     sources, unread = find_sources(paths)
     folders = [source.path for source in sources if source.kind == "run"]
     if len(folders) > 1:
-        raise DataError(f"{folders[0]} and {folders[1]}: two runs: name one run folder, and traces of the same job")
+        raise DataError(f"{folders[0]} and {folders[1]}: two runs: pass one run folder, and traces of the same job")
     traces = [source for source in sources if source.kind != "run"]
     if folders:
         run = read_folder(folders[0], names, tell, beside=traces)
@@ -61,13 +61,13 @@ def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> R
 def read_folder(
     folder: Path, names: NameMap = USUAL_NAMES, tell: Tell = _silent, *, beside: Sequence[Source] = ()
 ) -> Run:
-    """A run folder with the kernel windows in it, and other traces of the same job.
+    """Reads a run folder with its kernel windows, and other traces of the same job.
 
-    Windows that cannot be read are a warning: the run's own records do not depend on them. Traces beside it that
-    cannot be read are named in ``unread``.
+    Unreadable windows only give a warning, since the run's own records do not depend on them. Unreadable traces in
+    ``beside`` are listed in ``unread``.
 
     Raises:
-        DataError: The run is not readable, or it and the traces are of two jobs.
+        DataError: The run is unreadable, or the run and the traces are of different jobs.
     """
     run = read_run(folder)
     own: list[TracedRank] = []
@@ -89,7 +89,7 @@ def read_folder(
 
 
 def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
-    """The processes that one file tells of; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`."""
+    """One trace per process in the file; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`."""
     if source.kind == "kineto":
         return [read_kineto(source.path)]
     if source.kind == "nsys":
@@ -100,10 +100,10 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
 
 
 def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[list[TracedRank], list[str]]:
-    """Every source reduced, in their order, the largest read first; and those that cannot be read, with the reason.
+    """Reduces every source, largest first, and returns them in the given order; and the unreadable ones with reasons.
 
     Raises:
-        DataError: A process that read was killed.
+        DataError: A worker process was killed.
     """
     workers = min(len(sources), len(os.sched_getaffinity(0)))
     if workers < 2 or sum(source.size_bytes for source in sources) < MIN_PARALLEL_BYTES:
@@ -113,26 +113,26 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
             tell(done, len(sources))
         return _part(found)
     results: dict[int, list[TracedRank] | str] = {}
-    by_size = sorted(range(len(sources)), key=lambda place: -sources[place].size_bytes)
+    by_size = sorted(range(len(sources)), key=lambda index: -sources[index].size_bytes)
     start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start)) as pool:
-        places: dict[Future[list[TracedRank] | str], int] = {
-            pool.submit(_reduce, sources[place], names): place for place in by_size
+        indexes: dict[Future[list[TracedRank] | str], int] = {
+            pool.submit(_reduce, sources[index], names): index for index in by_size
         }
         try:
-            for future in as_completed(places):
-                results[places[future]] = future.result()
+            for future in as_completed(indexes):
+                results[indexes[future]] = future.result()
                 tell(len(results), len(sources))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
-                raise DataError("a process that read traces was killed: not enough memory, perhaps") from None
+                raise DataError("a worker process that read traces was killed, probably for lack of memory") from None
             raise
-    return _part([results[place] for place in range(len(sources))])
+    return _part([results[index] for index in range(len(sources))])
 
 
 def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:
-    """What the source tells of; or why it cannot be read."""
+    """The source's ranks, or why it cannot be read."""
     try:
         return [trace_rank(trace, names) for trace in read_traces(source)]
     except (DataError, OSError) as error:

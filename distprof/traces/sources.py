@@ -1,4 +1,4 @@
-"""What lies at the paths a user names? Told by content, never by a name alone."""
+"""What do the paths that a user gave hold? File types are detected from content, never from the name alone."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from distprof.traces.nsys.read_nsys import looks_like_sqlite
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")
 MAX_FILES = 100_000
-WANTED = "expected a run folder, traces of PyTorch's profiler (JSON, gzipped or not) or captures of Nsight Systems"
+WANTED = "expected a run folder, PyTorch profiler traces (JSON, gzipped or not) or Nsight Systems captures"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One thing to read."""
+    """One input to read."""
 
     kind: Kind
     path: Path
     size_bytes: int
-    """Of the file; 0 for a run folder."""
+    """Size of the file; 0 for a run folder."""
 
 
 def find_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
-    """Everything to read, each once, in the order of the paths, inside a folder by name; and what cannot be read, each
-    with the reason.
+    """All inputs, each once, in the order of the paths and by name within a folder; and what cannot be read, with the
+    reason for each.
 
     Raises:
         DataError: There is nothing to read.
@@ -58,26 +58,26 @@ def find_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
 
 
 def say_unread(path: Path, error: DataError | OSError) -> str:
-    """A file and why it cannot be read, in one line."""
+    """A file and the reason it cannot be read, on one line."""
     return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
 def require_some(unread: Sequence[str]) -> NoReturn:
-    """Nothing was readable.
+    """Raises because nothing was readable.
 
     Raises:
-        DataError: Always: with the first reason, and how many more there are.
+        DataError: Always, with the first reason and how many more there are.
     """
     more = f" (and {len(unread) - 1:,} more that cannot be read)" if len(unread) > 1 else ""
     raise DataError(f"{unread[0]}{more}")
 
 
 def find_windows(folder: Path) -> tuple[list[Source], list[str]]:
-    """The traces of a run's kernel windows, none where no window ran; and what cannot be read.
+    """The traces of a run's kernel windows, if any window ran; and those that cannot be read.
 
     Raises:
         OSError: They cannot be read.
-        DataError: Their folder is a link, or holds something else.
+        DataError: Their folder is a link, or not a folder.
     """
     windows = folder / "kernels"
     try:
@@ -96,13 +96,13 @@ def _look(path: Path) -> tuple[list[Source], list[str]]:
         raise DataError(f"{path}: no such file or folder: {WANTED}")
     source = _sniff(path)
     if source is None:
-        raise DataError(f"{path}: not a file that distprof reads: {WANTED}")
+        raise DataError(f"{path}: not a file that distprof can read: {WANTED}")
     return [source], []
 
 
 def _scan(folder: Path) -> tuple[list[Source], list[str]]:
-    """The traces in a folder and one level below, and files that are named like traces and hold nothing of the kind; a
-    capture beside its own export is left to the export."""
+    """The traces in a folder and one level below, and files with a trace's name that are not traces. A capture that
+    has its export beside it is left to the export."""
     files, unread = _list_files(folder)
     found: list[Source] = []
     for path in files:
@@ -116,21 +116,21 @@ def _scan(folder: Path) -> tuple[list[Source], list[str]]:
     exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
     kept = [source for source in found if source.kind != "nsys-rep" or source.path.with_suffix("") not in exported]
     if not kept and not unread:
-        raise DataError(f"{folder}: holds nothing that distprof reads: {WANTED}")
+        raise DataError(f"{folder}: contains nothing that distprof can read: {WANTED}")
     return kept, unread
 
 
 def _find_damage(path: Path) -> str | None:
-    """Why a file that is named like a trace and is none cannot be one. None: it may well be something else.
+    """Why a file named like a trace is damaged. None: it may well be something else.
 
-    Any JSON text may lie beside traces. Names that promise JSON or a database, and contents that are neither, are
-    traces that were cut, or never written.
+    Other JSON files may lie beside traces. But a file whose name promises JSON or a database, and whose content is
+    neither, is taken for a trace that was truncated or never written.
     """
     if _is_named_like_text(path):
         reason = _find_text_damage(path)
     else:
         reason = "not a database" if path.suffix == ".sqlite" else None
-    return None if reason is None else f"{path}: {reason}: damaged, or cut short"
+    return None if reason is None else f"{path}: {reason}: damaged or truncated"
 
 
 def _is_named_like_text(path: Path) -> bool:
@@ -142,7 +142,7 @@ def _find_text_damage(path: Path) -> str | None:
         text = JsonText(path, USUAL_LIMITS)
         try:
             begin = text.read(SNIFF_BYTES).removeprefix(BOM).lstrip(SPACE)
-            more = text.read(1)  # of a gzip that is cut, what stands before the cut came first
+            more = text.read(1)  # a truncated gzip first yields what it still holds
         finally:
             text.close()
     except DataError as error:
@@ -155,7 +155,7 @@ def _find_text_damage(path: Path) -> str | None:
 
 
 def _is_cut(text: str) -> bool:
-    """Whether the first document in the text is JSON as far as it goes, and does not go to its end."""
+    """Whether the first document in the text is valid JSON so far, but incomplete."""
     try:
         json.JSONDecoder().raw_decode(text)
     except json.JSONDecodeError as error:
@@ -166,7 +166,7 @@ def _is_cut(text: str) -> bool:
 
 
 def _list_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Regular files in a folder and one level below, by path; and links that lead out of it, named like traces."""
+    """Regular files in a folder and one level below, by path; and trace-named links that lead out of it."""
     files: list[Path] = []
     links: list[str] = []
     inside = os.path.join(os.path.realpath(folder), "")
@@ -174,13 +174,13 @@ def _list_files(folder: Path) -> tuple[list[Path], list[str]]:
         if os.path.realpath(item).startswith(inside):
             files += [item] if item.is_file() else []
         elif item.is_symlink() and (_is_named_like_text(item) or item.suffix in (".sqlite", *CAPTURES)):
-            links.append(f"{item}: a link out of the folder, which is not followed: name its target")
+            links.append(f"{item}: a link out of the folder, which is not followed: pass its target")
     return files[:MAX_FILES], links
 
 
 def _sniff(path: Path) -> Source | None:
     kind: Kind | None = None
-    if not path.is_file():  # a pipe would make its reader wait
+    if not path.is_file():  # opening a pipe would block
         return None
     if path.suffix in CAPTURES:
         kind = "nsys-rep"

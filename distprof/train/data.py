@@ -1,4 +1,4 @@
-"""Batches of tokens: random ones, or the bytes of any text."""
+"""Batches of tokens: random, or the bytes of any text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from distprof.config.schema import Config, TextDataConfig
 from distprof.errors import UsageError
 
 Batch = tuple[Tensor, Tensor]
-"""Tokens and the tokens that follow them, int64 ``[micro_batch, seq_len]`` each, on the CPU."""
+"""Input tokens and target tokens, int64 ``[micro_batch, seq_len]`` each, on the CPU."""
 
 
 def make_batches(config: Config, *, rank: int, pinned: bool) -> Iterator[Batch]:
-    """An endless row of batches, different on every rank.
+    """An endless stream of batches, different on every rank.
 
     Args:
         config: Group ``data``, and sizes from group ``train``.
         rank: Seeds this rank's share.
-        pinned: Whether batches lie in page-locked memory, from where a GPU copies without waiting.
+        pinned: Whether batches lie in page-locked memory, from which a GPU copies asynchronously.
 
     Raises:
         UsageError: The text cannot be read, or is shorter than one sequence.
@@ -57,10 +57,10 @@ def _repeat(batches: list[Batch]) -> Iterator[Batch]:
 
 
 def read_text(config: TextDataConfig) -> Tensor:
-    """The text as one row of bytes, uint8 ``[num_bytes]``.
+    """The text as bytes, uint8 ``[num_bytes]``.
 
     Raises:
-        UsageError: Nothing there, or not UTF-8; named by file and place.
+        UsageError: No file, or not UTF-8; names the file and the byte.
     """
     root = Path(config.path) if config.path is not None else Path(sysconfig.get_path("stdlib"))
     if not root.exists():
@@ -94,7 +94,7 @@ def _require_utf8(path: Path, part: bytes, *, cut: bool) -> None:
 
 
 class TextWindows(Dataset[Batch]):
-    """Windows of ``seq_len`` bytes at random places; the same index gives the same window."""
+    """Windows of ``seq_len`` bytes at random offsets; the same index gives the same window."""
 
     def __init__(self, text: Tensor, *, seq_len: int, length: int, seed: int) -> None:
         """Takes the text, uint8 ``[num_bytes]``.
@@ -103,7 +103,7 @@ class TextWindows(Dataset[Batch]):
             UsageError: The text is shorter than one window.
         """
         if len(text) <= seq_len:
-            raise UsageError(f"data=text: {len(text)} bytes of text for train.seq_len={seq_len}: give it more text")
+            raise UsageError(f"data=text: {len(text)} bytes of text for train.seq_len={seq_len}: provide more text")
         self._text, self._seq_len, self._length, self._seed = text, seq_len, length, seed
 
     def __len__(self) -> int:

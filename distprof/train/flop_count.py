@@ -11,10 +11,10 @@ from distprof.train.model import Transformer
 
 
 def count_work(train: TrainConfig) -> Work:
-    """Counts one micro-step of one rank on the meta device: nothing is computed and no memory is taken.
+    """Counts one micro-step of one rank on the meta device, without computing or allocating anything.
 
-    A multiply and an add are two FLOPs; matrix products and attention count, element-wise work does not. On the meta
-    device attention is counted as well, which it is not on a CPU.
+    A multiply and an add are two FLOPs. Matrix products and attention count, element-wise work does not. Attention is
+    counted on the meta device, but would not be on a CPU.
 
     Args:
         train: The model, the sizes of a micro-batch, the mode, and whether activations are recomputed.
@@ -47,8 +47,8 @@ def analytic_flops(model: ModelConfig, *, batch: int, seq_len: int, mode: str) -
     """FLOPs of one micro-step of one rank; a multiply and an add are two.
 
     Forward, per token: 2 x the weights of every matrix (attention 4 w^2; feed-forward 2 or, gated, 3 times w x f; head
-    w x v), and 4 x seq_len x w per layer for the scores and the weighted values, over the whole square as the kernels
-    are credited with, not its causal half. Backward is twice forward. Norms, activations and look-ups do not count.
+    w x v), and 4 x seq_len x w per layer for the scores and the weighted values, over the whole square that kernels are
+    credited with, not its causal half. Backward is twice forward. Norms, activations and look-ups do not count.
     This is the count of Narayanan et al. (arXiv:2104.04473, appendix) written out per matrix.
 
     Args:

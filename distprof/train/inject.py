@@ -1,4 +1,4 @@
-"""The fire drill: one rank suffers in one phase, and the report, which never sees this file, must find it."""
+"""The fire drill: one rank is disturbed in one phase, and the report, which knows nothing of it, must find it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InjectedFailure(RuntimeError):
 
 
 def make_injection(config: InjectConfig, rank: int) -> Callable[[Phase, int], None]:
-    """What the loop calls at the start of each phase, with the phase and the step; nothing on the other ranks."""
+    """What the loop calls at the start of each phase, with the phase and the step; does nothing on other ranks."""
     if config.rank != rank:
         return lambda phase, step: None
     suffers = Phase(config.phase)

@@ -1,4 +1,4 @@
-"""One job of the workload: from a configuration to a trained model's report."""
+"""One training job, from its configuration to its report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from distprof.world import World
 
 
 class JobReporter:
-    """Whoever watches the job on rank 0: the terminal and W&B. Holds what must be closed at the end."""
+    """Shows the job on rank 0, on the terminal and in W&B, and closes both at the end."""
 
     def __init__(self, config: Config, console: Console) -> None:
         """Shows nothing yet."""
@@ -42,7 +42,7 @@ class JobReporter:
         self._wandb: WandbThread | None = None
 
     def start(self, meta: RunMeta, ranks: tuple[RankInfo, ...], folder: Path) -> Callable[[FloatArray], None]:
-        """Opens W&B and the progress display; returns what gets the whole steps."""
+        """Opens W&B and the progress display; returns the function that receives whole steps."""
         try:
             write_whole(folder / "config.yaml", to_yaml(meta.config))
         except OSError as error:
@@ -69,16 +69,16 @@ class JobReporter:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def stop(self) -> None:
-        """Takes the progress display away."""
+        """Removes the progress display."""
         if self._progress is not None:
             self._progress.close()
 
     def report(self, folder: Path, completed_rows: Mapping[int, int] | None = None) -> int:
-        """Reads the run back, reports it, and closes W&B. Returns the exit code: training is over and went well.
+        """Reads the run back, reports it and closes W&B, after training has succeeded. Returns the exit code.
 
         Args:
             folder: The run folder.
-            completed_rows: What a disk may have refused to keep: see `distprof.storage.run_folder.complete_ends`.
+            completed_rows: Steps by rank, if all ranks completed: see `distprof.storage.run_folder.complete_ends`.
 
         Raises:
             DataError: The run folder is gone or damaged.
@@ -86,7 +86,7 @@ class JobReporter:
         report, written = self._write(folder, completed_rows)
         missed = self._wandb.finish(report) if self._wandb is not None else None
         if missed is not None:
-            with contextlib.suppress(OSError, DistprofError):  # it is said, and the folder may be full or gone
+            with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(folder, missed)
                 report, written = self._write(folder, completed_rows)
         render_terminal(report, self._console)
@@ -98,7 +98,7 @@ class JobReporter:
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
     def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Report, Written]:
-        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows: they are written by now
+        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows, which are written by now
         report = analyze(run)
         return report, write_files(folder, run, report)
 
@@ -113,21 +113,21 @@ def run_job(
     console: Console,
     signals: SignalWatch | None = None,
 ) -> int:
-    """Trains, and on rank 0 reports. Collective. Returns the exit code of a job that has completed.
+    """Trains, and reports on rank 0. Collective. Returns the exit code of a completed job.
 
     Args:
         config: What to run.
         world: This process among the ranks.
         raw: The configuration as composed, for the run folder.
-        notes: What the report should say besides.
+        notes: Further notes for the report.
         arguments: The command line, searched for secrets to mask.
-        console: Where rank 0 speaks.
-        signals: Who watches for signals.
+        console: Where rank 0 prints.
+        signals: What watches for signals.
 
     Raises:
         UsageError: The run folder cannot be made, on every rank; this torch cannot shard on a CPU, on every rank;
-            or the model cannot fit, on rank 0.
-        DataError: Rank 0 cannot read the run folder any more.
+            or the model does not fit, on rank 0.
+        DataError: Rank 0 can no longer read the run folder.
     """
     require_sharding(config, world.device)
     reporter = JobReporter(config, console)
@@ -170,7 +170,7 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
 
 
 def _place_window(config: Config) -> ProfileConfig:
-    """A kernel window stands after the measured steps, unless told otherwise."""
+    """Puts the kernel window after the measured steps, unless configured otherwise."""
     after = config.train.warmup_steps + config.train.steps
     first = config.profile.kernel_from
     return dataclasses.replace(config.profile, kernel_from=after if first is None else first)

@@ -24,16 +24,16 @@ def train(
     device: torch.device,
     window_steps: int = 0,
 ) -> None:
-    """Runs the warm-up, the measured steps, and those of a kernel window. Collective.
+    """Runs the warm-up, the measured steps and the kernel window's steps. Collective.
 
     Args:
         config: Sizes and mode.
-        strategy: The wrapped model and how it takes its steps.
+        strategy: The wrapped model, and how to run a step with it.
         batches: One batch per micro-step, on the CPU.
-        profiler: Is told every phase.
+        profiler: Records every phase.
         inject: Called at the start of every phase, once per step.
         device: Where the model is.
-        window_steps: Steps on top, of which the profiler takes as many for its kernel window.
+        window_steps: Additional steps for the profiler's kernel window.
     """
     torch.set_grad_enabled(config.mode != "forward")
     for step in range(config.warmup_steps + config.steps + window_steps):

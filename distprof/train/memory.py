@@ -1,4 +1,4 @@
-"""Refuses a model that cannot fit, before the operating system starts to kill processes."""
+"""Refuses a model that cannot fit into memory, before the operating system kills processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLOAT_BYTES = 4
 
 
 def require_memory(config: Config, parameters: int, *, num_ranks: int, total_bytes: int | None = None) -> None:
-    """Compares what weights, gradients and AdamW's two moments take at the very least with what the host has.
+    """Compares the least memory that weights, gradients and AdamW's two moments need with what the host has.
 
     Args:
         config: The mode and the strategy.
@@ -20,16 +20,16 @@ def require_memory(config: Config, parameters: int, *, num_ranks: int, total_byt
         total_bytes: The host's memory. None: asks the operating system.
 
     Raises:
-        UsageError: It cannot fit, whatever else is needed besides.
+        UsageError: The model cannot fit.
     """
     copies = {"forward": 0, "forward_backward": 1, "train": 3}[config.train.mode]
     holders = 1 if config.strategy.name == "fsdp" else num_ranks
-    # Every rank builds the whole model, also under FSDP, which shards it afterwards.
+    # Every rank builds the whole model, even under FSDP, which shards it afterwards.
     needed_bytes = FLOAT_BYTES * parameters * (num_ranks + copies * holders)
     if total_bytes is None:
         total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed_bytes > total_bytes:
         raise UsageError(
             f"{parameters:,} parameters on {num_ranks} rank(s) need at least {needed_bytes / 2**30:.0f} GiB, and this "
-            f"host has {total_bytes / 2**30:.0f} GiB: a smaller train=..., fewer ranks, or strategy=fsdp"
+            f"host has {total_bytes / 2**30:.0f} GiB: use a smaller train=..., fewer ranks, or strategy=fsdp"
         )

@@ -1,4 +1,4 @@
-"""One transformer in two styles: GPT-2 as published, and the gated, rotary, RMS-normed kind."""
+"""One transformer in two styles: GPT-2 as published, and Llama's (gated feed-forward, rotary positions, RMSNorm)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROTARY_BASE = 10_000.0
 
 
 class Transformer(nn.Module):
-    """Decoder-only language model; the loss is part of it, so that a wrapper sees one forward per micro-step."""
+    """Decoder-only language model. It includes the loss, so that a wrapper sees one forward per micro-step."""
 
     def __init__(self, config: ModelConfig, *, activation_checkpointing: bool = False) -> None:
-        """Builds and initialises it on the current default device; ``meta`` costs no memory."""
+        """Builds and initialises the model on the default device; ``meta`` takes no memory."""
         super().__init__()
         self.config, self._checkpointing = config, activation_checkpointing
         self.token_embedding = nn.Embedding(config.vocab_size, config.width)
@@ -29,9 +29,9 @@ class Transformer(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """GPT-2's initialisation: normal with 0.02; projections into the residual stream less, by depth."""
+        """GPT-2's initialisation: normal with 0.02, and less for projections into the residual stream, by depth."""
         if self.config.style == "gpt2":
-            self.head.weight = self.token_embedding.weight  # again: `to_empty` gives each module a tensor of its own
+            self.head.weight = self.token_embedding.weight  # again, because `to_empty` gives each module its own tensor
         residual = 0.02 / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
@@ -51,7 +51,7 @@ class Transformer(nn.Module):
         if self.position_embedding is not None:
             hidden = hidden + self.position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
         else:
-            # Computed, not a buffer: there is nothing that a wrapper would shard or broadcast.
+            # Computed rather than a buffer, so that there is nothing for a wrapper to shard or broadcast.
             rotation = make_rotation(tokens.shape[1], self.config.width // self.config.heads, tokens.device)
         for block in self.blocks:
             if self._checkpointing and torch.is_grad_enabled():
@@ -76,7 +76,7 @@ class Rotation:
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm and beside the residual stream."""
+    """Attention and feed-forward, each after a norm and added to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """GPT-2's: one inner layer with GELU."""
+    """GPT-2's feed-forward: one inner layer with GELU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def make_rotation(seq_len: int, head_width: int, device: torch.device) -> Rotati
 
 
 def rotate(values: Tensor, rotation: Rotation) -> Tensor:
-    """Turns each pair of features by its position's angle, ``[batch, heads, seq_len, head_width]`` to the same."""
+    """Rotates each pair of features by its position's angle, ``[batch, heads, seq_len, head_width]`` to the same."""
     left, right = values.float().chunk(2, dim=-1)
     cosine, sine = rotation.cosine, rotation.sine
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1).to(values.dtype)

@@ -1,4 +1,4 @@
-"""How the model is spread over the ranks, and how each way takes its steps."""
+"""How the model is distributed over the ranks, and how each strategy runs a step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Strategy(Protocol):
-    """The parts of a step that depend on how the model is spread."""
+    """The parts of a step that depend on how the model is distributed."""
 
     model: nn.Module
     """The wrapped model."""
 
     def micro_step(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Surrounds one micro-step; gradients are synchronised in the ``last`` one only."""
+        """Surrounds one micro-step; gradients are synchronised only in the ``last`` one."""
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The loss of one micro-batch."""
@@ -38,21 +38,21 @@ class Strategy(Protocol):
         """Adds the gradients of one micro-batch."""
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scales gradients down to a norm and returns the norm before. Collective under FSDP."""
+        """Clips the gradient norm and returns the norm before clipping. Collective under FSDP."""
 
     def optimize(self) -> None:
-        """The optimizer's step, and clean gradients for the next."""
+        """Steps the optimizer and clears the gradients."""
 
 
 class PlainStrategy:
-    """One process, DDP or FSDP2: the loop by the book."""
+    """One process, DDP or FSDP2, in plain PyTorch."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, device: torch.device
     ) -> None:
         """Takes the wrapped model and its optimizer."""
         self.model, self._optimizer, self._accumulation = model, optimizer, config.train.grad_accum
-        # FSDP2 casts by itself, module by module; autocast would do it twice.
+        # FSDP2 casts by itself, module by module; autocast would cast twice.
         dtype = None if isinstance(model, FSDPModule) else AUTOCAST_DTYPES.get(config.train.precision)
         self._autocast: Callable[[], Any] = (
             contextlib.nullcontext if dtype is None else lambda: torch.autocast(device.type, dtype=dtype)
@@ -75,27 +75,27 @@ class PlainStrategy:
         return loss
 
     def backward(self, loss: Tensor) -> None:
-        """Divided by the micro-steps, so that gradients add up to their mean; scaled under fp16."""
+        """Divides by the number of micro-steps, so that gradients add up to their mean; scales under fp16."""
         self._scaler.scale(loss / self._accumulation if self._accumulation > 1 else loss).backward()  # type: ignore[no-untyped-call]
 
     def clip(self, max_norm: float) -> Tensor:
-        """Under FSDP2 the norms of the shards are reduced; the result is a sharded tensor."""
+        """Under FSDP2 the norm is a sharded tensor, which is reduced here."""
         self._scaler.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def optimize(self) -> None:
-        """Under fp16 a step with infinite gradients is skipped, by design of the scaler."""
+        """Under fp16 the scaler skips a step with infinite gradients."""
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
 
 
 class AccelerateStrategy:
-    """The loop through Accelerate's own prepare, backward, clip_grad_norm_ and step."""
+    """The same loop, through Accelerate's prepare, backward, clip_grad_norm_ and step."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, accelerator: Any) -> None:
-        """Takes what ``prepare`` returned."""
+        """Takes the results of ``prepare``."""
         self.model, self._optimizer, self._accelerator = model, optimizer, accelerator
         self._accumulation = accelerator.gradient_accumulation_steps
 
@@ -114,12 +114,12 @@ class AccelerateStrategy:
         self._accelerator.backward(loss)
 
     def clip(self, max_norm: float) -> Tensor:
-        """As Accelerate does it for the wrapper it made."""
+        """Uses Accelerate's clipping for the wrapper it made."""
         norm = self._accelerator.clip_grad_norm_(self.model.parameters(), max_norm)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def optimize(self) -> None:
-        """Accelerate's optimizer skips the step while gradients accumulate, or overflowed."""
+        """Accelerate's optimizer skips the step while gradients accumulate or after they overflowed."""
         self._optimizer.step()
         self._optimizer.zero_grad()
 
@@ -128,7 +128,7 @@ def build_strategy(config: Config, world: World) -> Strategy:
     """Builds the model and wraps it. Collective.
 
     Raises:
-        UsageError: Accelerate made something else than what was asked for.
+        UsageError: Accelerate used another wrapper than the one asked for.
     """
     train = config.train
     torch.manual_seed(config.seed)
@@ -154,7 +154,7 @@ def build_strategy(config: Config, world: World) -> Strategy:
 
 
 def require_sharding(config: Config, device: torch.device) -> None:
-    """Refuses FSDP2 where this torch cannot do it.
+    """Refuses FSDP2 if this version of torch does not support it here.
 
     Raises:
         UsageError: On a CPU with torch 2.6.
@@ -206,13 +206,13 @@ def _prepare(config: Config, strategy: AccelerateConfig, model: nn.Module, world
 
 
 def _require_wrapper(model: nn.Module, wanted: str, world_size: int) -> None:
-    got = (
-        "fsdp" if isinstance(model, FSDPModule) else "ddp" if isinstance(model, DistributedDataParallel) else "nothing"
-    )
+    got = "no wrapper"
+    if isinstance(model, FSDPModule | DistributedDataParallel):
+        got = "fsdp" if isinstance(model, FSDPModule) else "ddp"
     if got != wanted and world_size > 1:
-        raise UsageError(f"strategy.wrap={wanted}: Accelerate made {got} of it on this machine; use strategy={wanted}")
+        raise UsageError(f"strategy.wrap={wanted}: Accelerate chose {got} on this machine; use strategy={wanted}")
 
 
 def wait_for_everyone() -> None:
-    """Lines the ranks up before the first step. Collective, over the CPU."""
+    """Waits for all ranks before the first step. Collective, over the CPU."""
     dist.all_reduce(torch.zeros(1))

@@ -19,7 +19,8 @@ from distprof.facts.trace_summary import (
     SyncTotal,
     TraceSummary,
 )
-from distprof.report.trace_report import Finding, NotChecked
+from distprof.render.finding_texts import word_finding, word_lack
+from distprof.report.finding_report import Finding, NotChecked
 from tests.factories import MS, make_run
 
 SPAN = 200 * MS
@@ -103,14 +104,14 @@ def make_traced(*items: TraceSummary, run: Run | None = None, **changes: Any) ->
 
 
 def find(check: Callable[[Run], Result], *items: TraceSummary, run: Run | None = None) -> Finding:
-    """What a rule says, where it says something."""
+    """What a rule finds, where it finds something."""
     found = check(make_traced(*items, run=run))
     assert isinstance(found, Finding), found
     return found
 
 
 def find_nothing(check: Callable[[Run], Result], *items: TraceSummary, run: Run | None = None) -> bool:
-    """Whether a rule had its data, and nothing to say."""
+    """Whether a rule had its data and found nothing."""
     return check(make_traced(*items, run=run)) is None
 
 
@@ -118,8 +119,9 @@ def find_why(check: Callable[[Run], Result], *items: TraceSummary, run: Run | No
     """Why a rule was not checked."""
     found = check(make_traced(*items, run=run))
     assert isinstance(found, NotChecked), found
-    return found.why
+    return word_lack(found)
 
 
 def show_evidence(finding: Finding) -> list[tuple[str, str, str]]:
-    return [(figure.what, figure.value, figure.where) for figure in finding.evidence]
+    """The lines of evidence in words."""
+    return [(line.what, line.value, line.where) for line in word_finding(finding).evidence]

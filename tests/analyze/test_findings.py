@@ -1,21 +1,18 @@
-"""The rules together: what is quiet stays quiet, what is found is in order, and the README says what they are."""
+"""The rules together: a good job has no findings, findings are in order, and their numbers name their units."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+import math
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze.findings import RULES, find_findings
-from distprof.analyze.findings.evidence import list_figures, name_some
-from distprof.analyze.findings.rules import write_table
-from distprof.analyze.findings.wording import NAME_LIMIT, say_count, say_name, say_share, say_size, say_time
 from distprof.facts.trace_summary import Category, DeviceTime, TraceSummary
-from distprof.report.trace_report import Finding, NotChecked
+from distprof.render.finding_texts import word_finding
+from distprof.report.finding_report import Finding, NotChecked, RuleName
 from tests.analyze.synthetic_summaries import (
     make_copy,
     make_device,
@@ -34,17 +31,23 @@ def test_a_good_job_has_no_finding_and_every_rule_was_checked() -> None:
 
 
 def test_names_are_unique_and_findings_bear_them() -> None:
-    names = [rule.name for rule in RULES]
-    assert len(set(names)) == len(names)
+    assert [rule.name for rule in RULES] == list(RuleName)
     for rule in RULES:
-        result = rule.check(make_traced(_make_bad_rank(0), _make_bad_rank(1)))
+        result = rule.check(make_traced(make_bad_rank(0), make_bad_rank(1)))
         assert isinstance(result, Finding), rule.name
         assert result.rule == rule.name
-        assert result.title[0].isupper() or result.title[0].isdigit() or result.title.startswith("layer")
-        assert result.evidence and result.consequence and result.remedy
+        assert result.ranks and result.ranks_checked == 2
+        for name in (*result.by_rank, *result.facts, *(name for figure in result.figures for name in figure.numbers)):
+            assert name.endswith(("_ns", "_ratio", "_bytes", "_count", "_factor")), name
 
 
-def _make_bad_rank(rank: int) -> TraceSummary:
+def list_numbers(finding: Finding) -> list[float]:
+    """Every number that a finding carries."""
+    by_rank = [value for values in finding.by_rank.values() for value in values]
+    return [*finding.facts.values(), *by_rank, *(n for figure in finding.figures for n in figure.numbers.values())]
+
+
+def make_bad_rank(rank: int) -> TraceSummary:
     """Everything is wrong with it."""
     layers = [make_range(f"layer_{number}", 1, 1 if number else 2) for number in range(8)]
     return make_rank(
@@ -66,7 +69,7 @@ def _make_bad_rank(rank: int) -> TraceSummary:
 
 
 def test_what_costs_time_comes_first_and_the_larger_share_before_the_smaller() -> None:
-    found, lacking = find_findings(make_traced(_make_bad_rank(0), _make_bad_rank(1)))
+    found, lacking = find_findings(make_traced(make_bad_rank(0), make_bad_rank(1)))
     assert len(found) == len(RULES) and lacking == ()
     misleading = {rule.name for rule in RULES if not rule.costs_time}
     costly = [finding.share_ratio for finding in found if finding.rule not in misleading]
@@ -82,7 +85,6 @@ def test_rules_without_their_data_are_listed_with_the_reason() -> None:
     found, lacking = find_findings(make_traced(bare, make_rank(1, **_bare())))
     assert found == ()
     assert {item.rule for item in lacking} == {rule.name for rule in RULES}
-    assert all(item.why for item in lacking)
 
 
 def _bare() -> dict[str, Any]:
@@ -90,11 +92,6 @@ def _bare() -> dict[str, Any]:
         "device": None, "queue": None, "kernels": (), "copies": (), "syncs": (), "ranges": (), "calls_ns": None,
         "num_steps": 0, "head": {"memory_peak_bytes": None},
     }  # fmt: skip
-
-
-def test_the_readme_has_the_table_of_rules() -> None:
-    readme = Path(__file__).resolve().parents[2] / "README.md"
-    assert write_table() in readme.read_text(encoding="utf-8")
 
 
 numbers = st.one_of(st.just(0), st.integers(0, 2**63 - 1), st.integers(0, 10**9))
@@ -154,38 +151,10 @@ def test_whatever_the_numbers_shares_are_shares_and_every_rule_answers(facts: li
     assert len(found) + len(lacking) <= len(RULES)
     for finding in found:
         assert 0 <= finding.share_ratio <= 1
-        assert all(len(figure.what) + len(figure.value) + len(figure.where) < 1_000 for figure in finding.evidence)
-        assert len(finding.title) < 500
-        assert "nan" not in finding.title and "inf " not in finding.title
-
-
-def test_of_many_ranks_the_worst_are_named_and_the_rest_summed_up() -> None:
-    values = {rank: rank / 10_000 for rank in range(512)}
-    lines = [(line.value, line.where) for line in list_figures("share", values, say_share)]
-    assert lines == [
-        ("5.1 %", "rank 511"), ("5.1 %", "rank 510"), ("5.1 %", "rank 509"), ("0.0 % to 5.1 %", "ranks 0-508")
-    ]  # fmt: skip
-    least = [line.where for line in list_figures("share", values, say_share, worst_is_least=True)]
-    assert least == ["rank 0", "rank 1", "rank 2", "ranks 3-511"]
-    same = list_figures("share", dict.fromkeys(range(8), 0.25), say_share)
-    assert [(line.value, line.where) for line in same] == [("25.0 %", "ranks 0-7")]
-    four = list_figures("share", {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}, say_share)
-    assert [line.where for line in four] == ["rank 3", "rank 2", "rank 1", "rank 0"]
-    assert name_some(range(0, 512, 2)) == "256 ranks"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (say_share(0.4567), "45.7 %"), (say_time(0), "0 ns"), (say_time(999), "999 ns"), (say_time(1_500), "1.5 us"),
-        (say_time(999_960), "1.0 ms"), (say_time(2_758_088_295), "2.758 s"), (say_size(512), "512 B"),
-        (say_size(1.5 * 2**30), "1.5 GiB"), (say_size(1023.97 * 2**20), "1.0 GiB"), (say_count(3), "3"),
-        (say_count(2.5), "2.5"), (say_count(1_544), "1,544"), (say_name("  a\n b ", "d"), "d: a b"),
-        (say_name(""), "(no name)"), (len(say_name("x" * 10**6)), NAME_LIMIT),
-    ],
-)  # fmt: skip
-def test_words(said: object, expected: object) -> None:
-    assert said == expected
+        text = word_finding(finding)
+        assert all(len(line.what) + len(line.value) + len(line.where) < 1_000 for line in text.evidence)
+        assert len(text.title) < 500 and len(text.consequence) < 500 and text.remedy
+        assert all(math.isfinite(number) for number in list_numbers(finding)) and "n/a" not in text.title
 
 
 def test_what_is_not_found_has_no_finding_by_accident() -> None:

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from distprof.analyze.findings.evidence import NO_STEPS
 from distprof.analyze.findings.misreading import check_host_is_not_gpu, check_warmup_in_statistics
 from distprof.analyze.findings.siblings import check_unlike_siblings
 from distprof.facts.trace_summary import RangeTotal, TraceSummary
-from distprof.report.trace_report import Finding
+from distprof.render.finding_texts import word_finding as word
+from distprof.report.finding_report import Finding
 from tests.analyze.synthetic_summaries import (
     find,
     find_nothing,
@@ -23,14 +23,16 @@ from tests.analyze.synthetic_summaries import (
 )
 from tests.factories import MS, make_run
 
+NO_STEPS = "no steps are known"
+
 
 def test_ranges_that_change_places_are_set_beside_each_other() -> None:
     """Steps of 200 ms on the host, 160 ms of work on the device without collectives."""
     ranges = (make_range("attention", 100, 16), make_range("mlp", 60, 96), make_range("norm", 10, 8))
     finding = find(check_host_is_not_gpu, make_rank(ranges=ranges))
-    assert finding.title == (
-        "Host times rank ranges the other way round than GPU times: attention is 50.0 % of the step on the host and "
-        "10.0 % of GPU work (collectives apart), mlp 30.0 % and 60.0 %"
+    assert word(finding).title == (
+        "Host times and GPU times rank ranges differently: attention is 50.0 % of the step on the host and "
+        "10.0 % of GPU work (without collectives), mlp 30.0 % and 60.0 %"
     )
     assert finding.share_ratio == pytest.approx(0.2)  # 20 points apart on the host, 50 on the GPU
     assert show_evidence(finding) == [
@@ -42,7 +44,7 @@ def test_ranges_that_change_places_are_set_beside_each_other() -> None:
 def test_the_pair_that_is_farthest_apart_comes_first() -> None:
     ranges = (make_range("optimizer", 70, 4), make_range("loss", 40, 32), make_range("layers", 10, 100))
     finding = find(check_host_is_not_gpu, make_rank(ranges=ranges))
-    assert "optimizer is 35.0 %" in finding.title and "layers 5.0 %" in finding.title
+    assert "optimizer is 35.0 %" in word(finding).title and "layers 5.0 %" in word(finding).title
     assert [what for what, *_ in show_evidence(finding)] == ["optimizer", "layers", "loss"]
 
 
@@ -75,7 +77,10 @@ def test_a_range_of_collectives_alone_is_said_to_do_no_other_work() -> None:
     """Its GPU time stands under 'ranges', which counts collectives: without the two words that reads as a mistake."""
     exchange = make_range("dispatch", 120, 40, gpu_communication_ns=40 * MS)
     finding = find(check_host_is_not_gpu, make_rank(ranges=(exchange, make_range("mlp", 10, 80))))
-    assert "dispatch is 60.0 % of the step on the host and 0.0 % of GPU work (collectives apart), mlp" in finding.title
+    assert (
+        "dispatch is 60.0 % of the step on the host and 0 % of GPU work (without collectives), mlp"
+        in word(finding).title
+    )
 
 
 def test_shares_are_of_all_ranks_together() -> None:
@@ -85,24 +90,26 @@ def test_shares_are_of_all_ranks_together() -> None:
         make_rank(0, ranges=ranges),
         make_rank(1, ranges=(make_range("attention", 20, 16), make_range("mlp", 20, 96))),
     )
-    assert "attention is 30.0 % of the step on the host and 10.0 % of GPU work (collectives apart)" in one.title
+    assert "attention is 30.0 % of the step on the host and 10.0 % of GPU work (without collectives)" in word(one).title
     assert show_evidence(one)[0][2] == "ranks 0-1"
 
 
 def test_without_device_activity_shares_are_said_to_be_the_hosts() -> None:
     ranges = (make_range("attention", 100, None, domain="own"), make_range("mlp", 40, None))
     finding = find(check_host_is_not_gpu, make_rank(ranges=ranges, device=None), run=_foreign())
-    assert finding.title == "The times and shares of all 2 ranges are host times only: no device activity was traced"
+    assert (
+        word(finding).title == "The times and shares of all 2 ranges are host times only: no device activity was traced"
+    )
     assert show_evidence(finding)[0] == (
         "own:attention",
         "100.0 ms on the host, 50.0 % of the steps; GPU not known",
         "rank 0",
     )
-    assert "so a GPU was in use" in finding.consequence
+    assert "so a GPU was in use" in word(finding).consequence
     blind = find(
         check_host_is_not_gpu, make_rank(ranges=ranges, device=None, calls_ns=None, num_steps=0), run=_foreign()
     )
-    assert "so a GPU was in use" not in blind.consequence and "of the steps" not in show_evidence(blind)[0][1]
+    assert "so a GPU was in use" not in word(blind).consequence and "of the steps" not in show_evidence(blind)[0][1]
 
 
 def test_without_a_sign_of_a_gpu_host_times_may_be_all_there_is() -> None:
@@ -134,7 +141,10 @@ def test_warmup_instances_are_told_from_measured_ones() -> None:
     """A step of warm-up of 100 ms, two measured ones: 300 ms. Attention: 30 ms measured, 150 ms in warm-up."""
     ranges = (make_range("attention", 30, 30, warmup_count=1, warmup_host_ns=150 * MS),)
     finding = find(check_warmup_in_statistics, make_rank(ranges=ranges))
-    assert finding.title == "Counting warm-up, attention comes out at 60.0 % of the step instead of 15.0 % (4.0 times)"
+    assert (
+        word(finding).title
+        == "Counting warm-up, attention comes out at 60.0 % of the step instead of 15.0 % (4.0 times)"
+    )
     assert finding.share_ratio == pytest.approx(0.45)
     everything = "all 3 instances 180.0 ms, 60.0 % of a step; the 2 measured 30.0 ms, 15.0 %; "
     assert show_evidence(finding) == [("attention", f"{everything}mean 4.0 times that of the measured", "rank 0")]
@@ -145,7 +155,7 @@ def test_a_mean_that_is_off_counts_where_shares_agree() -> None:
     slow = make_run(num_ranks=1, num_steps=3, num_warmup=1, host_ns={"forward": [[1000 * MS, 100 * MS, 100 * MS]]})
     ranges = (make_range("mlp", 50, 50, warmup_count=1, warmup_host_ns=250 * MS),)
     finding = find(check_warmup_in_statistics, make_rank(ranges=ranges), run=slow)
-    assert finding.title == "Counting warm-up, the mean of mlp comes out at 4.0 times its value"
+    assert word(finding).title == "Counting warm-up, the mean of mlp comes out at 4.0 times its value"
     assert finding.share_ratio == pytest.approx(0.25 * 0.75)
 
 
@@ -155,9 +165,9 @@ def test_warmup_like_the_measured_steps_misleads_nobody() -> None:
     assert find_nothing(check, make_rank(ranges=(like,)))
     small = make_range("tiny", 2, 2, warmup_count=1, warmup_host_ns=15 * MS)  # 5.7 % of 300 ms instead of 1 %
     assert find_nothing(check, make_rank(ranges=(small,)))
-    assert find(check, make_rank(ranges=(dataclasses.replace(small, warmup_host_ns=16 * MS + 1),))).title.startswith(
-        "Count"
-    )
+    assert word(
+        find(check, make_rank(ranges=(dataclasses.replace(small, warmup_host_ns=16 * MS + 1),)))
+    ).title.startswith("Count")
     bit_off = make_range("mlp", 80, 80, warmup_count=1, warmup_host_ns=60 * MS)  # 46.7 % instead of 40 %: 1.17 times
     assert find_nothing(check, make_rank(ranges=(bit_off,)))
     more_off = dataclasses.replace(like, warmup_host_ns=46 * MS)
@@ -180,7 +190,7 @@ STEADY = [4.0, 4.1, 3.9, 4.0, 4.05, 3.95, 4.0, 4.1]
 )
 def test_the_odd_layer_is_named(template: str) -> None:
     finding = find(check_unlike_siblings, make_layers([*STEADY, 6.0], template))
-    assert finding.title == f"{template.format(8)} takes 50.0 % more GPU time than the median of its 9 siblings"
+    assert word(finding).title == f"{template.format(8)} takes 50.0 % more GPU time than the median of its 9 siblings"
     assert finding.share_ratio == pytest.approx(2 * 2.0 / 200)  # 2 ms more, twice in 200 ms
     family = template.format("#")
     assert show_evidence(finding) == [(
@@ -190,7 +200,7 @@ def test_the_odd_layer_is_named(template: str) -> None:
 
 
 def test_a_layer_that_takes_less_is_odd_too() -> None:
-    assert "layer_8 takes 50.0 % less GPU time" in find(check_unlike_siblings, make_layers([*STEADY, 2.0])).title
+    assert "layer_8 takes 50.0 % less GPU time" in word(find(check_unlike_siblings, make_layers([*STEADY, 2.0]))).title
 
 
 def test_a_fifth_is_not_odd_nor_is_what_chance_does() -> None:
@@ -200,7 +210,7 @@ def test_a_fifth_is_not_odd_nor_is_what_chance_does() -> None:
 
 
 def test_few_siblings_steps_and_linear_modules_are_no_family() -> None:
-    why = "no 5 ranges have names that differ in a number only"
+    why = "there are no 5 ranges whose names differ in one number only"
     for template, times in (
         ("layer_{}", [4.0, 4.0, 4.0, 9.0]), ("ProfilerStep#{}", [*STEADY, 9.0]),
         ("nn.Module: Linear_{}", [*STEADY, 9.0]), ("bucket {}", [*STEADY, 9.0]),
@@ -214,8 +224,8 @@ def test_few_siblings_steps_and_linear_modules_are_no_family() -> None:
 def test_host_time_is_said_to_be_host_time() -> None:
     ranges = tuple(make_range(f"layer_{number}", 8 if number else 16, None) for number in range(8))
     finding = find(check_unlike_siblings, make_rank(ranges=ranges))
-    assert finding.title == "layer_0 takes 100.0 % more host time than the median of its 8 siblings"
-    assert finding.consequence.startswith("Host times:")
+    assert word(finding).title == "layer_0 takes 100.0 % more host time than the median of its 8 siblings"
+    assert word(finding).consequence.startswith("Host times:")
     assert finding.share_ratio == pytest.approx(8 / 200)
 
 
@@ -223,7 +233,7 @@ def test_the_rank_with_the_odd_layer_is_named() -> None:
     ranks = [make_layers([*STEADY, 4.0], rank=rank) for rank in range(4)]
     ranks[2] = make_layers([*STEADY[:3], 7.0, *STEADY[4:], 4.0], rank=2)
     finding = find(check_unlike_siblings, *ranks)
-    assert finding.title.startswith("layer_3 takes") and finding.title.endswith("on rank 2")
+    assert word(finding).title.startswith("layer_3 takes") and word(finding).title.endswith("on rank 2")
 
 
 def test_noise_is_seldom_taken_for_an_odd_layer_and_a_real_one_is_found() -> None:

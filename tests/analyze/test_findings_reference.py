@@ -8,8 +8,9 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import Clock
+from distprof.render.finding_texts import word_finding as word
+from distprof.report.finding_report import Finding
 from distprof.report.report import Report
-from distprof.report.trace_report import Finding
 from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.reference_export import make_reference_export
@@ -40,18 +41,18 @@ def test_the_document_has_its_phases_without_its_warmup(report: Report) -> None:
 
 def test_host_shares_are_said_not_to_be_gpu_shares(report: Report) -> None:
     finding = _find(report, "host_is_not_gpu")
-    assert finding.title.startswith("Host times rank ranges the other way round than GPU times: attention_sublayer is")
-    shares = {figure.what: figure.value for figure in finding.evidence}
+    assert word(finding).title.startswith("Host times and GPU times rank ranges differently: attention_sublayer is")
+    shares = {line.what: line.value for line in word(finding).evidence}
     assert shares["attention_sublayer"] == "host 18.6 % of the step, GPU 9.1 % of its work"
 
 
 def test_attention_is_not_69_percent_of_the_step(report: Report) -> None:
     """1,896.6 ms in all 128 instances is what the document divides by one step; 96 of them are warm-up's."""
     finding = _find(report, "warmup_in_statistics")
-    assert finding.title.startswith(
+    assert word(finding).title.startswith(
         "Counting warm-up, attention_sublayer comes out at 68.8 % of the step instead of 18.6 %"
     )
-    assert "all 128 instances 1.897 s, 68.8 % of a step; the 32 measured" in finding.evidence[0].value
+    assert "all 128 instances 1.897 s, 68.8 % of a step; the 32 measured" in word(finding).evidence[0].value
 
 
 def test_what_is_worth_changing_comes_first(report: Report) -> None:

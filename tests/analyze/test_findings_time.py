@@ -11,6 +11,7 @@ from distprof.analyze.findings.matmul import check_fp32_matmul, check_matmul_sha
 from distprof.analyze.findings.small_kernels import check_small_elementwise
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, KernelTotal, QueueLength, TraceSummary
+from distprof.render.finding_texts import word_finding as word
 from tests.analyze.synthetic_summaries import (
     find,
     find_nothing,
@@ -20,7 +21,7 @@ from tests.analyze.synthetic_summaries import (
     make_rank,
     show_evidence,
 )
-from tests.factories import make_run
+from tests.factories import MS, make_run
 
 NO_DEVICE = "no device activity was traced"
 QUIET = make_rank()
@@ -40,7 +41,7 @@ def make_mix(products_ms: float, others_ms: float, unknown_ms: float = 0, rank: 
 
 def test_matmul_share_speaks_where_less_than_half_of_compute_multiplies() -> None:
     finding = find(check_matmul_share, make_mix(40, 60))
-    assert finding.title == "Only 40.0 % of compute multiplies matrices (products, attention, convolutions)"
+    assert word(finding).title == "Only 40.0 % of compute multiplies matrices (products, attention, convolutions)"
     assert finding.share_ratio == pytest.approx(0.6 * 160 / 200)  # 60 % of a compute of 160 ms in a span of 200 ms
     assert show_evidence(finding)[:2] == [
         ("multiplies matrices, of compute", "40.0 %", "rank 0"),
@@ -53,13 +54,13 @@ def test_matmul_share_is_silent_at_half_and_where_it_cannot_tell() -> None:
     assert "11.0 % of compute is in kernels whose names do not tell" in find_why(
         check_matmul_share, make_mix(40, 49, 11)
     )
-    assert find_why(check_matmul_share, make_mix(9, 91)) == "hardly a kernel is a matrix product by its name"
+    assert find_why(check_matmul_share, make_mix(9, 91)) == "hardly any kernel is a matrix product by its name"
     assert find_why(check_matmul_share, make_rank(device=None)) == NO_DEVICE
 
 
 def test_matmul_share_names_the_ranks_the_worst_first() -> None:
     finding = find(check_matmul_share, make_mix(40, 60), make_mix(80, 20, rank=1), make_mix(30, 70, rank=2))
-    assert "Only 30.0 % of compute" in finding.title and finding.title.endswith("on ranks 0, 2")
+    assert "Only 30.0 % of compute" in word(finding).title and word(finding).title.endswith("on ranks 0, 2")
     assert [where for _, _, where in show_evidence(finding)][:2] == ["rank 2", "rank 0"]
 
 
@@ -73,11 +74,13 @@ def make_fp32(share: float, *, name: str = "ampere_sgemm_128x64_tn", **head: obj
 
 def test_fp32_matmul_says_share_and_ceiling() -> None:
     finding = find(check_fp32_matmul, make_fp32(0.8))
-    assert finding.title.startswith("80.0 % of GPU time is single-precision (fp32) matrix products")
+    assert word(finding).title.startswith("80.0 % of GPU time is single-precision (fp32) matrix products")
     assert finding.share_ratio == pytest.approx(80 / 200)
-    assert "80.0 % shorter: no more than that" in finding.consequence
-    assert "8.0 times its fp32 peak, so the ceiling there is 70.0 %" in finding.consequence  # 156 / 19.5; 80 % of 7/8
-    assert "set_float32_matmul_precision('high')" in finding.remedy
+    assert "80.0 % shorter: no more than that" in word(finding).consequence
+    assert (
+        "8.0 times its fp32 peak, so the ceiling there is 70.0 %" in word(finding).consequence
+    )  # 156 / 19.5; 80 % of 7/8
+    assert "set_float32_matmul_precision('high')" in word(finding).remedy
     assert ("longest of them", "ampere_sgemm_128x64_tn", "rank 0") in show_evidence(finding)
 
 
@@ -103,7 +106,7 @@ def test_fp32_matmul_knows_tensor_cores_by_name_capability_or_kernel(
 ) -> None:
     rank = make_fp32(0.8, name=kernel, device_name=device, compute_capability=capability)
     finding = find(check_fp32_matmul, rank)
-    assert ("set_float32_matmul_precision" in finding.remedy) == tf32
+    assert ("set_float32_matmul_precision" in word(finding).remedy) == tf32
     assert next(value for what, value, _ in show_evidence(finding) if what == "tensor cores").startswith(source)
 
 
@@ -125,11 +128,11 @@ def test_fp32_matmul_speaks_of_matrix_cores_on_amd(
 ) -> None:
     rank = make_fp32(0.8, name=kernel, device_name=device, compute_capability=capability)
     finding = find(check_fp32_matmul, rank)
-    assert finding.title == f"80.0 % of GPU time is single-precision (fp32) matrix products, which {use}"
+    assert word(finding).title == f"80.0 % of GPU time is single-precision (fp32) matrix products, which {use}"
     assert next(value for what, value, _ in show_evidence(finding) if what == "matrix cores").startswith(source)
-    text = f"{finding.title} {finding.remedy} {finding.consequence} {show_evidence(finding)}"
+    text = f"{word(finding).title} {word(finding).remedy} {word(finding).consequence} {show_evidence(finding)}"
     assert not any(word in text for word in ("tensor cores", "compute capability", "set_float32", "TF32", "NVIDIA"))
-    assert "bf16" in finding.remedy
+    assert "bf16" in word(finding).remedy
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (9, 4), None])
@@ -160,7 +163,9 @@ def make_small(
 
 def test_small_elementwise_counts_launches_per_step() -> None:
     finding = find(check_small_elementwise, make_small(3_000))
-    assert finding.title == "1,500 element-wise kernels per step take less than 10.0 us each: 83.3 % of all launches"
+    assert (
+        word(finding).title == "1,500 element-wise kernels per step take less than 10.0 us each: 83.3 % of all launches"
+    )
     assert finding.share_ratio == pytest.approx(0.06)  # 3,000 times 4 us of 200 ms
     assert ("small element-wise kernels per step", "1,500", "rank 0") in show_evidence(finding)
 
@@ -180,19 +185,27 @@ def test_small_elementwise_is_silent_where_they_are_few_or_cost_little() -> None
 
 
 def test_without_steps_small_kernels_are_of_the_whole_trace() -> None:
-    title = find(check_small_elementwise, dataclasses.replace(make_small(3_000), num_steps=0)).title
+    title = word(find(check_small_elementwise, dataclasses.replace(make_small(3_000), num_steps=0))).title
     assert title.startswith("3,000 element-wise kernels in the whole trace")
 
 
 def test_host_bound_says_which_rank_and_how_long() -> None:
     queue = QueueLength(mean=0.4, max=3, empty_ratio=0.7)
     finding = find(check_host_bound, QUIET, make_rank(1, device=make_device(idle_host=30), queue=queue))
-    assert finding.title == "The device waits for the host 15.0 % of the step on rank 1"
+    assert word(finding).title == "The device waits for the host 15.0 % of the step on rank 1"
     assert finding.share_ratio == pytest.approx(0.15)
-    assert "15.0 ms per step" in finding.consequence
+    assert "15.0 ms per step" in word(finding).consequence
     assert show_evidence(finding) == [
         ("host-bound, of the step", "15.0 %", "rank 1"), ("nothing launched ahead", "70.0 % of the time", "rank 1"),
     ]  # fmt: skip
+
+
+def test_where_a_rank_has_no_steps_sums_are_of_the_whole_trace() -> None:
+    stepless = make_rank(1, device=make_device(idle_host=30), num_steps=0)
+    finding = find(check_host_bound, make_rank(0, device=make_device(idle_host=40)), stepless)
+    assert (finding.per_step, finding.ranks, finding.facts["idle_host_ns"]) == (False, (0, 1), 40 * MS)
+    assert word(finding).title == "The device waits for the host 20.0 % of the traced time"
+    assert "40.0 ms in the whole trace" in word(finding).consequence
 
 
 @pytest.mark.parametrize(("check", "part"), [(check_host_bound, "idle_host"), (check_launch_gaps, "idle_launch")])
@@ -216,12 +229,12 @@ def make_exposed(rank: int, exposed_ms: float, busy_ms: float = 60) -> TraceSumm
 
 def test_exposed_communication_is_the_mean_and_tells_waiting_from_transfer() -> None:
     finding = find(check_exposed_communication, make_exposed(0, 50), make_exposed(1, 10))
-    assert finding.title == "15.0 % of the step is communication that nothing overlaps (mean over ranks)"
+    assert word(finding).title == "15.0 % of the step is communication that nothing overlaps (mean over ranks)"
     assert finding.share_ratio == pytest.approx(0.15)
-    assert "rank 1 has 5.0 % and others up to 25.0 %" in finding.consequence
+    assert "rank 1 has 5.0 % and others up to 25.0 %" in word(finding).consequence
     assert ("of communication, beside compute", "50.0 %", "ranks 0-1") in show_evidence(finding)
     even = find(check_exposed_communication, make_exposed(0, 30), make_exposed(1, 31))
-    assert "All ranks have about as much of it" in even.consequence
+    assert "All ranks have about the same amount of it" in word(even).consequence
 
 
 def test_exposed_communication_is_silent_below_a_tenth_and_without_collectives() -> None:
@@ -231,4 +244,4 @@ def test_exposed_communication_is_silent_below_a_tenth_and_without_collectives()
     assert "no collective ran on a device" in find_why(check, make_exposed(0, 0, 0), make_exposed(1, 0, 0))
     assert find_why(check, make_rank(device=None), make_rank(1, device=None)) == NO_DEVICE
     two: Run = make_run(num_ranks=1, meta={"world_size": 2})
-    assert "nobody can tell transfer from waiting" in find(check, make_exposed(0, 50), run=two).consequence
+    assert "cannot tell transfer from waiting" in word(find(check, make_exposed(0, 50), run=two)).consequence

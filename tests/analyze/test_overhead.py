@@ -12,10 +12,10 @@ from distprof.analyze.overhead import (
     NEIGHBOURS,
     StepCosts,
     compare_steps,
-    count_outside,
     measure_overhead,
     read_costs,
 )
+from distprof.analyze.statistics import count_outside
 from distprof.facts.run import FloatArray, Run
 from tests.factories import MS, drop_rows, make_run
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from distprof.analyze.measured_steps import find_measured_steps, read_timing
-from distprof.analyze.slow_rank import SlowRank, compare_to_others, find_slow_rank
-from distprof.analyze.spread import median_of_others
+from distprof.analyze.slow_rank import SlowRank, find_slow_rank
+from distprof.analyze.statistics import median_of_others, medians_of_others
 from distprof.analyze.sync_cycles import MIN_CYCLES, find_cycles
 from distprof.facts.run import Clock, Phase, Run
 from distprof.simulate import Delay, SimulatedJob, simulate
@@ -25,10 +25,10 @@ def blame(run: Run, clock: Clock = Clock.HOST) -> SlowRank | None:
 
 @given(arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 3)), elements=st.integers(0, 9).map(float)))
 def test_every_rank_is_compared_to_the_median_of_the_others(values: npt.NDArray[np.float64]) -> None:
-    found = compare_to_others(values)
+    found = medians_of_others(values)
     for place in range(len(values)):
         for column in range(values.shape[1]):
-            assert found[place, column] == median_of_others(values[:, column], place)
+            assert found[place, column] == median_of_others(values, place)[column]
 
 
 def make_late_run(late_ns: npt.ArrayLike, *, num_ranks: int = 4, num_steps: int = 12, on: Clock = Clock.HOST) -> Run:
@@ -49,7 +49,7 @@ def test_rows_alone_name_the_rank_and_the_phase(clock: Clock) -> None:
     """100 ms without the delay: 85 of its own and 15 of transfer, of which nothing is lost but the 20."""
     slow_rank = blame(make_late_run(20 * MS, on=clock), clock)
     assert slow_rank is not None
-    assert (slow_rank.place, slow_rank.phase, slow_rank.persistent) == (1, Phase.OPTIMIZER, True)
+    assert (slow_rank.row, slow_rank.phase, slow_rank.persistent) == (1, Phase.OPTIMIZER, True)
     assert slow_rank.late_ns == 20 * MS
     assert slow_rank.lost_ns.tolist() == [20 * MS] * 11
 
@@ -72,7 +72,7 @@ def test_what_a_rank_does_between_its_steps_counts_too() -> None:
     times = {**USUAL_NS, "all_reduce": 15 * MS + step_ns - 100 * MS}
     slow_rank = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
     assert slow_rank is not None
-    assert (slow_rank.place, slow_rank.phase) == (1, Phase.OTHER)
+    assert (slow_rank.row, slow_rank.phase) == (1, Phase.OTHER)
     assert slow_rank.lost_ns.tolist() == [30 * MS] * 11
 
 
@@ -88,7 +88,7 @@ def test_less_than_half_a_percent_is_nobodys_fault() -> None:
 
 def test_of_two_ranks_the_slower_one_is_named() -> None:
     slow_rank = blame(make_late_run(20 * MS, num_ranks=2))
-    assert slow_rank is not None and slow_rank.place == 1
+    assert slow_rank is not None and slow_rank.row == 1
 
 
 def test_alone_nobody_is_named() -> None:
@@ -101,7 +101,7 @@ def test_a_rank_that_is_late_now_and_then_is_intermittent(strategy: str) -> None
     made = simulate(SimulatedJob(strategy=strategy, delays=(delay,)), seed=3)
     slow_rank = blame(made.run)
     assert slow_rank is not None and not slow_rank.persistent
-    assert (slow_rank.place, slow_rank.phase) == (2, Phase.FORWARD)
+    assert (slow_rank.row, slow_rank.phase) == (2, Phase.FORWARD)
     true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:]
     assert slow_rank.lost_ns.mean() == pytest.approx(true_ns.mean(), rel=0.1)
     assert slow_rank.held.tolist() == (true_ns > 20 * MS).tolist()
@@ -116,5 +116,5 @@ def test_of_two_slow_ranks_the_one_that_costs_more_is_named() -> None:
     delays = (Delay(rank=1, phase=Phase.DATA, delay_ns=20 * MS), Delay(rank=6, phase=Phase.BACKWARD, delay_ns=35 * MS))
     made = simulate(SimulatedJob(delays=delays), seed=1)
     slow_rank = blame(made.run)
-    assert slow_rank is not None and (slow_rank.place, slow_rank.phase) == (6, Phase.BACKWARD)
+    assert slow_rank is not None and (slow_rank.row, slow_rank.phase) == (6, Phase.BACKWARD)
     assert slow_rank.lost_ns.mean() == pytest.approx(15 * MS, rel=0.1)  # then rank 1 is the last

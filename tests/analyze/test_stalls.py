@@ -101,6 +101,7 @@ def test_a_rank_that_leaves_a_wait_late_makes_one_stall_and_not_two_halves() -> 
     assert list_stalls(apart)[0][3] == pytest.approx(3000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [True, False])
 @pytest.mark.parametrize("num_ranks", [2, 4])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])

@@ -1,4 +1,4 @@
-"""The analyses against a thousand made-up jobs whose truth is known."""
+"""The analyses against a thousand simulated jobs whose truth is known."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ def gather_by_table(made: Simulated, table: Collectives, number: int, values: Fl
     job_tables = made.run.collectives
     partition = table.group.partition("-")[0]
     programs = {"default": "world", "shard": "shard", "replica": "replica"}
-    places = made.truth.places[programs[partition]]
+    columns = made.truth.columns[programs[partition]]
     assert job_tables[number] is table
-    return values[table.ranks][:, :, list(places)]
+    return values[table.ranks][:, :, list(columns)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(NUM_BATCHES))
-def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
+def test_a_thousand_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
     for seed in range(batch, NUM_RUNS, NUM_BATCHES):
         draws = np.random.default_rng(seed)
         job = draw_job(draws)
@@ -86,7 +87,7 @@ def test_a_thousand_made_up_jobs_are_seen_as_they_were(batch: int) -> None:
         lost_ns = step_ns - made.truth.without_delays_ns[at]
         assert slow_rank is not None or lost_ns.mean() < 0.05 * step_ns.mean()
         if slow_rank is not None:
-            assert (slow_rank.place, slow_rank.phase) == (job.delays[0].rank, job.delays[0].phase), seed
+            assert (slow_rank.row, slow_rank.phase) == (job.delays[0].rank, job.delays[0].phase), seed
             require_close("lost", slow_rank.lost_ns.mean(), float(lost_ns.mean()))
         changes = {item.change: item.step_ns for item in list_what_ifs(cycles, None, rank=None, tokens_per_s=None)}
         for change, truth in (

@@ -102,5 +102,5 @@ def test_missing_members_are_noted_by_group() -> None:
     run = make_waits_run()
     (table,) = run.collectives
     notes = analyze(dataclasses.replace(run, collectives=(dataclasses.replace(table, size=3),))).coverage.notes
-    assert any("members are missing of default (1 of 3): waits for them are at least" in note for note in notes)
+    assert any("members of default (1 of 3) are missing: waits are at least" in note for note in notes)
     assert not any("members are missing" in note for note in analyze(run).coverage.notes)

@@ -17,7 +17,7 @@ import pytest
 import benchmarks.trace_rival
 from benchmarks.__main__ import main
 from benchmarks.process_tree import ProcessOutcome, find_session, read_memory, run_fresh
-from benchmarks.synthetic_traces import Generation
+from benchmarks.synthetic_traces import TraceGeneration
 from benchmarks.trace_job import LATE_NS, STEPS, make_job
 from benchmarks.traces import OURS, RIVAL, find_difference, list_programs, measure_programs
 from distprof.errors import DistprofError
@@ -86,9 +86,9 @@ def test_a_run_is_either_timed_or_watched() -> None:
 # Traces
 
 
-@pytest.mark.parametrize("generation", list(Generation))
-def test_a_made_up_job_has_a_trace_of_every_rank_and_one_of_them_is_late(
-    generation: Generation, tmp_path: Path
+@pytest.mark.parametrize("generation", list(TraceGeneration))
+def test_a_synthetic_job_has_a_trace_of_every_rank_and_one_of_them_is_late(
+    generation: TraceGeneration, tmp_path: Path
 ) -> None:
     assert make_job(tmp_path, ranks=4, events=3_000, generation=generation) == 2
     paths = sorted(tmp_path.iterdir())
@@ -211,12 +211,12 @@ def test_the_whole_command_finds_the_late_rank(tmp_path: Path, capsys: pytest.Ca
     ("options", "said"),
     [
         (["traces", "--ranks", "0"], "--ranks 0: must be 1 or more"),
-        (["traces", "--hta-python", "/nowhere"], "--hta-python /nowhere: no interpreter that can be run"),
+        (["traces", "--hta-python", "/nowhere"], "--hta-python /nowhere: not an executable interpreter"),
         (["traces", "--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json: no such folder"),
         (["traces", "--against", "x"], "invalid choice: 'x'"),
         (["tables", "--rows", "0"], "--rows 0: must be 1 or more"),
-        (["tables", "/dev/null"], "/dev/null: no SQLite file"),
-        (["tables"], "no nsys on PATH, and none named by the variable NSYS"),
+        (["tables", "/dev/null"], "/dev/null: not an SQLite file"),
+        (["tables"], "no nsys on PATH or in the variable NSYS"),
     ],
 )
 def test_a_slip_is_refused_in_one_line(

@@ -1,4 +1,4 @@
-"""The fuzzer: a slice of it, that the same seed makes the same inputs, and that what is wrong is seen."""
+"""The fuzzer: runs a few cases, checks that equal seeds give equal inputs, and that failures are detected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_no_command_may_do_is_seen_and_its_input_kept(
 
 
 def make_report(folder: Path, **changes: object) -> Path:
-    """The report of a sound run, with other values at its top."""
+    """The report of a sound run, with some top-level values replaced."""
     paths = write_sound(folder)
     assert run_verb(["report", str(folder / paths[0]), "--out", str(folder / "out")]) in (0, 3)
     path = folder / "out" / "report.json"
@@ -110,8 +110,8 @@ def make_report(folder: Path, **changes: object) -> Path:
     ("changes", "said"),
     [
         ({}, ""),
-        ({"config": {"x": float("nan")}}, "NaN is no JSON"),
-        ({"headline": {"mfu_ratio": 1.01, "busiest": None}}, "headline.mfu_ratio is 1.01: no share"),
+        ({"config": {"x": float("nan")}}, "NaN is not JSON"),
+        ({"headline": {"mfu_ratio": 1.01, "busiest": None}}, "headline.mfu_ratio is 1.01: not a share"),
         ({"steps": [{"clock": "host", "mean_ns": [1, -1]}]}, "steps.mean_ns is -1: below 0"),
         ({"phases": [{"clock": "host", "share_ratio": 0.6}] * 2}, "phases on the host clock are 120 % of the step"),
     ],

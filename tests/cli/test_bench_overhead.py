@@ -1,4 +1,4 @@
-"""The benchmark of our own overhead: what it runs, in which order, and what it concludes; nothing here is timed."""
+"""The overhead benchmark: what it runs, in which order, and what it concludes; nothing is timed here."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_runs_are_read_back_and_compared(monkeypatch: pytest.MonkeyPatch) ->
         (2, "warning\ndistprof: train.steps=0: must be above 0\n", UsageError, "train.steps=0: must be above 0"),
         (1, "distprof: rank 1 failed: E: x\nTraceback\n", DistprofError, "bare: the run failed: rank 1 failed: E: x"),
         (1, "Traceback\nValueError: y\n", DistprofError, "bare: the run failed: ValueError: y"),
-        (-9, "", DistprofError, "bare: the run failed: it said nothing"),
+        (-9, "", DistprofError, "bare: the run failed: it printed nothing"),
     ],
 )
 def test_a_run_that_fails_says_why(exit_code: int, stderr: str, error: type[DistprofError], message: str) -> None:
@@ -152,7 +152,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 PHASE_BOUND_NS = 5_000
-"""Ten times what a phase may cost on a quiet machine: the fastest of 300 rounds stays below it on a busy one too."""
+"""Allows ten times a phase's cost on a quiet machine; the fastest of 300 rounds stays below that on a busy one."""
 
 
 def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: Path) -> None:

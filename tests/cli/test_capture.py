@@ -84,20 +84,20 @@ def test_a_capture_is_run_judged_exported_and_reported(place: Place) -> None:
     said = done.stderr.splitlines()
     assert "distprof: kept out of the capture: HF_TOKEN (nsys writes the environment into its report)" in said
     shown = [path.relative_to(place.path) for path in (report, export)]
-    assert f"distprof: {shown[0]}: holds HF_TOKEN of other processes: do not pass it on (the SQLite is clean)" in said
+    assert f"distprof: {shown[0]}: contains HF_TOKEN of other processes: do not share it (the SQLite is clean)" in said
     assert f"distprof: the capture: {shown[0]}, {shown[1]}" in said
-    assert "holds no NVTX range" in done.stderr
+    assert "contains no NVTX range" in done.stderr
     assert done.returncode == 9, "the job's own exit code"
 
 
 @pytest.mark.parametrize(
     ("faults", "code", "said"),
     [
-        ({"FAKE_FAULT": "no report"}, 1, "nsys wrote no report, whatever its exit code says"),
+        ({"FAKE_FAULT": "no report"}, 1, "nsys wrote no report, regardless of its exit code"),
         ({"FAKE_FAULT": "no report", "FAKE_EXIT": "7"}, 1, "the job ended with exit code 7"),
         ({"FAKE_FAULT": "no export"}, 1, "the file is not whole"),
         ({"NSYS": "/no/such/nsys"}, 2, "nsys: not found"),
-        ({"FAKE_VERSION": "2023.4.4.54-x", "NVTX": "0.2.12"}, 2, "records nothing of nvtx 0.2.12"),
+        ({"FAKE_VERSION": "2023.4.4.54-x", "NVTX": "0.2.12"}, 2, "silently records nothing from nvtx 0.2.12"),
         ({"NPROC": "two"}, 2, "NPROC=two"),
         ({"NNODES": "2"}, 2, "set MASTER_ADDR"),
     ],
@@ -125,7 +125,7 @@ def pretend_package(site: Path, name: str, version: str) -> None:
 
 def test_a_secret_override_never_reaches_nsys(place: Place) -> None:
     done = place.capture("--", "train=gpt2_tiny", "+logger.password=canary-password")
-    assert done.returncode == 2 and "logger.password: holds a secret" in done.stderr
+    assert done.returncode == 2 and "logger.password: contains a secret" in done.stderr
     assert "canary-password" not in done.stderr and "profile" not in place.read_calls()
 
 
@@ -180,7 +180,7 @@ def test_an_option_that_is_given_is_not_given_twice(given: list[str], unset: str
     ("arguments", "said"),
     [
         (["-t", "nvtx", "train=gpt2_tiny"], "--"),
-        (["-o", "x", "--"], "-o: is given by distprof"),
+        (["-o", "x", "--"], "-o: distprof sets it"),
         (["--output=x", "--"], "set runs_dir"),
         (["--", "profile=off"], "profile=off: without NVTX"),
         (["--", "profile=kernels"], "cannot both trace CUDA"),
@@ -241,9 +241,9 @@ def test_reports_are_counted_and_empty_ones_are_none(tmp_path: Path) -> None:
 
 def test_versions_are_compared_as_numbers() -> None:
     old, new = Nsys(path="nsys", version="2024.2.3.38-x"), Nsys(path="nsys", version="2024.4.1.61-x")
-    assert old.is_deaf_to("0.2.12") and old.is_deaf_to("0.2.13") and old.is_deaf_to("0.10.0")
-    assert not old.is_deaf_to("0.2.11") and not old.is_deaf_to("0.2.9") and not new.is_deaf_to("0.2.13")
-    assert not old.is_deaf_to(None) and not Nsys(path="nsys", version=None).is_deaf_to("0.2.13")
+    assert old.drops_ranges_of("0.2.12") and old.drops_ranges_of("0.2.13") and old.drops_ranges_of("0.10.0")
+    assert not old.drops_ranges_of("0.2.11") and not old.drops_ranges_of("0.2.9") and not new.drops_ranges_of("0.2.13")
+    assert not old.drops_ranges_of(None) and not Nsys(path="nsys", version=None).drops_ranges_of("0.2.13")
     assert read_numbers("2.13.0+cpu") == (2, 13, 0) and read_numbers("x") == ()
 
 

@@ -1,4 +1,4 @@
-"""The doctor's checks against made-up machines: every state of every check; and one real machine, this one."""
+"""The doctor's checks on synthetic machines, with every state of every check; and on this real machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEALTHY = Facts(
 
 
 def change(**changes: Any) -> Facts:
-    """A healthy machine but for these facts; ``torch__x`` is torch's ``x``, ``env`` the environment."""
+    """A healthy machine except for these facts; ``torch__x`` is torch's ``x``, ``env`` the environment."""
     inner = {name.removeprefix("torch__"): changes.pop(name) for name in list(changes) if name.startswith("torch__")}
     if inner:
         changes["torch"] = dataclasses.replace(changes.get("torch", ON_GPUS), **inner)
@@ -90,17 +90,17 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (software.check_nccl, change(torch=ON_CPU), ABSENT, "no GPU"),
     (software.check_nsys, HEALTHY, OK, "2025.1.1"),
     (software.check_nsys, change(nsys=None), ABSENT, "install Nsight Systems"),
-    (software.check_nsys, change(nsys=Nsys(path="/x/nsys", version=None)), WARNING, "/x/nsys: says no version"),
+    (software.check_nsys, change(nsys=Nsys(path="/x/nsys", version=None)), WARNING, "/x/nsys: prints no version"),
     (software.check_nvtx, HEALTHY, OK, "0.2.11"),
     (software.check_nvtx, change(nsys=None), OK, "no nsys here"),
     (software.check_nvtx, change(packages=without("nvtx")), WARNING, "pip install"),
-    (software.check_nvtx, change(packages={"nvtx": "0.2.13"}), OK, "sees its ranges"),
+    (software.check_nvtx, change(packages={"nvtx": "0.2.13"}), OK, "records its ranges"),
     (software.check_nvtx, change(packages={"nvtx": "0.2.13"}, nsys=OLD_NSYS), PROBLEM, "records none of its ranges"),
     (software.check_wandb, HEALTHY, OK, "logged in"),
     (software.check_wandb, change(wandb_login=False), OK, "offline"),
     (software.check_wandb, change(packages=without("wandb")), WARNING, "pip install wandb"),
     (software.check_accelerate, HEALTHY, OK, "1.15.0"),
-    (software.check_accelerate, change(torch=ON_CPU), WARNING, "DDP of FSDP"),
+    (software.check_accelerate, change(torch=ON_CPU), WARNING, "from FSDP to DDP"),
     (software.check_accelerate, change(torch=None), ABSENT, "does not load"),
     (software.check_accelerate, change(packages=without("accelerate")), ABSENT, "pip install accelerate"),
     (settings.check_threads, HEALTHY, OK, "not set"),
@@ -109,7 +109,7 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (settings.check_threads, change(torch=None), ABSENT, "64 core(s)"),
     (settings.check_threads, change(env={"OMP_NUM_THREADS": "16"}), OK, "fit"),
     (settings.check_threads, change(env={"OMP_NUM_THREADS": "17"}), WARNING, "export OMP_NUM_THREADS=16"),
-    (settings.check_threads, change(env={"OMP_NUM_THREADS": "all"}), WARNING, "no number"),
+    (settings.check_threads, change(env={"OMP_NUM_THREADS": "all"}), WARNING, "not a number"),
     (settings.check_max_connections, HEALTHY, OK, "not set"),
     (settings.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "8"}), OK, "=8"),
     (settings.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}), WARNING, "share one queue"),
@@ -133,8 +133,8 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (machine.check_peak, HEALTHY, OK, "312 TFLOP/s (NVIDIA A100 datasheet"),
     (machine.check_peak, change(torch__gpus=(Gpu(name="Nova X1", memory_bytes=1),)), WARNING, "Nova X1 is not in the"),
     (machine.check_peak, change(torch=ON_CPU), ABSENT, "no table"),
-    (machine.check_clock, HEALTHY, OK, "1 ns resolution, 30 ns a reading, tsc"),
-    (machine.check_clock, change(clock=dataclasses.replace(CLOCK, read_cost_ns=1500)), WARNING, "1500 ns a reading"),
+    (machine.check_clock, HEALTHY, OK, "1 ns resolution, 30 ns per reading, tsc"),
+    (machine.check_clock, change(clock=dataclasses.replace(CLOCK, read_cost_ns=1500)), WARNING, "1500 ns per reading"),
     (machine.check_clock, change(clock=dataclasses.replace(CLOCK, resolution_ns=10**6)), WARNING, "clocksource"),
     (machine.check_time_of_day, HEALTHY, OK, "off by 1.5 ms at most"),
     (machine.check_time_of_day, change(clock=dataclasses.replace(CLOCK, synchronised=False)), WARNING, "chrony"),
@@ -170,11 +170,11 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (machine.check_disk, change(free_bytes=GIB), WARNING, "1.0 GiB"),
     (machine.check_disk, change(free_bytes=2**20), PROBLEM, "runs_dir="),
     (machine.check_disk, change(runs_dir_problem="/x may not be written"), PROBLEM, "/x may not be written"),
-    (machine.check_disk, change(free_bytes=None), ABSENT, "not known"),
+    (machine.check_disk, change(free_bytes=None), ABSENT, "unknown"),
     (machine.check_hostname, HEALTHY, OK, "gloo on eth0"),
     (machine.check_hostname, change(env={}), OK, "node7 is 10.0.0.7"),
-    (machine.check_hostname, change(env={}, addresses=("127.0.1.1",)), OK, "for several name GLOO_SOCKET_IFNAME"),
-    (machine.check_hostname, change(env={}, addresses=()), WARNING, "resolves to nothing"),
+    (machine.check_hostname, change(env={}, addresses=("127.0.1.1",)), OK, "for several set GLOO_SOCKET_IFNAME"),
+    (machine.check_hostname, change(env={}, addresses=()), WARNING, "does not resolve"),
 ]
 
 
@@ -255,8 +255,8 @@ def test_torch_that_does_not_answer_is_a_finding() -> None:
     for said, complaint, ended, reason in (
         ("", "Traceback\nImportError: libcudnn.so.9\n", 1, "ImportError: libcudnn.so.9"),
         ("", "", -11, "ended with exit code -11"),
-        ("{", "", 0, "not understood"),
-        ('{"version": 1}', "", 0, "not understood"),
+        ("{", "", 0, "invalid answer"),
+        ('{"version": 1}', "", 0, "invalid answer"),
     ):
         facts, problem = gather.read_answer(said, complaint, ended)
         assert facts is None and problem is not None and reason in problem
@@ -286,5 +286,5 @@ def test_this_machine_is_examined_without_torch(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_folder_that_is_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    facts = dataclasses.replace(HEALTHY, runs_dir_problem=gather._find_place(tmp_path / "runs")[1])
-    assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is no folder"
+    facts = dataclasses.replace(HEALTHY, runs_dir_problem=gather._find_folder(tmp_path / "runs")[1])
+    assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is not a folder"

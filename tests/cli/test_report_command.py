@@ -1,4 +1,4 @@
-"""`distprof report`: what it takes, what it makes of it, and where it leaves its files."""
+"""`distprof report`: its inputs, its report, and where it writes its files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_traces_of_different_tools_are_one_job(tmp_path: Path) -> None:
 
 
 def test_captures_of_different_days_are_different_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their own clocks count from where each session began, and agree by chance."""
+    """Their clocks count from the begin of each session, and agree by coincidence."""
     monday = 1_700_000_000 * 1000 * MS
     for name, day in (("a", 0), ("b", 3)):
         export = make_training_export(num_ranks=1, marks=False)

@@ -1,4 +1,4 @@
-"""Output that cannot be printed is dropped; sizes that cannot be are forgotten."""
+"""Output that cannot be printed is dropped; impossible terminal sizes are ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distprof.errors import UsageError
 
 
 class Failing(io.StringIO):
-    """A stream without a file, which raises what it is told to."""
+    """A stream without a file that raises a given error."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__()
@@ -69,5 +69,5 @@ def test_a_width_is_one_that_a_report_can_be_fitted_to(width: int | None, refuse
     if not refused:
         require_width(width)
         return
-    with pytest.raises(UsageError, match="must be 20 or more, and at most 1000"):
+    with pytest.raises(UsageError, match="must be 20 to 1000"):
         require_width(width)

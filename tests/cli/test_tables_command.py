@@ -1,4 +1,4 @@
-"""``distprof tables``: which processes and rows each option chooses, what is written, and what is refused."""
+"""``distprof tables``: which processes and rows each option selects, what is written, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_table(folder: Path, name: str) -> dict[str, list[str]]:
-    """The rows of a written table by their last cell."""
+    """The rows of a written table, by their last cell."""
     with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return {row[-1]: row for row in list(csv.reader(file))[1:]}
 
@@ -129,11 +129,11 @@ def test_a_trace_of_pytorch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--exclusive"], "--exclusive: is a way to make the projection"),
-        (["--rank", "9"], "--rank 9: not there; the traces have ranks 0-2 and 1 other process"),
+        (["--exclusive"], "--exclusive: applies to the projection"),
+        (["--rank", "9"], "--rank 9: not found; the traces have ranks 0-2 and 1 other process"),
         (["--rows", "-1"], "--rows -1: must be 0 (all) or more"),
         (["--width", "3"], "--width 3"),
-        (["--step", "iteration*"], "--step: says what the steps are for --drop-warmup"),
+        (["--step", "iteration*"], "--step: only works with --drop-warmup"),
         (["--drop-warmup", "--step", "nothing"], "no steps are known"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How a training command leaves: its exit code, what it tells the launcher, and what it takes along."""
+"""How a training command exits: its exit code, what it tells the launcher, and what it cleans up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distprof.render import wandb_log
 
 
 class LeftError(BaseException):
-    """Stands for the end of the process."""
+    """Raised in place of the end of the process."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def leaving_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, arguments: list[str], error: BaseException | None = None) -> int:
-    """The exit code of a command that does nothing, or raises."""
+    """The exit code of a command that does nothing or raises."""
 
     def train(*_: Any) -> None:
         if error is not None:

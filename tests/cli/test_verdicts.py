@@ -1,4 +1,4 @@
-"""The verdict's score at a slowdown of 5 %, and where nobody is delayed."""
+"""The verdict's score at a slowdown of 5 %, and without any slowdown."""
 
 from __future__ import annotations
 

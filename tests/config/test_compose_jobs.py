@@ -1,4 +1,4 @@
-"""From a command line to jobs: one, or every combination of a sweep, and nothing else that Hydra does."""
+"""From a command line to jobs: one, or every combination of a sweep, and nothing else that Hydra would do."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_flag_that_shows_runs_nothing(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "said"),
     [
         (["+password=[abc"], r"^the value of \+password cannot be read"),
-        (["seed=[abc"], r"^seed=\[abc: .*a text goes in quotes"),
-        (["--config-dir", "nope"], "^nope: no folder with configuration files"),
+        (["seed=[abc"], r"^seed=\[abc: .*put texts in quotes"),
+        (["--config-dir", "nope"], "^nope: not a folder with configuration files"),
         (["seed=${nope}"], "nope"),
     ],
 )

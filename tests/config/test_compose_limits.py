@@ -1,4 +1,4 @@
-"""A configuration is a bounded amount of work, whatever multiplies in it."""
+"""Composing a configuration takes a bounded amount of work, whatever multiplies in it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ BOMBS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_fault_19_what_multiplies_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CPU_S", 1.0)

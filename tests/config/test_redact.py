@@ -1,4 +1,4 @@
-"""Secrets stay out of what is written: by the name of a key, and by value wherever it occurs."""
+"""Secrets stay out of what is written: by key name, and by value wherever it occurs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_fault_23_secrets_are_found_inside_of_arguments_and_of_the_environment(m
 
 @pytest.mark.parametrize("beginning", ["://", ":/a:", "a", "-eyJaaaaaaaa", "a = ", "--a ", "bearer ", "' ", "sk-"])
 def test_many_beginnings_take_no_time(beginning: str) -> None:
-    """Quadratic work would be minutes; the limit is generous for a busy machine."""
+    """Quadratic work would take minutes; the limit is generous for a busy machine."""
     begin_s = time.process_time()
     mask(beginning * (200_000 // len(beginning)), ())
     assert time.process_time() - begin_s < 20

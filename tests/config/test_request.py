@@ -1,4 +1,4 @@
-"""Overrides as users type them, and as Hydra's grammar wants them."""
+"""Overrides as users type them, and as Hydra's grammar requires them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_any_text_is_taken_as_it_is_or_left_to_hydra(value: str) -> None:
     [
         (["--password=abc", "x=1"], "unknown option --password;"),
         (["--cfg"], "expected one argument"),
-        (["--cfg", "job", "--multirun"], "give one of them"),
-        (["--resolve"], "--resolve: goes with --cfg or --help"),
+        (["--cfg", "job", "--multirun"], "give only one of them"),
+        (["--resolve"], "--resolve: only works with --cfg or --help"),
         (["--experimental-rerun", "x"], "reads a pickle"),
         (["nope.json"], "nope.json: expected KEY=VALUE"),
     ],

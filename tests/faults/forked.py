@@ -1,8 +1,8 @@
-"""Runs commands from outside without paying for Python's imports each time: a process that has them forks for each.
+"""Runs commands from outside without importing everything each time: forks them from a prepared process.
 
-What a user types is called as `distprof` would call it, in a process of its own, with its own streams, folder and
-environment. The commands of one call run at the same time, as ranks do. Python's own start and torch's are not in it:
-what is about them needs a real command of `tests.ranks`.
+Each command is called as `distprof` would call it, in its own process with its own streams, folder and environment. The
+commands of one call run concurrently, like ranks. This does not include the start of Python and torch: tests of those
+need the real commands of `tests.ranks`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command line, and what stands around it."""
+    """One command line and its environment."""
 
     arguments: Sequence[str]
     environment: dict[str, str] = field(default_factory=dict)
     stdout: str = "file"
-    """Or "full", a disk without room; "broken", a pipe whose reader has gone; "closed"."""
+    """Or "full", a full disk; "broken", a pipe without a reader; "closed"."""
     stderr: str = "file"
     before: str = ""
-    """Python that runs first, in the same process."""
+    """Python code that runs first, in the same process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +49,23 @@ class Done:
 
 
 class Started:
-    """A command that runs. Asked as `subprocess.Popen` is."""
+    """A running command, with the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int, place: str) -> None:
-        """Takes a process, and where its output goes."""
+        """Takes a process and the folder of its output."""
         self.pid, self._place, self._began_s = pid, place, time.monotonic()
         self.returncode: int | None = None
         self.seconds = 0.0
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal that ended it. None: it still runs."""
+        """Its exit code, or minus the signal that ended it. None: it is still running."""
         if self.returncode is None:
             (self.returncode,) = _ask("poll", [self.pid])
             self.seconds = time.monotonic() - self._began_s
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal, if it still runs."""
+        """Sends it a signal if it is still running."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -74,10 +74,10 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = LIMIT_S) -> tuple[str, str]:
-        """Waits for its end; returns its output.
+        """Waits for its end and returns its output.
 
         Raises:
-            TimeoutError: It still runs.
+            TimeoutError: It is still running.
         """
         deadline_s = time.monotonic() + timeout
         while self.poll() is None:
@@ -92,7 +92,7 @@ class Started:
 
 
 def start(*commands: Command, cwd: Path) -> list[Started]:
-    """Starts commands side by side in one folder."""
+    """Starts commands concurrently in one folder."""
     places = [tempfile.mkdtemp(dir=_make_folder().name) for _ in commands]
     asked = [
         {
@@ -108,7 +108,7 @@ def start(*commands: Command, cwd: Path) -> list[Started]:
 def fork_ranks(
     number: int, arguments: Sequence[str], cwd: Path, *, before: str = "", **environment: str
 ) -> list[Started]:
-    """Starts a job as several ranks, which nobody watches over or ends."""
+    """Starts a job as several ranks without a launcher that would watch or end them."""
     (port,) = find_ports(1)
     ranks = (make_rank(rank, number, port, arguments, before=before, **environment) for rank in range(number))
     return start(*ranks, cwd=cwd)
@@ -122,7 +122,7 @@ def make_rank(
 
 
 def run(*commands: Command, cwd: Path) -> list[Done]:
-    """Runs commands side by side in one folder, and waits for all."""
+    """Runs commands concurrently in one folder, and waits for all."""
     started = start(*commands, cwd=cwd)
     deadline_s = time.monotonic() + LIMIT_S
     while None in [each.poll() for each in started] and time.monotonic() < deadline_s:
@@ -142,7 +142,7 @@ def _read(path: str) -> str:
 
 @functools.cache
 def _make_folder() -> tempfile.TemporaryDirectory[str]:
-    """For outputs; gone when this process is."""
+    """A folder for outputs, deleted with this process."""
     return tempfile.TemporaryDirectory()
 
 
@@ -225,7 +225,7 @@ def _call(asked: dict[str, Any]) -> int:
 
 
 def _replace(number: int, kind: str, path: str) -> None:
-    """Puts what a shell would put in the place of standard output or error."""
+    """Replaces standard output or error, as a shell would."""
     if kind == "closed":
         os.close(number)
         setattr(sys, {1: "stdout", 2: "stderr"}[number], None)

@@ -1,4 +1,4 @@
-"""Made-up runs as run folders on disk, as a live job leaves them."""
+"""Synthetic runs as run folders on disk, as a live job leaves them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_run(folder: Path, run: Run) -> Path:
 
 
 def write_stream(folder: Path, run: Run, position: int, **changes: object) -> Path:
-    """Writes one rank's file; ``changes``: of the header's ``run_id`` and ``world_size``."""
+    """Writes one rank's file; ``changes``: to the header's ``run_id`` and ``world_size``."""
     info = run.ranks[position]
     named = {"run_id": run.meta.run_id, "world_size": run.meta.world_size, **changes}
     path = rank_path(folder, info.rank)

@@ -1,4 +1,4 @@
-"""A run folder whose records are absurd behind checksums that are right, from outside: counted, bounded, one line."""
+"""A run folder with absurd records behind valid checksums, from outside: counted, bounded, one line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from distprof.storage.record_lines import FIELDS
 from tests.ranks import make_environment
 
 ROOM_BYTES = 3 << 29
-"""Of the whole process, of which a third is what NumPy and the threads reserve."""
+"""For the whole process, of which NumPy and the threads reserve a third."""
 
 
 def report(folder: Path) -> subprocess.CompletedProcess[str]:
-    """``distprof report`` on the folder, in a process that may take `ROOM_BYTES` and no more."""
+    """Runs ``distprof report`` on the folder, in a process limited to `ROOM_BYTES`."""
     return subprocess.run(
         [sys.executable, "-m", "distprof", "report", str(folder), "--width", "200"], text=True, capture_output=True,
         env=make_environment(OPENBLAS_NUM_THREADS="1"), timeout=120, check=False, cwd=folder,
@@ -29,7 +29,7 @@ def report(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def read_notes(folder: Path) -> str:
-    """What the report says of what was left out."""
+    """The report's notes about what was left out."""
     return "\n".join(json.loads((folder / "report.json").read_bytes())["coverage"]["notes"])
 
 
@@ -61,7 +61,7 @@ def test_fault_36_absurd_records_cost_their_rank_or_their_step_and_are_counted(t
     notes = read_notes(tmp_path / "run")
     assert "rank-00000.jsonl: 1 damaged records left out" in notes
     assert "rank-00001.jsonl" in notes and "header.notes=None: expected a list of texts" in notes
-    assert "rank-00002.jsonl: damaged header: no list of different fields" in notes
+    assert "rank-00002.jsonl: damaged header: no list of distinct fields" in notes
     assert "rank-00003.jsonl: written as 'distprof.rank/\u00b2.0'" in notes
     assert "rank-00004.jsonl: 1 damaged records left out" in notes and "rank-00005.jsonl" not in notes
     percents = [float(text.replace(",", "")) for text in re.findall(r"([\d,.]+) %", done.stdout)]
@@ -69,7 +69,7 @@ def test_fault_36_absurd_records_cost_their_rank_or_their_step_and_are_counted(t
 
 
 def test_fault_36_ranks_without_a_common_step_take_memory_in_proportion_to_their_files(tmp_path: Path) -> None:
-    """200 files of 75 steps that no other has: 1 MB, for which a place per rank and step would take 1.8 GB."""
+    """200 files with 75 steps that no other file has: 1 MB, but a row per rank and step would take 1.8 GB."""
     made = Folder()
     header, step = made.files["rank-00000.jsonl"][0], get_steps(made.files["rank-00000.jsonl"])[0]
     keys = ("step", "warmup", "failed", "step_host_ns")
@@ -84,4 +84,4 @@ def test_fault_36_ranks_without_a_common_step_take_memory_in_proportion_to_their
     made.write(tmp_path / "run")
     done = report(tmp_path / "run")
     assert (done.returncode, done.stderr) == (EXIT_PARTIAL, "")
-    assert "13,690 steps left out, those that the fewest of 200 ranks have" in read_notes(tmp_path / "run")
+    assert "13,690 steps left out: those recorded by the fewest of the 200 ranks" in read_notes(tmp_path / "run")

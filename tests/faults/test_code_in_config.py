@@ -1,4 +1,4 @@
-"""A configuration that names code, modules, or more work than a machine can do: refused, and nothing of it has run."""
+"""A configuration that names code, modules, or excessive work is refused, and none of it has run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_fault_37_nothing_that_a_configuration_names_is_run(place: Path) -> None
 
 
 def test_fault_24_hydras_own_ways_to_set_up_logging_touch_no_file(place: Path) -> None:
-    """With classes that are allowed by name: a handler has arguments too."""
+    """Also with classes that are allowed by name, because a handler has arguments too."""
     given = f"+hydra.hydra_logging.handlers.file={HANDLER.replace(': ', ':')}"
     (done,) = run(Command(arguments=["hydra/hydra_logging=default", given, "--help"]), cwd=place)
     assert (done.code, done.err) == (0, "")
@@ -82,7 +82,7 @@ def test_fault_24_hydras_own_ways_to_set_up_logging_touch_no_file(place: Path) -
 
 
 def make_bombs(folder: Path) -> dict[str, str]:
-    """Files of a few KB, and what their refusal says."""
+    """Files of a few KB, and how they are refused."""
     (folder / "train").mkdir()
     levels = "".join(f"a{level}: &a{level} [{','.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12))
     files = {

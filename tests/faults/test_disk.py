@@ -1,4 +1,4 @@
-"""Disks that are full, runs that still run, ranks that are killed: real processes, read by another one."""
+"""Full disks, running runs, killed ranks: real processes, read by another one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.faults.forked import Started, fork_ranks
 QUICK = ("train=gpt2_tiny", "logger=none", "profile.window_s=0.05")
 LIMIT_S = 120
 FILE_LIMIT_BYTES = 14_000
-"""Where there is no small disk: the largest file that the job may write."""
+"""Without a small disk: the largest file that the job may write."""
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A disk of 48 kB, or in want of one where nothing can be mounted, what makes every file small."""
+    """A disk of 48 kB or, where nothing can be mounted, a limit that keeps every file small."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=48k", "none", str(disk)]

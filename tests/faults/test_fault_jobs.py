@@ -1,4 +1,4 @@
-"""Ranks that are missing, there twice or of another job; traces that are damaged or of different jobs."""
+"""Ranks that are missing, duplicated or of another job; traces that are damaged or of different jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_trace(path: Path, rank: int, *, world: int = 4, at_us: float = NOON_US)
 
 
 def restate(path: Path, **changes: Any) -> None:
-    """Other words in a rank file's header, behind a checksum that holds."""
+    """Changes a rank file's header, with a valid checksum."""
     first, rest = path.read_bytes().split(b"\n", 1)
     header = {key: value for key, value in json.loads(first).items() if key != "crc"} | changes
     body = json.dumps(header, separators=(",", ":")).encode()[:-1]
@@ -58,7 +58,7 @@ def test_fault_12_a_deleted_rank_a_foreign_one_and_one_that_is_there_twice(
     assert part["what_if"] == [] and "what fixing it would gain is not known" in shown
     for item in part["waits"]:
         assert (item["members_missing"], item["transfer_ns"], set(item["last_ratio"])) == (1, None, {None})
-    assert "n/a: 1 of 4 missing" in shown and "members are missing of default (1 of 4)" in shown
+    assert "n/a: 1 of 4 missing" in shown and "members of default (1 of 4) are missing" in shown
     write_stream(folder, RUN, 3, run_id="another")  # of another run: as if it were not there
     assert run_verb(["report", str(folder)]) == EXIT_PARTIAL
     assert "rank-00003.jsonl: belongs to another run, ignored" in re.sub(r"\s+", " ", capsys.readouterr().out)
@@ -66,7 +66,7 @@ def test_fault_12_a_deleted_rank_a_foreign_one_and_one_that_is_there_twice(
     shutil.copy(rank_path(folder, 2), rank_path(folder, 3))  # rank 2 twice
     assert run_verb(["report", str(folder), "--no-write"]) == EXIT_FAILED
     said = capsys.readouterr().err
-    assert "rank-00003.jsonl: says it is rank 2: a rank is there twice" in said and said.count("\n") == 1
+    assert "rank-00003.jsonl: says it is rank 2: a rank exists twice" in said and said.count("\n") == 1
 
 
 def test_fault_13_other_worlds_and_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_fault_13_other_worlds_and_versions(tmp_path: Path, capsys: pytest.Captu
     path = write_stream(folder, RUN, 1, world_size=2)
     assert run_verb(["report", str(folder), "--no-write"]) == EXIT_FAILED
     said = capsys.readouterr().err
-    assert "rank-00001.jsonl: says the world is 2 ranks, run.json says 4" in said and said.count("\n") == 1
+    assert "rank-00001.jsonl: says the job has 2 ranks, but run.json says 4" in said and said.count("\n") == 1
     path.unlink()
     path = write_stream(folder, RUN, 1)
     restate(path, schema=f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR + 7}", mood="good")
@@ -130,14 +130,14 @@ def test_fault_40_tables_and_run_folders_leave_out_what_is_damaged(
     rank_path(folder, 1).write_bytes(b"\0" * 100)
     assert run_verb(["report", str(folder)]) == EXIT_PARTIAL
     assert capsys.readouterr().err == (
-        "distprof: left out: rank-00001.jsonl: no readable header: not a rank stream of distprof, or damaged at its "
+        "distprof: left out: rank-00001.jsonl: no readable header: not a distprof rank stream, or damaged at its "
         "start\n"
     )
     assert read_json(folder)["coverage"]["ranks_present"] == [0, 2, 3]
 
 
 OTHERS = {
-    "another world": ({"world": 8}, "is of a world of 4 ranks"),
+    "another world": ({"world": 8}, "is from a job of 4 ranks"),
     "another day": ({"at_us": NOON_US + 86_400e6 * 3}, "begins 3 days later"),
 }
 
@@ -152,7 +152,7 @@ def test_fault_40_traces_of_different_jobs_are_refused_with_the_reason(
     assert run_verb([verb, str(tmp_path)]) == EXIT_FAILED
     told = capsys.readouterr()
     assert told.out == "" and told.err.count("\n") == 1
-    assert "a.json" in told.err and "b.json" in told.err and reason in told.err and "name traces of one job" in told.err
+    assert "a.json" in told.err and "b.json" in told.err and reason in told.err and "pass traces of one job" in told.err
 
 
 def test_fault_40_runs_of_different_ids_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_fault_40_runs_of_different_ids_are_refused(tmp_path: Path, capsys: pyte
 
 
 def test_fault_40_real_traces_of_different_jobs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither names a rank or a world, both are of one kind of device; they are hours apart."""
+    """Neither names a rank or a world, and both have the same kind of device, but they are hours apart."""
     names = ("h100_bert_small_single.json.gz", "h100_qwen_single.json.gz")
     paths = [str(find_shared("data", "kineto", name)) for name in names]
     assert run_verb(["tables", *paths]) == EXIT_FAILED

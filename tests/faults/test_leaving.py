@@ -1,4 +1,4 @@
-"""How ranks leave: by signals in a hang and at the start, at a time-out, beside a W&B that stands still."""
+"""How ranks exit: by signals during a hang and at the start, by a time-out, and beside a W&B that hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.ranks import start_ranks, wait_until
 
 ENDLESS = ("train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=1", "profile.window_s=0.1")
 END_LIMIT_S = 5.0
-"""A rank's file has its end by then. Two seconds are promised; a test machine has other things to do."""
+"""A rank's file has its end record by then. Two seconds are promised, but a test machine may be busy."""
 
 
 def find_folder(tmp_path: Path) -> Path:
@@ -28,7 +28,7 @@ def find_folder(tmp_path: Path) -> Path:
 
 
 def count_steps(tmp_path: Path) -> list[int]:
-    """Steps on disk, of every rank that has a file."""
+    """Steps on disk, for every rank that has a file."""
     return [path.read_bytes().count(b'"type":"step"') for path in sorted(tmp_path.glob("runs/*/ranks/rank-*.jsonl"))]
 
 
@@ -92,7 +92,7 @@ def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> N
 
 
 def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_group(tmp_path: Path) -> None:
-    """Which collective the rank missed is not diagnosed: what the Flight Recorder saw lies beside the streams."""
+    """Which collective the rank missed is not diagnosed: the Flight Recorder's dump lies beside the streams."""
     drill = ["inject.rank=1", "inject.phase=forward", "inject.delay_ms=600000", "inject.from_step=3"]
     ranks = fork_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=3", *drill], tmp_path)
     try:

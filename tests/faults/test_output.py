@@ -1,4 +1,4 @@
-"""Where output cannot go: the job trains, its files are written, and the exit code is the job's."""
+"""Output that goes nowhere: the job trains, its files are written, and the exit code is the job's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_fault_32_a_job_without_output_trains_as_usual(tmp_path: Path) -> None:
 
 
 def test_fault_32_a_reader_that_speaks_another_language_is_told_what_can_be_said(tmp_path: Path) -> None:
-    """A folder with letters beyond ASCII, on a terminal that has none; its name needs no quotes."""
+    """A folder with non-ASCII letters on an ASCII terminal; its name needs no quotes."""
     name = "ünï (1)=#~"
     ascii_only = {"PYTHONIOENCODING": "ascii"}
     trained, refused = run(
@@ -58,7 +58,7 @@ def test_fault_32_a_reader_that_speaks_another_language_is_told_what_can_be_said
 
 
 def test_fault_23_a_job_leaves_no_secret_in_any_file_or_name(tmp_path: Path) -> None:
-    """One that fails: a login in a URL, a key of the environment, and one that tells by its shape."""
+    """A job that fails: with a login in a URL, a key in the environment, and one recognisable by its form."""
     secrets = ("canary-5e1f0a", "q7x9", "hf_" + "a1b2" * 5)
     drill = ("inject.rank=0", "inject.action=fail", f"name={secrets[0]}-{secrets[2]}-https://me:{secrets[1]}@host")
     (done,) = run(Command(arguments=[*QUICK, *drill], environment={"HF_TOKEN": secrets[0]}), cwd=tmp_path)
@@ -83,7 +83,7 @@ def test_fault_25_two_jobs_of_the_same_second_have_a_folder_each(tmp_path: Path)
 
 
 IMPATIENT = "import distprof.cli.train; distprof.cli.train.REFUSAL_GRACE_S = 1.0"
-"""Ranks other than 0 let it speak and leave after a second: there is no launcher to end them before ten."""
+"""Ranks other than 0 let it print and exit after a second: there is no launcher to end them before ten."""
 
 
 def test_fault_09_a_folder_that_cannot_be_written_is_refused_by_all_ranks_before_the_model(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One rank of a job is stopped and continued, as by a debugger or a frozen machine: whose stall is it?"""
+"""One rank of a job is stopped and continued, as by a debugger or a frozen machine: whose stall is reported?"""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ STOPS = 2
 
 
 def read_job(folder: Path) -> Run | None:
-    """What both ranks have written so far; None: not both have begun."""
+    """What both ranks have written so far; None: one has not begun."""
     found = list((folder / "runs").glob("*/run.json"))
     run = read_run(found[0].parent) if found else None
     return run if run is not None and len(run.ranks) == 2 and run.rows.shape[1] else None
 
 
 def wait_for_steps(ranks: list[Started], folder: Path, number: int) -> Run:
-    """Waits until both ranks have written so many steps."""
+    """Waits until both ranks have written this many steps."""
     deadline = time.monotonic() + 120
     while (run := read_job(folder)) is None or run.measured().all(axis=0).sum() < number:
         assert all(rank.poll() is None for rank in ranks) and time.monotonic() < deadline
@@ -43,7 +43,7 @@ def wait_for_steps(ranks: list[Started], folder: Path, number: int) -> Run:
 
 
 def find_struck(run: Run, stopped_ns: list[tuple[int, int]]) -> list[set[int]]:
-    """By stop: the numbers of the steps that some rank was in meanwhile, and of the step after them."""
+    """For each stop, the numbers of the steps that a rank was in meanwhile, and of the next step."""
     begin, number = run.column("begin_host_ns"), run.column("step")
     over = begin + run.column("step_host_ns")
     inside = [(begin < until) & (over > since) for since, until in stopped_ns]

@@ -1,4 +1,4 @@
-"""The table of faults in docs/faults.md: every row has tests, and names them."""
+"""The table of faults in docs/faults.md: every row has tests, and lists them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_ROWS = 40
 
 @functools.cache
 def find_tests() -> dict[int, list[str]]:
-    """By row: ``path::test`` of every test whose name says the number, in the order of the table."""
+    """By row, ``path::test`` of every test whose name has the number, in the order of the table."""
     found: defaultdict[int, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -28,7 +28,7 @@ def find_tests() -> dict[int, list[str]]:
 
 
 def find_rows(name: str) -> list[int]:
-    """The rows that a test's name says: ``fault_05``, also twice, or ``fault_16_to_21``."""
+    """The rows in a test's name: ``fault_05``, possibly twice, or ``fault_16_to_21``."""
     rows: list[int] = []
     for first, last in re.findall(r"(?:test|and)_fault_(\d\d)(?:_to_(\d\d))?_", name):
         rows += range(int(first), int(last or first) + 1)

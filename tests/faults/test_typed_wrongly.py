@@ -1,4 +1,4 @@
-"""What users type wrongly: one line, at once, with an exit code that says so, and nothing secret in it."""
+"""Typing errors: one line, immediately, with the right exit code and without secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.faults.forked import Command, Done, run
 
 CANARY, SHORT = "canary-7f3a91", "q7x"
-"""A secret of the environment, and one too short to be searched for, which only its name gives away."""
+"""A secret in the environment, and one too short to search for, which only its name reveals."""
 LOGIN = f"https://me:{SHORT}@host/x"
 LAUNCHED = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 WRONG: tuple[tuple[str, ...], ...] = (
@@ -46,7 +46,7 @@ def require_one_line(done: Done, *codes: int) -> None:
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Done]:
-    """What each of the commands did."""
+    """The result of each command."""
     commands = [Command(arguments=arguments, environment={"HF_TOKEN": CANARY}) for arguments in WRONG]
     return dict(zip(WRONG, run(*commands, cwd=tmp_path_factory.mktemp("wrong")), strict=True))
 

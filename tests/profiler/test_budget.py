@@ -19,7 +19,7 @@ from distprof.profiler.overhead_budget import (
     MAX_KEPT_STEPS,
     Budget,
     BudgetEvidence,
-    draw_place,
+    draw_index,
     keep_budget,
 )
 from distprof.profiler.start import start_profiler
@@ -36,7 +36,7 @@ def make_rows(step_ns: FloatArray, *, cost: float, first_step: int = 0) -> Float
     """Whole steps of two ranks, whose shadow steps take that long, and the others ``1 + cost`` times as long."""
     steps = np.arange(first_step, first_step + len(step_ns))
     rows = np.full((2, len(steps), ROW_WIDTH), np.nan)
-    shadow = np.array([step % EVERY == draw_place(step // EVERY, EVERY) for step in steps.tolist()])
+    shadow = np.array([step % EVERY == draw_index(step // EVERY, EVERY) for step in steps.tolist()])
     for name, values in {
         "step": steps, "warmup": 0, "failed": 0, "shadow": shadow,
         "step_host_ns": step_ns * np.where(shadow, 1, 1 + cost),

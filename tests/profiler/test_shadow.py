@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
-from distprof.profiler.overhead_budget import ShadowPlan, draw_place
+from distprof.profiler.overhead_budget import ShadowPlan, draw_index
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row
 from distprof.record.timeline import PhaseContext
@@ -24,7 +24,7 @@ def find_shadows(every: int, warmup: list[bool]) -> list[int]:
 def test_every_turn_of_steps_has_one(every: int) -> None:
     found = find_shadows(every, [False] * 50 * every)
     assert [step // every for step in found] == list(range(50))
-    assert [step % every for step in found] == [draw_place(turn, every) for turn in range(50)]
+    assert [step % every for step in found] == [draw_index(turn, every) for turn in range(50)]
     assert found == find_shadows(every, [False] * 50 * every)  # as on every other rank
 
 
@@ -36,7 +36,7 @@ def test_none_is_in_the_warmup_and_without_turns_there_are_none() -> None:
 
 def test_every_place_of_a_turn_is_as_likely_whatever_came_before() -> None:
     """20,000 turns of five: each place 4,000 times, each pair of places in a row 800 times, within 5 deviations."""
-    places = np.array([draw_place(turn, 5) for turn in range(20_000)])
+    places = np.array([draw_index(turn, 5) for turn in range(20_000)])
     pairs = np.bincount(places[:-1] * 5 + places[1:], minlength=25)
     assert np.abs(np.bincount(places, minlength=5) - 4000).max() < 5 * np.sqrt(4000 * 0.8)
     assert np.abs(pairs - 800).max() < 5 * np.sqrt(800 * 0.96)

@@ -17,8 +17,7 @@ from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray
 from distprof.profiler import host_readings, run_files, start
 from distprof.profiler.start import Hooks, Job, start_profiler
-from distprof.record import clock_sync as host_clock
-from distprof.record import live
+from distprof.record import clock_sync, live
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -71,7 +70,7 @@ def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
 
 
 def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
-    host_clock.identify_clock = host_clock.identify_host = lambda: f"host {world.rank}"
+    clock_sync.identify_clock = clock_sync.identify_host = lambda: f"host {world.rank}"
     if world.rank == 1:  # its disk is another one
         agreed = start.agree_on_folder
         start.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The range that starts and stops a capture, with ranks played by threads and a pretended nsys."""
+"""The range that starts and stops a capture, with ranks as threads and a pretended nsys."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class FakeRanges:
         self._tool.see(f"rank {self._rank}")
 
 
-def play(seed: int, num_ranks: int, line_up: Callable[[], None]) -> list[str]:
+def run_capture(seed: int, num_ranks: int, synchronise: Callable[[], None]) -> list[str]:
     """Ranks that reach everything in a random order; what the tool has seen."""
     tool = Tool()
 
     def run(rank: int) -> None:
         order = random.Random(f"{seed} {rank}")
-        capture = CaptureRange(FakeRanges(tool, rank), line_up=line_up)  # type: ignore[arg-type]
+        capture = CaptureRange(FakeRanges(tool, rank), synchronise=synchronise)  # type: ignore[arg-type]
         for step in range(4):
             for _ in range(order.randrange(2000)):
                 pass
@@ -80,7 +80,7 @@ def play(seed: int, num_ranks: int, line_up: Callable[[], None]) -> list[str]:
 
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_every_rank_is_captured_whole_in_whatever_order_they_come(seed: int, num_ranks: int) -> None:
-    seen = play(seed, num_ranks, threading.Barrier(num_ranks).wait)
+    seen = run_capture(seed, num_ranks, threading.Barrier(num_ranks).wait)
     ranks = range(num_ranks)
     assert seen == sorted(
         [f"rank {rank}" for rank in ranks] + [f"step {step} of rank {rank}" for step in (1, 2, 3) for rank in ranks]
@@ -99,21 +99,21 @@ class Log:
 
 def test_the_range_begins_and_ends_between_two_meetings() -> None:
     log = Log()
-    capture = CaptureRange(log, line_up=log.line_up)  # type: ignore[arg-type]
+    capture = CaptureRange(log, synchronise=log.synchronise)  # type: ignore[arg-type]
     capture.begin()
     capture.begin()
     capture.end()
-    assert log.events == ["line_up", "begin_measured", "line_up", "name_rank", "line_up", "end_measured"]
+    assert log.events == ["synchronise", "begin_measured", "synchronise", "name_rank", "synchronise", "end_measured"]
 
 
 def test_a_rank_without_a_tool_meets_the_others_all_the_same() -> None:
     log = Log()
-    capture = CaptureRange(None, line_up=log.line_up)
+    capture = CaptureRange(None, synchronise=log.synchronise)
     capture.end()
     assert log.events == []
     capture.begin()
     capture.end()
-    assert log.events == ["line_up"] * 3
+    assert log.events == ["synchronise"] * 3
 
 
 def agree(world: World, cases: list[tuple[list[bool], bool]]) -> None:

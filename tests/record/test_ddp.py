@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_ddp
 from distprof.record.recorder import Recorder
-from distprof.record.rows import union_ns
 from distprof.record.step_record import StepRecord
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -142,7 +142,8 @@ def describe(record: StepRecord) -> list[float]:
     """Backward, busy and overlapped, ns: what DDP calls compute, comm and overlap."""
     assert record.phase_host_ns is not None
     exposed = record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]]
-    busy = union_ns([(item.arrival_ns, item.end_ns or 0) for item in record.collectives or []])
+    seen = record.collectives or []
+    busy = int(measure_union([item.arrival_ns for item in seen], [item.end_ns or 0 for item in seen]))
     return [record.phase_host_ns[PHASE_CODE[Phase.BACKWARD]], busy, busy - exposed]
 
 

@@ -143,7 +143,7 @@ def test_a_trace_that_is_cut_short_is_none(tmp_path: Path, monkeypatch: pytest.M
     rank = Rank(tmp_path, monkeypatch, [], text='{"traceEvents": [{"ph"')
     rank.run(rank.plan(0), range(5))
     (note,) = rank.notes
-    assert "cut short" in note and list((tmp_path / "kernels").iterdir()) == []
+    assert "truncated" in note and list((tmp_path / "kernels").iterdir()) == []
 
 
 def test_another_profiler_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_window_that_a_failure_breaks_off(tmp_path: Path, monkeypatch: pytest.
     before = rank.log.count("together")
     broken.abandon()  # the job ends with it: the others may be gone
     assert rank.log.count("together") == before and rank.log[-1] == "stop"
-    assert rank.notes == ["the kernel window was broken off: there is no trace of this rank"]
+    assert rank.notes == ["the kernel window was interrupted: there is no trace of this rank"]
     assert not broken.covers(2, warmup=False) and rank.recorder.ranges is None
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distprof.facts.run import COLUMN, PHASES, Segments
-from distprof.record.rows import pack_row, read_memory, union_ns
+from distprof.record.rows import pack_row, read_memory
 from distprof.record.step_record import SeenCollective, StepRecord
 
 
@@ -50,12 +48,6 @@ def test_at_level_off_nothing_is_said_about_phases_and_collectives() -> None:
     row = pack_row(make_record(phase_host_ns=None), memory_bytes=None, memory_peak_bytes=None)
     assert row[COLUMN["step_host_ns"]] == 36
     assert np.isnan(row[COLUMN["data_host_ns"]]) and np.isnan(row[COLUMN["all_reduce_count"]])
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair)))))
-def test_the_union_counts_every_nanosecond_once(intervals: list[tuple[int, int]]) -> None:
-    covered = {moment for start, end in intervals for moment in range(start, end)}
-    assert union_ns(intervals) == len(covered)
 
 
 def test_memory_of_this_process_is_read() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from distprof.facts.run import COLUMN, PHASE_CODE, PHASES, Peak, Phase, RankInfo
+from distprof.facts.run import COLUMN, PHASE_CODE, PHASES, CollectiveKind, Peak, Phase, RankInfo
 from distprof.record.recorder import Recorder
 from distprof.record.step_writer import StepWriter
 from distprof.record.timeline import PhaseContext
+from distprof.storage.collective_records import MAX_COLLECTIVES
 from distprof.storage.rank_stream import StreamWriter, read_stream
 
 INFO = RankInfo(
@@ -71,6 +72,19 @@ def test_fault_29_what_left_a_phase_the_wrong_way_is_in_the_notes(tmp_path: Path
     )
     phases = stream.rows[:, [COLUMN[f"{phase}_host_ns"] for phase in PHASES]]
     assert phases.sum(axis=1).tolist() == stream.rows[:, COLUMN["step_host_ns"]].tolist()
+
+
+def test_steps_of_too_many_collectives_are_counted_in_a_note(tmp_path: Path) -> None:
+    recorder, step_writer, _ = make_step_writer(tmp_path / "a", [])
+    for step, number in enumerate([MAX_COLLECTIVES + 1, 1, MAX_COLLECTIVES + 1, *[1] * 40]):
+        recorder.begin_step(step, warmup=False)
+        for _ in range(number):
+            recorder.begin_collective(CollectiveKind.ALL_REDUCE, 8)
+        recorder.end_step()
+        step_writer.take(False)
+    step_writer.end("failed")  # however it ended
+    stream = read_stream(tmp_path / "a")
+    assert stream.info.notes == ("the collectives of 2 step(s) were not kept: more than 1,024 in one step",)
 
 
 def test_a_signal_ends_the_file_while_another_thread_waits_for_the_device(tmp_path: Path) -> None:

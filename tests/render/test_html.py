@@ -90,6 +90,7 @@ def test_runs_without_facts_make_a_page() -> None:
     assert "left no record" in render_html(analyze(empty))
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_and_steps_stay_small() -> None:
     report = analyze(make_run(num_ranks=1024, num_steps=1000))
     text = render_html(report)

@@ -50,7 +50,7 @@ def make_straggler_run(num_ranks: int, rank: int, delay_ms: float, **changes: An
 def test_the_headline_says_the_numbers() -> None:
     text = show(make_straggler_run(4, 2, 200))
     assert text.startswith("no verdict: 3 measured steps: at least 8")
-    assert "\nmade_up: ddp, 4 ranks, gloo, cpu (Made-up Device), fp32\n" in text
+    assert "\nsynthetic: ddp, 4 ranks, gloo, cpu (Simulated Device), fp32\n" in text
     assert "step time      300.0 ms mean, 300.0 ms median, 300.0 ms p95 (slowest rank, host clock)" in text
     assert "throughput     13,653 tokens/s" in text
     assert "FLOP/s         6.67 GFLOP/s per device" in text

@@ -15,7 +15,9 @@ from distprof.analyze import analyze
 from distprof.analyze.findings import RULES
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, TraceSummary
+from distprof.render.finding_texts import word_finding
 from distprof.render.html import render_html
+from distprof.render.kernel_names import name_kernel
 from distprof.render.terminal import render_terminal
 from distprof.render.trace_rows import (
     HOST_ONLY_WORDS,
@@ -26,11 +28,11 @@ from distprof.render.trace_rows import (
     list_checks,
     list_devices,
     list_kernels,
-    name_kernel,
 )
 from distprof.render.wandb_scalars import make_summary
+from distprof.report.finding_report import Lack, NotChecked, RuleName
 from distprof.report.report import Report
-from distprof.report.trace_report import NotChecked, TraceReport, WindowCheck
+from distprof.report.trace_report import TraceReport, WindowCheck
 from tests.analyze.synthetic_summaries import make_device, make_kernel, make_range, make_rank, make_traced
 from tests.factories import MS, USUAL_NS, make_run
 from tests.render.test_html import HOSTILE, Page
@@ -80,8 +82,9 @@ def test_findings_stand_between_the_headline_and_the_tables_with_all_that_belong
     text = strip_ends(show(report, 200))
     assert report.activity is not None
     first = report.activity.findings[0]
-    assert f"\n1. {first.title} [" in text
-    assert first.consequence in text and f"   Remedy: {first.remedy}" in text
+    words = word_finding(first)
+    assert f"\n1. {words.title} [" in text
+    assert words.consequence in text and f"   Remedy: {words.remedy}" in text
     assert "   - host-bound, of the step: 30.5 % (rank 1)\n   - host-bound, of the step: 30.0 % (rank 0)" in text
     assert text.index("step time") < text.index("\nfindings") < text.index("phases by rank")
     assert text.index("phases by rank") < text.index("device time by rank") < text.index("\ncoverage")
@@ -97,12 +100,14 @@ def test_no_finding_is_said_and_so_is_what_was_not_checked() -> None:
     report = replace_activity(
         make_report(), findings=(),
         not_checked=(
-            NotChecked(rule="a", why="no steps"), NotChecked(rule="b", why="no data"),
-            NotChecked(rule="c", why="no steps"),
+            NotChecked(rule=RuleName.COPIES_IN_STEP, lack=Lack.NO_STEPS),
+            NotChecked(rule=RuleName.HOST_BOUND, lack=Lack.NO_DEVICE),
+            NotChecked(rule=RuleName.SYNC_IN_STEP, lack=Lack.NO_STEPS),
         ),
     )  # fmt: skip
-    assert "\nnone\nnot checked: a, c (no steps); b (no data)\n" in strip_ends(show(report))
-    assert "Not checked: a, c (no steps); b (no data)." in render_html(report)
+    why = "copies_in_step, sync_in_step (no steps are known); host_bound (no device activity was traced)"
+    assert f"\nnone\nnot checked: {why}\n" in strip_ends(show(report, 200))
+    assert f"Not checked: {why}." in render_html(report)
     assert report.activity is not None
     assert describe_not_checked(dataclasses.replace(report.activity, not_checked=())) == ""
 
@@ -225,7 +230,7 @@ def test_traces_alone_show_no_line_that_says_nothing() -> None:
     for word in ("throughput", "MFU", "devices, before", "shadow", "FLOP/s", "traced", "\nlost"):
         assert word not in text, word
     assert "step time" in text and "exposed comm." in text
-    assert "\nmade_up: 2 ranks, gloo, cuda (Made-up Device)\n" in strip_ends(text)
+    assert "\nsynthetic: 2 ranks, gloo, cuda (Simulated Device)\n" in strip_ends(text)
     page = render_html(report)
     assert "tokens/s" not in page and "MFU" not in page and "shadow" not in page
     live = show(make_report(2, traced=False), 100)
@@ -275,9 +280,10 @@ def test_every_finding_of_every_rule_can_be_shown() -> None:
     report = make_report()
     assert report.activity is not None
     one = report.activity.findings[0]
-    many = tuple(dataclasses.replace(one, title=f"title {number}", share_ratio=0.0) for number in range(len(RULES)))
-    text = strip_ends(show(replace_activity(report, findings=many), 80))
-    assert all(f"{number + 1}. title {number}\n" in text for number in range(len(RULES)))
+    many = tuple(dataclasses.replace(one, ranks=(number, 99), share_ratio=0.0) for number in range(len(RULES)))
+    text = strip_ends(show(replace_activity(report, findings=many), 120))
+    for number, finding in enumerate(many):
+        assert f"\n{number + 1}. {word_finding(finding).title}\n" in text
     assert text.count("Remedy:") == 5
     assert render_html(replace_activity(report, findings=many)).count("<em>Remedy</em>") == len(RULES)
 

@@ -16,6 +16,7 @@ from distprof.render import units
 FORMATS: list[Callable[[float | None], str]] = [
     units.format_time, units.format_excess, units.format_milliseconds, units.format_bytes, units.format_flops,
     units.format_flops_per_s, units.format_count, units.format_ratio, units.format_number,
+    units.format_factor,
 ]  # fmt: skip
 
 
@@ -53,6 +54,8 @@ FORMATS: list[Callable[[float | None], str]] = [
         (units.format_count, 124_439_808, "124,439,808"),
         (units.format_count, 2.5, "2.5"),
         (units.format_count, 3.0, "3"),
+        (units.format_factor, 2.94, "2.9 times"),
+        (units.format_factor, 0.25, "0.25 times"),
         (units.format_ratio, 0.413, "41.3 %"),
         (units.format_ratio, 0, "0 %"),
         (units.format_ratio, 0.0003, "0.03 %"),

@@ -13,6 +13,7 @@ from distprof.analyze import analyze
 from distprof.facts.run import Phase
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
+from distprof.render.units import format_time
 from distprof.render.verdict import CAUSES, describe_verdict, list_what_ifs
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, Estimate
@@ -78,6 +79,7 @@ def test_of_two_ranks_the_other_waits_alone() -> None:
 def test_a_link_is_named_by_its_hosts() -> None:
     text = describe_verdict(LINK)
     assert text.startswith("critical: the link between host-0 and host-1 holds every rank up: ranks arrive together")
+    assert "; if moving" in text and f"the data of a step needs {format_time(LINK.verdict.needed_ns)} at the" in text
     assert text.endswith("if moving data took no time, steps would be 90 % shorter (90 to 91 %)")
 
 

@@ -20,8 +20,10 @@ from distprof.analyze import analyze
 from distprof.facts.presence import LastWrite
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run
 from distprof.facts.trace_summary import Category
-from distprof.report import report, trace_report, wait_report
-from distprof.report.report import SCHEMA, Report, to_plain
+from distprof.render import finding_texts
+from distprof.render.files import describe_plain
+from distprof.report import finding_report, report, trace_report, wait_report
+from distprof.report.report import SCHEMA, Report
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
 from tests.traces.traced_ranks import make_activity
@@ -30,9 +32,14 @@ DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.sc
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for name, part in {**vars(report), **vars(wait_report), **vars(trace_report)}.items()
-    if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Report
+    for module in (report, wait_report, trace_report, finding_report, finding_texts)
+    for name, part in vars(module).items()
+    if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)
 }
+WORDS: dict[str, dict[str, Any]] = {
+    "Finding": typing.get_type_hints(finding_texts.FindingText), "NotChecked": {"why": str}
+}  # fmt: skip
+"""What the file holds beside the fields of a part."""
 SILENT = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=None)
 LINK = SimulatedJob(
     ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=2e10, clocks=Clocks(offset_ns=3e9, bound_ns=1e5)
@@ -55,7 +62,7 @@ RUNS: dict[str, Callable[[], Run]] = {
 
 def write_and_read(run: Run) -> Any:
     """A report as another program gets it: through strict JSON."""
-    return json.loads(json.dumps(to_plain(analyze(run)), allow_nan=False))
+    return json.loads(json.dumps(describe_plain(analyze(run)), allow_nan=False))
 
 
 @pytest.mark.parametrize("make", RUNS.values(), ids=RUNS)
@@ -111,8 +118,8 @@ def test_every_property_is_described_and_required_and_there_are_no_others() -> N
 def test_properties_are_the_fields_with_their_types(name: str) -> None:
     part = {"Report": Report, **PARTS}[name]
     described = (DOCUMENT if name == "Report" else DOCUMENT["$defs"][name])["properties"]
-    hints = typing.get_type_hints(part)
-    assert list(described) == [field.name for field in dataclasses.fields(part)]
+    hints = {**typing.get_type_hints(part), **WORDS.get(name, {})}
+    assert list(described) == [*(field.name for field in dataclasses.fields(part)), *WORDS.get(name, {})]
     for field, schema in described.items():
         assert accepts(schema, hints[field]), f"{name}.{field}: {hints[field]} is not {schema}"
 

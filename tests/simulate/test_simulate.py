@@ -1,4 +1,4 @@
-"""Made-up jobs: an example by hand without chance, and what every job's facts must obey."""
+"""Simulated jobs: an example by hand without randomness, and what must hold for every job's facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def get(made: Simulated, name: str) -> list[list[float]]:
 
 
 def test_a_step_of_ddp_by_hand() -> None:
-    """Forward 20, two halves of backward: buckets at 40 and 60, 5 each; the wait ends at 65, the optimizer at 70."""
+    """Forward ends at 20, backward's halves at 40 and 60, with buckets of 5; the wait ends at 65, the step at 70."""
     made = simulate(PLAIN, seed=0)
     assert get(made, "step_host_ns") == [[70] * 3] * 2
     assert get(made, "all_reduce_host_ns") == [[5] * 3] * 2

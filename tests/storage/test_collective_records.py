@@ -1,4 +1,4 @@
-"""How collectives stand in a stream: they come back as they were, they stay small, and nonsense is left out."""
+"""Collectives in a stream: they are read back unchanged, stay small, and nonsense is left out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
 from distprof.storage.collective_records import (
+    MAX_COLLECTIVES,
     MAX_ORDERS,
-    CollectiveLines,
     GroupInfo,
     IssuedCollective,
     StepCollectives,
@@ -101,8 +101,15 @@ def test_orders_without_end_are_kept_no_more_and_a_note_says_so(tmp_path: Path) 
     write(tmp_path / "a", [make_seen(step, size_bytes=step) for step in range(MAX_ORDERS + 3)])
     stream = read_stream(tmp_path / "a")
     assert len(stream.collectives) == MAX_ORDERS and len(stream.rows) == MAX_ORDERS + 3
-    assert stream.info.notes[0] == "n" and "change from step to step" in stream.info.notes[1]
-    assert not CollectiveLines().crowded
+    why = "they change from step to step, in more than 256 ways"
+    assert stream.info.notes == ("n", f"the collectives of 3 step(s) were not kept: {why}")
+
+
+def test_steps_of_too_many_collectives_are_counted_in_a_note(tmp_path: Path) -> None:
+    write(tmp_path / "a", [make_seen(step, number=MAX_COLLECTIVES + 1 if step else 2) for step in range(3)])
+    stream = read_stream(tmp_path / "a")
+    assert [table.steps.tolist() for table in stream.collectives] == [[0]] and len(stream.rows) == 3
+    assert stream.info.notes == ("n", "the collectives of 2 step(s) were not kept: more than 1,024 in one step")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_times_that_cannot_be_are_left_out_and_the_row_is_kept(told: object, tmp
         file.write(encode_line({"type": "step", "row": values, "collectives": told}))
     stream = read_stream(tmp_path / "a")
     assert len(stream.rows) == 2 and [table.steps.tolist() for table in stream.collectives] == [[0]]
-    assert stream.warnings == ("a: the collectives of 1 steps left out: damaged, or of a lost order",)
+    assert stream.warnings == ("a: collectives of 1 steps left out: damaged, or their order is lost",)
 
 
 @pytest.mark.parametrize(

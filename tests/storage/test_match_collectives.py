@@ -1,4 +1,4 @@
-"""Collectives of many ranks lined up: what agrees is a table, and the first thing that does not is named."""
+"""Matching the collectives of many ranks: what agrees becomes a table, and the first difference is described."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def make_table(
     steps: list[int], kinds: list[CollectiveKind], *, sizes: list[int | None] | None = None, start_ns: float = 0.0,
     groups: list[GroupInfo] | None = None,
 ) -> RankCollectives:  # fmt: skip
-    """Arrivals at ``start_ns`` + 1000 x step + place; ends 10 later, exposed 5."""
+    """Arrivals at ``start_ns`` + 1000 x step + index; ends 10 later, exposed 5."""
     infos = groups or [WORLD] * len(kinds)
     codes = {info: code for code, info in enumerate(dict.fromkeys(infos))}
     order = tuple(
@@ -103,7 +103,7 @@ def test_the_first_divergence_is_named_and_only_those_steps_are_left_out() -> No
     assert found.steps.tolist() == [6]
     assert warning == (
         "ranks do not issue the same collectives: step 7, group default: collective 3, counted from 0, is all_reduce "
-        "of 4096 B on ranks 0-2 and all_gather of 64 B on rank 3; 3 steps are left out of what is said about waiting"
+        "of 4096 B on ranks 0-2 and all_gather of 64 B on rank 3; 3 steps are left out of all waits"
     )
 
 

@@ -1,4 +1,4 @@
-"""Files that nobody here made: no pipe is waited for, no device is read, no link is followed inside a folder."""
+"""Opening untrusted files: no pipe blocks, no device is read, no link is followed inside a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distprof.storage.opening import open_file, open_folder
 
 
 def make_strange(folder: Path) -> dict[str, str]:
-    """Things that are no files, by name, with what is said of them."""
+    """Things that are not files, by name, with their descriptions."""
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     (folder / "zero").symlink_to("/dev/zero")
@@ -62,5 +62,5 @@ def test_a_folder_stays_the_one_that_was_opened(tmp_path: Path) -> None:
 def test_a_large_file_is_refused_by_its_size(tmp_path: Path) -> None:
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 1 << 40)
-    with pytest.raises(DataError, match="more than the 1,000 that are read"):
+    with pytest.raises(DataError, match="more than the limit of 1,000"):
         open_file(tmp_path / "large", max_bytes=1000)

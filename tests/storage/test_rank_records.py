@@ -1,4 +1,4 @@
-"""Records behind checksums that are right: what cannot be of a rank or a step is left out and counted, never shown."""
+"""Records behind valid checksums: what is impossible for a rank or a step is left out and counted, never shown."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def find(records: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         ({"schema": "distprof.rank/\u00b2.0"}, "upgrade distprof"),
         ({"schema": "distprof.rank/" + "9" * 5000 + ".0"}, "upgrade distprof"),
         ({"schema": None}, "upgrade distprof"),
-        ({"fields": [["step"], *FIELDS[1:]]}, "no list of different fields"),
-        ({"fields": [FIELDS[1], *FIELDS[1:]]}, "no list of different fields"),
-        ({"fields": None}, "no list of different fields"),
-        ({"fields": {}}, "no list of different fields"),
+        ({"fields": [["step"], *FIELDS[1:]]}, "no list of distinct fields"),
+        ({"fields": [FIELDS[1], *FIELDS[1:]]}, "no list of distinct fields"),
+        ({"fields": None}, "no list of distinct fields"),
+        ({"fields": {}}, "no list of distinct fields"),
         ({"info": []}, "no rank information"),
         ({"world_size": True}, "no world size"),
     ],
@@ -192,7 +192,7 @@ def test_fault_36_a_group_has_different_ranks(record: dict[str, Any], tmp_path: 
 
 
 def test_fault_36_steps_without_company_take_no_memory(tmp_path: Path) -> None:
-    """64 ranks of 100 steps that nobody else has, and 10 that all have: 409,000 places for 7,000 rows."""
+    """64 ranks with 100 steps that no other has, and 10 that all have: 409,000 cells for 7,000 rows."""
     (tmp_path / "ranks").mkdir()
     write_meta(tmp_path, make_meta(world_size=64))
     for rank in range(64):
@@ -206,19 +206,19 @@ def test_fault_36_steps_without_company_take_no_memory(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run.rows.shape[:2] == (64, 2**18 // 64)
     assert np.isfinite(run.column("step")[:, :10]).all()
-    assert run.warnings == ("2,314 steps left out, those that the fewest of 64 ranks have",)
+    assert run.warnings == ("2,314 steps left out: those recorded by the fewest of the 64 ranks",)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('"config": {"x": NaN}', "NaN is no number"),
-        ('"config": {"x": 1e999}', "1e999 is no number"),
+        ('"config": {"x": NaN}', "NaN is not a number"),
+        ('"config": {"x": 1e999}', "1e999 is not a number"),
         ('"config": {"x": ' + "[" * 200 + "]" * 200 + "}", "nested more than 64 deep"),
         ('"world_size": 1000000000000000000000', "world_size"),
-        ('"clock_readings": [{"rank": 0, "at_ns": 0, "offset_ns": 0, "bound_ns": -1}]', "cannot be"),
-        ('"link_readings": [{"rank": 1, "bytes_per_s": 0}]', "a speed of nothing"),
-        (f'"work": {json.dumps({**dataclasses.asdict(WORK), "parameters": -1})}', "less than none"),
+        ('"clock_readings": [{"rank": 0, "at_ns": 0, "offset_ns": 0, "bound_ns": -1}]', "is impossible"),
+        ('"link_readings": [{"rank": 1, "bytes_per_s": 0}]', "a speed of 0 or less"),
+        (f'"work": {json.dumps({**dataclasses.asdict(WORK), "parameters": -1})}', "negative values"),
     ],
 )  # fmt: skip
 def test_fault_36_an_account_of_a_run_that_cannot_be_is_one_line(text: str, said: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rank streams: what is written comes back, and what is cut or damaged never comes back wrong."""
+"""Rank streams: what is written is read back, and truncated or damaged records are never read back wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INFO = RankInfo(
 )
 
 STEPS = 2
-"""Of the file that is damaged in every place."""
+"""Size of the file that is damaged at every position."""
 
 
 def make_row(step: int) -> FloatArray:
@@ -96,6 +96,7 @@ def check_prefix(data: bytes, path: Path, *, exact_prefix: bool) -> RankStream |
     return stream
 
 
+@pytest.mark.slow
 def test_fault_06_cut_at_every_byte_the_rows_are_a_prefix_and_the_offset_is_told(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "cut"
     borders = [0, *(place + 1 for place, byte in enumerate(whole) if byte == ord("\n"))]
@@ -108,6 +109,7 @@ def test_fault_06_cut_at_every_byte_the_rows_are_a_prefix_and_the_offset_is_told
             assert stream.warnings == told
 
 
+@pytest.mark.slow
 def test_fault_07_a_flipped_byte_costs_its_record_and_no_other_and_is_counted(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "flipped"
     lines = whole.splitlines(keepends=True)
@@ -140,7 +142,7 @@ def test_fault_07_any_mask_on_any_byte(
 
 @contextlib.contextmanager
 def limit_files(size_bytes: int) -> Iterator[None]:
-    """As a full disk: nothing grows beyond this size, and what was there before can be written over."""
+    """Like a full disk: nothing grows beyond this size, but existing data can be overwritten."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

@@ -1,4 +1,4 @@
-"""The run folder: one per run, read back whole or with what can be trusted."""
+"""The run folder: one per run, read back completely, or as far as it can be trusted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "run.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds something already"):
+    with pytest.raises(UsageError, match="is not empty"):
         create_run_folder(runs_dir="x", run_dir=str(tmp_path / "old"), name="n", now=NOW)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot make the run folder"):
@@ -86,7 +86,7 @@ def test_ranks_are_aligned_by_step_and_gaps_are_not_measured(folder: Path) -> No
 
 
 def write_collectives(folder: Path, rank: int, sizes: dict[int, int], *, kept: bool = True) -> None:
-    """A rank with one all-reduce in every step, of bytes by step; not ``kept``: only its sum per step."""
+    """A rank with one all-reduce in every step, with bytes by step; not ``kept``: only its sum per step."""
     info = RankInfo(
         rank=rank, local_rank=rank, host="h", pid=1, device="cpu", snapshot=None, peak=Peak(flops_per_s=1.0, source="s")
     )
@@ -120,7 +120,7 @@ def test_a_rank_of_which_only_rows_are_there_is_named(folder: Path) -> None:
     run = read_run(folder)
     assert run.collectives[0].ranks.tolist() == [0]
     assert run.warnings == (
-        "rank 1: collectives known as sums per step only, as of hosts that do not share the run folder",
+        "rank 1: collectives known only as sums per step, as for hosts that do not share the run folder",
     )
 
 
@@ -156,12 +156,12 @@ def test_a_damaged_file_is_a_warning_not_the_end(folder: Path) -> None:
 
 def test_files_that_contradict_each_other_are_refused(folder: Path) -> None:
     write_rank(folder, 0, [0], world_size=4)
-    with pytest.raises(DataError, match=r"world is 4 ranks, run.json says 2"):
+    with pytest.raises(DataError, match=r"job has 4 ranks, but run.json says 2"):
         read_run(folder)
     rank_path(folder, 0).unlink()
     write_rank(folder, 1, [0])
     rank_path(folder, 1).rename(rank_path(folder, 0))
-    with pytest.raises(DataError, match="a rank is there twice"):
+    with pytest.raises(DataError, match="a rank exists twice"):
         read_run(folder)
 
 
@@ -200,7 +200,7 @@ def test_wrong_types_in_run_json_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"run.json.world_size='many': expected a whole number"):
         read_run(tmp_path)
     write_meta(tmp_path, replace(META, world_size=0))
-    with pytest.raises(DataError, match="cannot be"):
+    with pytest.raises(DataError, match="is impossible"):
         read_run(tmp_path)
     with pytest.raises(DataError, match="not a run folder"):
         read_run(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Run folders that somebody sent: one line or a warning, in bounded time and memory, and nothing outside is touched."""
+"""Untrusted run folders: one line or a warning, in bounded time and memory, and nothing outside is touched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replace_by_pipe(path: Path) -> None:
 
 
 def replace_by_link(path: Path) -> None:
-    """The same content, outside."""
+    """The same content, outside the folder."""
     path.rename(path.parents[1] / f"moved-{path.name}")
     path.symlink_to(path.parents[1] / f"moved-{path.name}")
 
@@ -55,7 +55,7 @@ def replace_by_folder(path: Path) -> None:
 
 
 def replace_by_hole(path: Path) -> None:
-    """A file of a terabyte that takes no room."""
+    """A sparse file of a terabyte."""
     os.truncate(path, 1 << 40)
 
 
@@ -156,7 +156,7 @@ def test_many_foreign_files_are_a_few_warnings(folder: Path) -> None:
     for number in range(500):
         (folder / "ranks" / f"x{number:03d}").touch()
     warnings = read_run(folder).warnings
-    assert len(warnings) == 9 and warnings[-1] == "ranks/: 492 more files that are no rank streams, ignored"
+    assert len(warnings) == 9 and warnings[-1] == "ranks/: 492 more files that are not rank streams, ignored"
 
 
 def test_fault_22_a_name_that_says_the_rank_in_another_way_is_not_its_stream(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Hostile files that pose as captures of Nsight Systems."""
+"""Hostile files that pose as Nsight Systems captures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 
 
 def make_export(folder: Path, *statements: str, name: str = "node.sqlite") -> Path:
-    """A sound export of two ranks, after these statements."""
+    """A valid export of two ranks, after these SQL statements."""
     path = make_training_export().write(folder / name)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as base:
         for statement in statements:
@@ -31,7 +31,7 @@ def of_sql(*statements: str) -> Make:
 
 
 def of_cut(cut: Callable[[bytes], bytes]) -> Make:
-    """An export whose bytes are others."""
+    """An export with changed bytes."""
 
     def make(folder: Path) -> Path:
         path = make_export(folder)
@@ -42,7 +42,7 @@ def of_cut(cut: Callable[[bytes], bytes]) -> Make:
 
 
 def make_waiting(folder: Path) -> Path:
-    """An export in WAL mode, whose last rows are still in the file beside it."""
+    """An export in WAL mode whose last rows are still in the file beside it."""
     path, copy = make_export(folder, "PRAGMA journal_mode=WAL"), folder / "copy.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as base:
         base.execute("UPDATE StringIds SET value = 'x'")
@@ -53,7 +53,7 @@ def make_waiting(folder: Path) -> Path:
 
 
 def make_other_database(folder: Path) -> Path:
-    """Somebody's notes."""
+    """A database with somebody's notes."""
     path = folder / "notes.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as base:
         base.execute("CREATE TABLE notes (text)")
@@ -61,7 +61,7 @@ def make_other_database(folder: Path) -> Path:
 
 
 def make_evil_export(folder: Path) -> Path:
-    """Names of ranges, domains, kernels, calls and the host."""
+    """Hostile names of ranges, domains, kernels, calls and the host."""
     export = make_training_export(num_ranks=1)
     pid, host = 4101, EVIL_NAMES[0] + EVIL_NAMES[2]
     export.add("TARGET_INFO_SYSTEM_ENV", globalVid=1 << 48, name="Hostname", nameEnum=619, value=host)
@@ -74,7 +74,7 @@ def make_evil_export(folder: Path) -> Path:
 
 
 def pose(kind: str, sql: str) -> Make:
-    """An export in which something else bears the name of a table, though no such thing could be made."""
+    """An export in which something else has a table's name, made by editing the schema."""
     return of_sql(
         f"DROP TABLE {NVTX}", "PRAGMA writable_schema=ON",
         f"INSERT INTO sqlite_master VALUES ('{kind}', '{NVTX}', '{NVTX}', 0, '{sql}')",
@@ -82,12 +82,12 @@ def pose(kind: str, sql: str) -> Make:
 
 
 def of_marks(text: str) -> Make:
-    """An export whose marks say this of every rank."""
+    """An export with these marks for every rank."""
     return of_sql(f"UPDATE StringIds SET value = '{text}' WHERE value LIKE 'rank=%'")
 
 
 EXPORTS = (
-    refuse("an export of 0 bytes", of_bytes(b"", "n.sqlite"), "not a file that distprof reads"),
+    refuse("an export of 0 bytes", of_bytes(b"", "n.sqlite"), "not a file that distprof can read"),
     refuse("a truncated export", of_cut(lambda file: file[: len(file) // 2]), "export it again"),
     refuse("garbage behind the magic", of_cut(lambda file: file[:16] + bytes(range(256)) * 40), "export it again"),
     refuse("the magic alone", of_cut(lambda file: file[:16]), "export it again"),
@@ -105,11 +105,11 @@ EXPORTS = (
            of_sql(f"ALTER TABLE {NVTX} ADD COLUMN x GENERATED ALWAYS AS (zeroblob(500000000)) VIRTUAL")),
     accept("an index on what it computes", of_sql(f"CREATE INDEX i ON {CALLS} (abs(start))")),
     refuse("missing columns", of_sql(f"ALTER TABLE {KERNELS} DROP COLUMN globalPid"), "no column globalPid"),
-    accept("text as times", of_sql(f"UPDATE {CALLS} SET start = 'now' WHERE correlationId = 1"), "of a wrong type"),
-    accept("no times of kernels", of_sql(f"UPDATE {KERNELS} SET start = NULL"), "of a wrong type"),
+    accept("text as times", of_sql(f"UPDATE {CALLS} SET start = 'now' WHERE correlationId = 1"), "of the wrong type"),
+    accept("no times of kernels", of_sql(f"UPDATE {KERNELS} SET start = NULL"), "of the wrong type"),
     accept("no times at all", of_sql(*(f"UPDATE {table} SET start = NULL" for table in (KERNELS, CALLS, NVTX))),
-           "of a wrong type"),
-    accept("fractions as times", of_sql(f"UPDATE {KERNELS} SET start = start + 0.5, end = 1e308"), "of a wrong type"),
+           "of the wrong type"),
+    accept("fractions as times", of_sql(f"UPDATE {KERNELS} SET start = start + 0.5, end = 1e308"), "of the wrong type"),
     accept("blobs as names", of_sql("UPDATE StringIds SET value = x'00ff1b5b33316d'")),
     accept("names of 10 MB", of_sql("UPDATE StringIds SET value = hex(zeroblob(5000000)) WHERE id < 4")),
     accept("names that are gone", of_sql("DROP TABLE StringIds")),
@@ -129,7 +129,7 @@ EXPORTS = (
     refuse("a file still written to", make_waiting, "wait for nsys"),
     accept("WAL mode at rest", of_sql("PRAGMA journal_mode=WAL")),
     accept("text in UTF-16", of_sql("PRAGMA encoding='UTF-16'")),
-    refuse("somebody's database", make_other_database, "no export of Nsight Systems"),
+    refuse("somebody's database", make_other_database, "not an Nsight Systems export"),
     accept("an export by the name of JSON", lambda folder: make_export(folder, name="t.json")),
     accept("marks that lie", of_marks("rank=99999999999999999999 world=-1 host=\x1b[31m pid=x"), "order of the proc"),
     accept("a mark of a billion ranks", of_marks("rank=999999998 world=999999999 host=h pid=1"), "order of the proc"),

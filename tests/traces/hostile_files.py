@@ -1,4 +1,4 @@
-"""Files that somebody could hand to ``distprof report``: each a few bytes to make, and made to do harm."""
+"""Files that somebody could pass to ``distprof report``: each takes few bytes to make, and is meant to do harm."""
 
 from __future__ import annotations
 

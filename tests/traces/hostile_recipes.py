@@ -1,4 +1,4 @@
-"""What hostile files are made with."""
+"""Building blocks for hostile files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Make = Callable[[Path], Path]
 """Makes something in a folder, and returns what to report on."""
 
 CANARY = "canary"
-"""A file of this name, beside a hostile one, says that something of it was run."""
+"""If a file with this name appears beside a hostile one, code in it was run."""
 EVIL_NAMES = (
     "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\x1b[31mred\x1b]0;title\x07\x1b[2J",
     "\u202eesrever\u2066", "=cmd|' /C calc'!A0", "[bold red]markup[/] [link=file:///etc/passwd]", "", "%s%n{0}${HOME}",
@@ -26,28 +26,28 @@ EVIL_NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hostile:
-    """One way to attack."""
+    """One kind of attack."""
 
     name: str
     make: Make
     exits: frozenset[int]
-    """Exit codes that will do."""
+    """Acceptable exit codes."""
     says: str
-    """Stands in the one line of a refusal, or among the report's own words."""
+    """A text that must occur in the one line of a refusal, or in the report's own words."""
 
 
 def refuse(name: str, make: Make, says: str) -> Hostile:
-    """Nothing can be made of it."""
+    """Nothing in it is usable."""
     return Hostile(name=name, make=make, exits=frozenset({EXIT_FAILED}), says=says)
 
 
 def accept(name: str, make: Make, says: str = "") -> Hostile:
-    """The rest of it is of use."""
+    """The rest of it is usable."""
     return Hostile(name=name, make=make, exits=frozenset({EXIT_OK, EXIT_PARTIAL}), says=says)
 
 
 def make_event(name: str, begin_us: Any, span_us: Any, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
-    """An event of PyTorch's profiler, on the main thread."""
+    """A PyTorch profiler event on the main thread."""
     return {"ph": "X", "cat": cat, "name": name, "pid": 10, "tid": 10, "ts": begin_us, "dur": span_us, **more}
 
 
@@ -57,7 +57,7 @@ def make_kernel(name: str, begin_us: Any, span_us: Any, **args: Any) -> dict[str
 
 
 def make_events(*, steps: int = 2) -> list[dict[str, Any]]:
-    """A small, sound trace: in each step of 1 ms a launch and its kernel of 300 us."""
+    """A small valid trace: in each step of 1 ms, a launch and its kernel of 300 us."""
     events = []
     for step in range(steps):
         at = 1000.0 * step
@@ -71,13 +71,13 @@ def make_events(*, steps: int = 2) -> list[dict[str, Any]]:
 
 
 def write_trace(path: Path, events: Any, **top: Any) -> Path:
-    """A file of events, with other keys at its top in front."""
+    """A file of events, with other top-level keys before them."""
     path.write_bytes(json.dumps({"schemaVersion": 1, **top, "traceEvents": events}).encode())
     return path
 
 
 def of_bytes(content: bytes, name: str = "trace.json") -> Make:
-    """A file of these bytes."""
+    """A file with these bytes."""
 
     def make(folder: Path) -> Path:
         (folder / name).write_bytes(content)
@@ -87,12 +87,12 @@ def of_bytes(content: bytes, name: str = "trace.json") -> Make:
 
 
 def of_events(*more: Any) -> Make:
-    """A sound trace with these events behind its own."""
+    """A valid trace with these events after its own."""
     return lambda folder: write_trace(folder / "trace.json", [*make_events(), *more])
 
 
 def of_text(old: str, new: str) -> Make:
-    """A sound trace in which a text is another one, which need not be JSON."""
+    """A valid trace in which a text is replaced, possibly by something that is not JSON."""
 
     def make(folder: Path) -> Path:
         text = json.dumps({"schemaVersion": 1, "traceEvents": make_events()})
@@ -104,7 +104,7 @@ def of_text(old: str, new: str) -> Make:
 
 
 def of_ranks(*infos: dict[str, Any]) -> Make:
-    """A folder of traces, each with what it says of its rank."""
+    """A folder of traces, each with these statements about its rank."""
 
     def make(folder: Path) -> Path:
         (folder / "ranks").mkdir()
@@ -116,7 +116,7 @@ def of_ranks(*infos: dict[str, Any]) -> Make:
 
 
 def of_run(text: str, rows: bytes = b"") -> Make:
-    """A run folder with this account of itself, and this file of rank 0."""
+    """A run folder with this metadata, and this file for rank 0."""
 
     def make(folder: Path) -> Path:
         (folder / "run" / "ranks").mkdir(parents=True)
@@ -128,7 +128,7 @@ def of_run(text: str, rows: bytes = b"") -> Make:
 
 
 class Payload:
-    """Pickled, it makes the canary when it is loaded."""
+    """When unpickled, it creates the canary."""
 
     def __init__(self, folder: Path) -> None:
         self._path = str(folder / CANARY)
@@ -138,7 +138,7 @@ class Payload:
 
 
 def of_pickle(name: str) -> Make:
-    """A pickle that does something when it is loaded, under another name."""
+    """A pickle that does something when loaded, under another file name."""
 
     def make(folder: Path) -> Path:
         (folder / name).write_bytes(pickle.dumps(Payload(folder)))

@@ -1,4 +1,4 @@
-"""Hostile files that pose as traces of PyTorch's profiler, as ranks of a job, or as nothing of the kind."""
+"""Hostile files that pose as PyTorch profiler traces, as ranks of a job, or as nothing of the kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.traces.hostile_recipes import (
 BOMB_MB = 200
 DEEP = 100_000
 MANY = 2_000
-NO_TRACE = "not a file that distprof reads"
+NO_TRACE = "not a file that distprof can read"
 SOUND = json.dumps({"traceEvents": make_events(steps=99)}).encode()
 COUNTERS = ("correlation", "device", "stream", "bytes", "In msg nelems", "Out msg nelems")
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -51,7 +51,7 @@ def make_bomb(folder: Path) -> Path:
 
 
 def make_bomb_of_members(folder: Path) -> Path:
-    """The same as many files in one, of spaces between events."""
+    """The same as many gzip members, with spaces between events."""
     begin, space = gzip.compress(b'{"traceEvents": ['), gzip.compress(b" " * 1_000_000)
     (folder / "bomb.json.gz").write_bytes(begin + space * BOMB_MB)
     return folder / "bomb.json.gz"
@@ -66,7 +66,7 @@ def make_yaml_bomb(folder: Path) -> Path:
 
 
 def make_evil_names(folder: Path) -> Path:
-    """Names of everything that has one, the file's included."""
+    """Hostile names for everything that has one, including the file."""
     events = make_events()
     for number, name in enumerate(EVIL_NAMES):
         words = {"Process Group Name": name, "dtype": name, "Collective name": name, "correlation": 50 + number}
@@ -82,7 +82,7 @@ def make_evil_names(folder: Path) -> Path:
 
 
 def list_wrong_types() -> list[Any]:
-    """Events of which one field is what it should not be."""
+    """Events in which one field is wrong."""
     values = (None, True, [], {}, "", "1", -1, 0.5)
     keys = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
     return [{**make_event("a", 1, 2), key: value} for key, value in itertools.product(keys, values)]
@@ -91,7 +91,7 @@ def list_wrong_types() -> list[Any]:
 TRACES = (
     refuse("gzip bomb in a name", make_bomb, "grows more than 200-fold"),
     refuse("gzip bomb of members", make_bomb_of_members, "grows more than 200-fold"),
-    refuse("truncated gzip", of_bytes(gzip.compress(SOUND)[:-300], "t.json.gz"), "cut short"),
+    refuse("truncated gzip", of_bytes(gzip.compress(SOUND)[:-300], "t.json.gz"), "truncated"),
     refuse("gzip with a wrong checksum", of_bytes(gzip.compress(SOUND)[:-8] + b"\0" * 8, "t.json.gz"), "damaged gzip"),
     refuse("gzip of gzip", of_bytes(gzip.compress(gzip.compress(SOUND)), "t.json.gz"), NO_TRACE),
     refuse("gzip's magic alone", of_bytes(b"\x1f\x8b"), NO_TRACE),
@@ -154,7 +154,7 @@ TRACES = (
     accept("a key in a name", lambda folder: write_trace(folder / "t.json", make_events(), trap='"traceEvents": [{"')),
     accept("a byte order mark", of_text('{"schemaVersion"', '\ufeff{"schemaVersion"')),
     refuse("UTF-16", of_bytes(SOUND.decode().encode("utf-16")), NO_TRACE),
-    refuse("cut in an event", of_bytes(SOUND[:-70]), "cut short"),
+    refuse("cut in an event", of_bytes(SOUND[:-70]), "truncated"),
     refuse("a YAML bomb", make_yaml_bomb, NO_TRACE),
     refuse("a pickle as trace.json", of_pickle("trace.json"), NO_TRACE),
     refuse("a pickle as trace.json.gz", of_pickle("trace.json.gz"), NO_TRACE),
@@ -164,7 +164,7 @@ TRACES = (
 
 
 def make_zip(folder: Path) -> Path:
-    """An archive with a member that would lie above the folder."""
+    """An archive with a member whose path leads above the folder."""
     with zipfile.ZipFile(folder / "trace.json", "w") as archive:
         archive.writestr(f"../{CANARY}", SOUND)
     return folder / "trace.json"
@@ -186,7 +186,7 @@ def make_loop(folder: Path) -> Path:
 
 
 def make_tree_of_links(folder: Path) -> Path:
-    """A folder that links to itself and to nowhere, and holds no trace."""
+    """A folder with links to itself and to nowhere, without a trace."""
     (folder / "traces").mkdir()
     (folder / "traces" / "again").symlink_to(folder / "traces")
     (folder / "traces" / "gone").symlink_to(folder / "nowhere")
@@ -194,7 +194,7 @@ def make_tree_of_links(folder: Path) -> Path:
 
 
 def of_pipe(name: str) -> Make:
-    """A pipe that nobody writes to: whoever opens it waits."""
+    """A pipe that nobody writes to: opening it blocks."""
 
     def make(folder: Path) -> Path:
         os.mkfifo(folder / name)
@@ -204,7 +204,7 @@ def of_pipe(name: str) -> Make:
 
 
 def make_folder_with_pipe(folder: Path) -> Path:
-    """The same beside a sound trace."""
+    """The same beside a valid trace."""
     (folder / "traces").mkdir()
     os.mkfifo(folder / "traces" / "rank1.json")
     write_trace(folder / "traces" / "rank0.json", make_events())
@@ -212,13 +212,13 @@ def make_folder_with_pipe(folder: Path) -> Path:
 
 
 def make_empty_folder(folder: Path) -> Path:
-    """A folder by the name of a trace."""
+    """A folder with a trace's name."""
     (folder / "trace.json").mkdir()
     return folder / "trace.json"
 
 
 def of_path(path: str) -> Make:
-    """A file of the system."""
+    """A system file."""
     return lambda folder: Path(path)
 
 
@@ -226,11 +226,11 @@ SYSTEM = (
     refuse("a zip that climbs", make_zip, NO_TRACE),
     refuse("a tar that climbs", make_tar, NO_TRACE),
     refuse("a link to itself", make_loop, "no such file"),
-    refuse("a folder of links", make_tree_of_links, "holds nothing that distprof reads"),
+    refuse("a folder of links", make_tree_of_links, "contains nothing that distprof can read"),
     refuse("a pipe", of_pipe("trace.json"), NO_TRACE),
     refuse("a capture that is a pipe", of_pipe("n.nsys-rep"), NO_TRACE),
     accept("a folder with a pipe", make_folder_with_pipe, "read from 1 kineto file"),
-    refuse("a folder named as a file", make_empty_folder, "holds nothing that distprof reads"),
+    refuse("a folder named as a file", make_empty_folder, "contains nothing that distprof can read"),
     *(refuse(path, of_path(path), NO_TRACE) for path in ("/dev/zero", "/dev/full", "/dev/null", "/proc/self/environ")),
     refuse("/proc/self/mem", of_path("/proc/self/mem"), "/proc/self/mem: "),
     refuse("a name that no system takes", of_path("/" + "n" * 5000), "nnn"),
@@ -243,7 +243,7 @@ RANKS = (
     accept("a rank beyond the world", of_ranks({"rank": 5, "world_size": 2}), "rank is"),
     refuse("a rank twice", of_ranks(*[{"rank": 0, "world_size": 2}] * 2), "both are of rank 0"),
     refuse(
-        "worlds that differ", of_ranks({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 4}), "of a world of 2"
+        "worlds that differ", of_ranks({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 4}), "a job of 2 ranks"
     ),
     accept("ten million ranks", of_ranks({"rank": 9_999_999, "world_size": 10_000_000}), "world_size is"),
     accept("too many ranks", of_ranks({"rank": 10**15, "world_size": 10**16}), "rank is"),

@@ -14,7 +14,7 @@ SECOND = 10**9
 
 
 def make_table(end_ns: FloatArray, kind: CollectiveKind = CollectiveKind.ALL_REDUCE) -> Collectives:
-    """Ends ``[num_ranks, num_steps]``, one collective a step."""
+    """Ends ``[num_ranks, num_steps]``, one collective per step."""
     ends = end_ns[:, :, None]
     return Collectives(
         group="0", ranks=np.arange(len(end_ns)), size=len(end_ns), kinds=(kind,), phases=(Phase.BACKWARD,),

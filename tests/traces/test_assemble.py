@@ -1,4 +1,4 @@
-"""Traces of several ranks as one run: who is there, how the clocks stand, and who held the others up."""
+"""Traces of several ranks as one run: which ranks there are, how the clocks differ, and who held the others up."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_two_traces_of_one_rank_and_two_worlds_are_refused_by_name() -> None:
     first, second = trace_all(make_job(num_ranks=2, num_steps=2))
     with pytest.raises(DataError, match=r"rank0\.json and other\.json: both are of rank 0"):
         assemble_run([first, rename(second, rank=0, path="other.json")])
-    with pytest.raises(DataError, match=r"rank0\.json is of a world of 2 ranks, rank1\.json of a world of 4 ranks"):
+    with pytest.raises(DataError, match=r"rank0\.json is from a job of 2 ranks, rank1\.json from a job of 4 ranks"):
         assemble_run([first, rename(second, world_size=4)])
 
 
@@ -109,7 +109,7 @@ def test_traces_stand_beside_the_rows_of_the_run_they_belong_to() -> None:
     assert joined.rows is run.rows and joined.traced_rows is not None
     steps = joined.traced_rows[:, :, COLUMN["step"]]
     assert np.array_equal(steps[:, :2], run.column("step")[:, :2]) and np.isnan(steps[:, 2]).all()
-    with pytest.raises(DataError, match="rank 5, and the run has 2 ranks"):
+    with pytest.raises(DataError, match="rank 5, but the run has 2 ranks"):
         attach_traces(run, [rename(traced[0], rank=5)])
 
 

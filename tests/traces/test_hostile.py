@@ -1,4 +1,4 @@
-"""Hostile files, through the command line: a documented exit code, one line, bounded memory and time, and no effect."""
+"""Hostile files, on the command line: a documented exit code, one line, bounded memory and time, and no effect."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from distprof.traces.limits import Limits
 from tests.ranks import REPOSITORY, make_environment
 from tests.traces.hostile_files import CANARY, CORPUS, EVIL_NAMES, Hostile, make_events, write_trace
 
+pytestmark = pytest.mark.slow
+
 ROOM_BYTES = 1 << 30
-"""Addresses that a report of a small file may take beyond what the process has: threads alone reserve half of them."""
+"""Address space that a report of a small file may use in addition: its threads alone reserve half of it."""
 BOMB_ROOM_BYTES = 3 << 29
-"""Of a whole process, NumPy's own reserve included."""
+"""For a whole process, including what NumPy reserves."""
 
 
 class Tags(HTMLParser):
-    """What of a page could act: scripts, handlers, and whatever loads something."""
+    """What could act in a page: scripts, handlers, and whatever loads something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +49,7 @@ class Tags(HTMLParser):
 
 @contextlib.contextmanager
 def bound_memory(room_bytes: int) -> Iterator[None]:
-    """Lets the process take so many bytes of addresses more, and no more."""
+    """Limits the additional address space of the process."""
     now_bytes = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (now_bytes + room_bytes, hard))
@@ -58,7 +60,7 @@ def bound_memory(room_bytes: int) -> Iterator[None]:
 
 
 def list_tree(folder: Path) -> dict[str, int]:
-    """What lies in a folder, with sizes; links are not followed."""
+    """The contents of a folder with sizes; links are not followed."""
     return {path.relative_to(folder).as_posix(): path.lstat().st_size for path in folder.rglob("*")}
 
 
@@ -74,7 +76,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def usual_tags(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Of the page about a trace that means no harm."""
+    """The active parts of the page for a harmless trace."""
     folder = tmp_path_factory.mktemp("sound")
     path = write_trace(folder / "trace.json", make_events())
     assert run_verb(["report", str(path), "--out", str(folder / "out")]) == 0
@@ -122,7 +124,7 @@ def test_fault_16_to_21_a_hostile_file_is_refused_in_one_line_or_reported_with_w
 
 
 def check_files(out: Path, usual_tags: set[str]) -> str:
-    """Nothing in the report's files acts, and all JSON is strict. Returns what the report warns of."""
+    """Checks that nothing in the report's files acts, and that all JSON is strict. Returns the report's warnings."""
     assert set(read_tags(out / "report.html")) == usual_tags
     report = json.loads((out / "report.json").read_bytes(), parse_constant=refuse_constant)
     json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()), parse_constant=refuse_constant)
@@ -145,7 +147,7 @@ def test_fault_16_names_that_are_code_reach_the_terminal_and_the_page_as_text_on
 
 
 def run_bounded(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A report in a process of its own, which may take so much memory and no more."""
+    """Makes a report in a process with limited memory."""
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({BOMB_ROOM_BYTES},) * 2); "
         "from distprof.__main__ import main; main()"
@@ -205,7 +207,7 @@ def test_nsys_itself_makes_nothing_of_it(name: str, tmp_path: Path, capsys: pyte
 
 
 def test_fault_19_more_events_than_the_limit_are_refused_where_the_limit_is_passed(tmp_path: Path) -> None:
-    """Ten million events would be the same file, 100 times as long: members of one gzip, each of 1,200 events."""
+    """Ten million events would be the same file, 100 times as long: gzip members of 1,200 events each."""
     events = ", ".join(json.dumps(event) for event in make_events(steps=400))
     member = gzip.compress(f"{events}, ".encode())
     path = tmp_path / "long.json.gz"

@@ -1,4 +1,4 @@
-"""A long array read in parts: the same whatever the parts, and refused in bounded memory where it is no array."""
+"""A long array read in parts: the same result whatever the parts; anything else is refused in bounded memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ objects = st.dictionaries(words, values, max_size=4)
 
 
 def read_all(path: Path, part_bytes: int = 1 << 10, limits: Limits = USUAL_LIMITS) -> tuple[list[Any], Any, Any]:
-    """Elements, what stands before the array and what stands behind it."""
+    """Elements, and the text before and after the array."""
     parts = ArrayParts(path, KEY, msgspec.json.Decoder(list[dict[str, Any]]).decode, limits, part_bytes)
     found: list[Any] = []
     for part in parts:
@@ -116,10 +116,10 @@ def test_a_bare_array_may_lack_its_end(tmp_path: Path, text: str) -> None:
         ('{"traceEvents": [{"a": 1}, ', "ends in the middle"),
         ('{"traceEvents": [', "ends in the middle"),
         ('{"traceEvents": [{"a": 1}}', "no comma"),
-        ('{"traceEvents": [{}]', "behind the events"),
-        ('{"traceEvents": [{}], "a": ', "behind the events"),
-        ('{"traceEvents": [{}]} rest', "behind the events"),
-        ("[{}] rest", "behind the events"),
+        ('{"traceEvents": [{}]', "after the events"),
+        ('{"traceEvents": [{}], "a": ', "after the events"),
+        ('{"traceEvents": [{}]} rest', "after the events"),
+        ("[{}] rest", "after the events"),
         ("[{}, {", "ends in the middle"),
         ('{"traceEvents": [{"a": ' + "[" * 100_000, "ends in the middle"),
     ],
@@ -145,7 +145,7 @@ def test_every_cut_of_a_gzip_is_seen_and_members_are_joined(tmp_path: Path) -> N
     packed = gzip.compress(text)
     for end in range(2, len(packed)):
         path.write_bytes(packed[:end])
-        with pytest.raises(DataError, match="cut short"):
+        with pytest.raises(DataError, match="truncated"):
             read_all(path)
     path.write_bytes(packed[:40] + bytes([packed[40] ^ 255]) + packed[41:])
     with pytest.raises(DataError):

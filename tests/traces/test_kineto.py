@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.synthetic_traces import Generation, make_kineto
+from benchmarks.synthetic_traces import TraceGeneration, make_kineto
 from distprof.facts.trace import Activities, ActivityKind, Calls, CopyKind, Ranges, Trace
 from distprof.traces.kineto.read_kineto import looks_like_kineto, read_kineto
 from tests.kineto_file import (
@@ -36,8 +36,8 @@ def name_all(trace: Trace, table: Activities | Calls | Ranges) -> list[str]:
     return [trace.names[code] for code in table.name]
 
 
-@pytest.mark.parametrize("generation", Generation)
-def test_made_up_traces_hold_what_they_promise(tmp_path: Path, generation: Generation) -> None:
+@pytest.mark.parametrize("generation", TraceGeneration)
+def test_synthetic_traces_hold_what_they_promise(tmp_path: Path, generation: TraceGeneration) -> None:
     job = {"world_size": 2, "num_events": 4000, "slow_rank": 1, "late_ns": 7_000_000, "generation": generation}
     traces, truths = [], []
     for rank in range(2):
@@ -57,7 +57,7 @@ def test_made_up_traces_hold_what_they_promise(tmp_path: Path, generation: Gener
         assert (trace.ranges.end_ns - trace.ranges.begin_ns)[steps].tolist() == truth.step_ns
         assert trace.ranges.begin_ns[steps][0] == truth.begin_ns and trace.ranges.end_ns.max() == truth.end_ns
         assert (trace.gpu.call >= 0).all() and abs(truth.num_events - 4000) < 400
-        said = [trace.names[code] for code in trace.gpu.group[is_link]] if generation is Generation.PRESENT else []
+        said = [trace.names[code] for code in trace.gpu.group[is_link]] if generation is TraceGeneration.PRESENT else []
         assert said == ["0"] * len(said) and (trace.gpu.group[~is_link] == -1).all()
         truths.append(truth)
         traces.append((trace, is_link))

@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler that lie, are damaged or have no end; and that it does not matter how a file is cut."""
+"""PyTorch profiler traces that lie, are damaged or endless; and the parts in which a file is read do not matter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.kineto_file import (
 
 
 def spell(trace: Trace) -> dict[str, Any]:
-    """Everything in a trace, names in place of their numbers."""
+    """Everything in a trace, with names instead of their codes."""
     tables: dict[str, Any] = {}
     for table in dataclasses.fields(Trace)[2:]:
         columns = getattr(trace, table.name)
@@ -77,8 +77,8 @@ def test_a_trace_does_not_depend_on_how_the_file_is_cut(events: list[Any], part_
 
 
 SOUND = len(make_sound())
-NO_BEGIN, WRONG = "no begin, or one that cannot be", "fields of wrong types or beyond 64 bits"
-NO_SPAN = "no duration, or one that cannot be"
+NO_BEGIN, WRONG = "no begin, or an impossible one", "fields of wrong types or beyond 64 bits"
+NO_SPAN = "no duration, or an impossible one"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_wrong_arguments_cost_the_arguments_only(tmp_path: Path) -> None:
     trace = read_kineto(write_kineto(tmp_path / "t.json", events))
     assert trace.gpu.call.tolist() == [0, -1] and trace.gpu.stream.tolist() == [7, 7] and len(trace.ops.name) == 3
     assert trace.head.notes == (
-        "1 events whose arguments are no object: read without them",
+        "1 events whose arguments are not an object: read without them",
         "1 fields not understood: correlation",
     )
 
@@ -163,7 +163,7 @@ def test_long_and_too_many_names_are_cut_and_counted(tmp_path: Path) -> None:
         (json.dumps({"traceEvents": [make_op("a", 1, -1)]}), "no kernel, call"),
         (json.dumps([make_op("a", 1, 1)]).replace('"dur"', "dur"), "byte 1: damaged JSON"),
         ('{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "byte 17: damaged JSON"),
-        (json.dumps({"traceEvents": make_sound()})[:-40], "cut short"),
+        (json.dumps({"traceEvents": make_sound()})[:-40], "truncated"),
         ('{"traceEvents": [{"args": ' + '{"a": ' * 100_000 + "1" + "}" * 100_000 + "}]}", "too deeply"),
         ('{"traceEvents": [{"args": ' + "[" * 100_000 + "]" * 100_000 + "}]}", "too deeply"),
     ],

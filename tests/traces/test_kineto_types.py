@@ -1,4 +1,4 @@
-"""Fields and arguments of other types than usual: a number in another spelling is a number, and the rest is counted."""
+"""Fields and arguments of unusual types: a number in another spelling is a number, and anything else is counted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_times_written_as_text() -> None:
 
 
 def make_pair(**changes: Any) -> list[JsonObject]:
-    """A call on ROCm, whose arguments are text, the kernel it launches, and an operator."""
+    """A call on ROCm, whose arguments are strings, the kernel it launches, and an operator."""
     launch = make_launch(10, 5, 9, "hipLaunchKernel", stream="0x0", kernel="Cijk")
     kernel = make_kernel("ncclDevKernel_Generic", 20, 30, 9, dtype="Float", In_msg_nelems=4, Out_msg_nelems=2)
     kernel["args"] |= {"Process Group Name": "dp", "Collective name": "allreduce", **changes}
@@ -50,7 +50,7 @@ def read(tmp_path: Path, events: list[Any]) -> Trace:
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """What the one kernel has of each argument."""
+    """The kernel's value for each argument."""
     gpu = trace.gpu
     assert gpu.collective is not None
     codes = {"Process Group Name": gpu.group[0], "Collective name": gpu.collective[0]}

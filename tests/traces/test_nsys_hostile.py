@@ -83,7 +83,7 @@ def test_folders_and_pipes_are_not_opened(tmp_path: Path) -> None:
 
 def test_another_programs_database_is_no_export(tmp_path: Path) -> None:
     path = change(tmp_path / "x.sqlite", "CREATE TABLE bookmarks (url TEXT)")
-    assert "no export of Nsight Systems" in refuse(path)
+    assert "not an Nsight Systems export" in refuse(path)
     empty = change(tmp_path / "y.sqlite", "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
     assert "capture with nsys profile -t cuda,nvtx" in refuse(empty)
 
@@ -150,8 +150,8 @@ def test_fault_17_functions_that_a_file_brings_into_play_are_not_called(tmp_path
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (Limits(max_bytes=10_000), "more than the 10,000 that are read"),
-        (Limits(max_events=20), "more than the 20 that"),
+        (Limits(max_bytes=10_000), "more than the limit of 10,000"),
+        (Limits(max_events=20), "more than the limit of 20"),
     ],
 )
 def test_too_large_is_refused_before_it_is_read(tmp_path: Path, limits: Limits, said: str) -> None:

@@ -59,13 +59,13 @@ def test_a_job_of_two_ranks_comes_out_as_it_was_made(tmp_path: Path, generation:
     ]  # fmt: skip
     for rank, trace in enumerate((first, second)):
         head = trace.head
-        assert (head.rank_source, head.host) == ("the mark of distprof", "made-up-host")
+        assert (head.rank_source, head.host) == ("the mark of distprof", "synthetic-host")
         assert (head.device_name, head.device_memory_bytes) == ("NVIDIA H100 80GB HBM3", GPU_MEMORY_BYTES)
         assert (head.compute_capability, head.backend) == ((9, 0), None)
         assert set(trace.gpu.device.tolist()) == {rank}
         assert set(trace.gpu.group.tolist()) == {UNKNOWN}
         assert len(trace.ops.begin_ns) == 0
-    assert "no ranks (1)" in first.head.notes[0] and second.head.notes == ()  # torchrun, which polled
+    assert "are not ranks (1)" in first.head.notes[0] and second.head.notes == ()  # torchrun, which polled
 
 
 @both_generations
@@ -190,7 +190,7 @@ def test_columns_that_a_release_lacks_are_not_known(tmp_path: Path) -> None:
     assert trace.gpu.pageable.tolist()[:2] == [UNKNOWN, UNKNOWN]
     assert set(trace.ranges.payload.tolist()) == {UNKNOWN}
     assert trace.names[trace.gpu.name[0]] == "[CUDA memcpy Host-to-Device]"
-    assert (trace.head.device_name, trace.head.device_memory_bytes, trace.head.host) == (None, None, "made-up-host")
+    assert (trace.head.device_name, trace.head.device_memory_bytes, trace.head.host) == (None, None, "synthetic-host")
 
 
 def test_nothing_of_the_environment_is_read(tmp_path: Path) -> None:
@@ -215,4 +215,4 @@ def test_names_are_cut_and_bounded(tmp_path: Path) -> None:
     assert "4 names longer than 8 letters: cut" in cut.head.notes
     crowded = read_nsys(path, Limits(max_names_letters=130))[0]
     assert [row[1] for row in list_ranges(crowded)].count("(one of too many names)") == 2
-    assert "2 rows whose names found no room: named '(one of too many names)'" in crowded.head.notes
+    assert "2 rows whose names exceeded the total size limit: named '(one of too many names)'" in crowded.head.notes

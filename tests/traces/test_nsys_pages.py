@@ -1,4 +1,4 @@
-"""Tables taken from the pages of a file, against the same tables read by SQLite."""
+"""Tables read from the pages of a file, against the same tables read by SQLite."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def change(path: Path, *statements: str) -> None:
 
 
 def read_rows(path: Path, *, by_sql: bool = False, only_pages: bool = False) -> list[Row]:
-    """Start, end, payload and text of all rows, one way or the other."""
+    """Start, end, payload and text of all rows, read either way."""
 
     def refuse(*_: object) -> None:
         raise nsys_pages.Unusual

@@ -1,4 +1,4 @@
-"""Our projections beside those of a real `nsys stats`, cell by cell."""
+"""Our projections compared with those of a real `nsys stats`, cell by cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_csv(text: str) -> list[list[str]]:
 
 
 def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
-    """Asserts that every cell is the same, and returns nsys's tables."""
+    """Asserts that all cells are equal, and returns nsys' tables."""
     command = [NSYS, "stats", "--report", ",".join(TABLES), "--format", "csv", "--output", str(folder / "theirs")]
     done = subprocess.run(
         [*command, "--force-export=false", "--force-overwrite=true", str(file)],
@@ -41,7 +41,7 @@ def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
 
 
 class Thread:
-    """Random ranges of one thread, nested and otherwise, and random calls with what they launch."""
+    """Random ranges of one thread, nested or not, and random calls with what they launch."""
 
     def __init__(self, export: SyntheticExport, pid: int, thread: int, chance: random.Random) -> None:
         self._export, self._pid, self._thread, self._chance = export, pid, thread, chance
@@ -97,7 +97,7 @@ class Thread:
 
 
 def make_random_export(seed: int, generation: Generation) -> SyntheticExport:
-    """Six processes of two threads each; one kernel of each has no call."""
+    """Six processes with two threads each; one kernel of each has no call."""
     export, chance = SyntheticExport(generation=generation), random.Random(seed)
     for pid in range(100, 106):
         export.add_process(pid)
@@ -110,7 +110,7 @@ def make_random_export(seed: int, generation: Generation) -> SyntheticExport:
 @pytest.mark.nsys
 @pytest.mark.parametrize("generation", list(Generation))
 def test_random_ranges_calls_and_graphs_of_many_threads(generation: Generation, tmp_path: Path) -> None:
-    theirs = compare(make_random_export(3, generation).write(tmp_path / "made_up.sqlite"), tmp_path)
+    theirs = compare(make_random_export(3, generation).write(tmp_path / "synthetic.sqlite"), tmp_path)
     assert {row[1] for row in theirs["nvtx_gpu_proj_sum"][1:]} == {"PushPop", "StartEnd"}
     assert {len(rows) > 6 for rows in theirs.values()} == {True}
 

@@ -1,4 +1,4 @@
-"""Exports whose tables are laid out otherwise: the numbers that SQLite itself reads, or one line."""
+"""Exports with other table layouts: the numbers that SQLite itself reads, or one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPUTED = ("start", "zeroblob(9)")
 
 
 def list_layouts(table: str) -> Iterator[tuple[str, str]]:
-    """Name of the layout, and the columns of the table with what else stands behind them."""
+    """The layout's name, and the table's columns with what follows them."""
     usual = [f'"{name}" {kind}' for name, kind in TABLES[Generation.PRESENT][table].items()]
     names = list(TABLES[Generation.PRESENT][table])
 
@@ -53,7 +53,7 @@ def list_layouts(table: str) -> Iterator[tuple[str, str]]:
 
 
 def rebuild(path: Path, sound: bytes, table: str, layout: str) -> Path | None:
-    """The export with the rows of a table laid out so; None: SQLite does not make such a table."""
+    """The export with a table's rows in this layout; None: SQLite cannot make such a table."""
     path.write_bytes(sound)
     with contextlib.closing(sqlite3.connect(path)) as base, base:
         base.execute("PRAGMA synchronous=OFF")
@@ -70,8 +70,8 @@ def rebuild(path: Path, sound: bytes, table: str, layout: str) -> Path | None:
 
 
 def read_naively(path: Path, table: str) -> list[tuple[int, ...]]:
-    """Begins, ends and what follows, of the rows that hold whole numbers, as SQLite gives them; -1 for NULL, and for
-    columns that are not there under their own name."""
+    """Begins, ends and the following columns of rows that hold integers, as SQLite reads them; -1 for NULL, and for
+    columns that do not exist under their own name."""
     with contextlib.closing(sqlite3.connect(path)) as base:
         there = {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
         known = {name: f'"{name}"' if name in there else "NULL" for name in READ[table]}
@@ -98,6 +98,7 @@ def read_ours(path: Path, table: str) -> list[tuple[int, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), kinds, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [KERNEL, RANGES])
 def test_fault_17_whatever_the_layout_the_numbers_are_sqlites_or_there_is_one_line(table: str, tmp_path: Path) -> None:
     sound = make_training_export(num_ranks=1, num_steps=2).write(tmp_path / "sound.sqlite").read_bytes()
@@ -120,7 +121,7 @@ def test_fault_17_whatever_the_layout_the_numbers_are_sqlites_or_there_is_one_li
 
 
 def test_a_number_written_as_text_is_no_number_by_any_way_of_reading(tmp_path: Path) -> None:
-    """One row of text among numbers, in a table laid out as nsys does it and in one that computes a column."""
+    """One row with text among the numbers, in a table laid out as nsys does it, and in one with a computed column."""
     sound = make_training_export(num_ranks=1, num_steps=2).write(tmp_path / "sound.sqlite").read_bytes()
     counts = []
     for place, more in enumerate(("", ", x AS (1)")):
@@ -131,4 +132,4 @@ def test_a_number_written_as_text_is_no_number_by_any_way_of_reading(tmp_path: P
             base.execute(f"UPDATE {KERNEL} SET start = '7' WHERE rowid = 1")
         (trace,) = read_nsys(path)
         counts.append((len(trace.gpu.begin_ns), trace.head.notes))
-    assert counts[0] == counts[1] and f"1 rows of {KERNEL}: values of a wrong type" in counts[0][1]
+    assert counts[0] == counts[1] and f"1 rows of {KERNEL}: values of the wrong type" in counts[0][1]

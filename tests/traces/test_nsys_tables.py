@@ -1,4 +1,4 @@
-"""Our tables beside those of a real `nsys stats`, cell by cell."""
+"""Our tables compared with those of a real `nsys stats`, cell by cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distprof.traces.tables.six_tables import TABLES, make_table
 from tests.nsys_file import Copy, EventType, Generation, SyntheticExport, make_training_export, pack_pid
 
 NO_CALL_CLASS = 31
-"""Of rows in OSRT_API that are no calls; nsys leaves them out."""
+"""Class of rows in OSRT_API that are not calls; nsys leaves them out."""
 NSYS = os.environ.get("NSYS", "nsys")
 TWO_PROCESSES = """
     import os, random, sys, threading, time, nvtx
@@ -53,7 +53,7 @@ TWO_PROCESSES = """
 
 
 def ask_nsys(file: Path, folder: Path) -> dict[str, list[list[str]]]:
-    """The tables of `nsys stats`, by name; what it skips, because the file lacks the data, is left out."""
+    """The tables of `nsys stats`, by name, without those that it skips because the file lacks the data."""
     command = [NSYS, "stats", "--report", ",".join(TABLES), "--format", "csv", "--output", str(folder / "theirs")]
     done = subprocess.run(
         [*command, "--force-export=false", "--force-overwrite=true", str(file)],
@@ -70,7 +70,7 @@ def read_csv(text: str) -> list[list[str]]:
 
 
 def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
-    """Asserts that every cell is the same, and returns the tables."""
+    """Asserts that all cells are equal, and returns the tables."""
     theirs = ask_nsys(file, folder)
     traces = read_nsys(file, all_processes=True)
     for name in TABLES:
@@ -80,7 +80,7 @@ def compare(file: Path, folder: Path) -> dict[str, list[list[str]]]:
 
 
 def make_lively_export(seed: int, generation: Generation) -> SyntheticExport:
-    """A job of two ranks, and durations, ties, names and kinds of rows of all sorts in both and in a third process."""
+    """A job of two ranks, with all sorts of durations, ties, names and kinds of rows in both and in a third process."""
     export, chance = make_training_export(num_ranks=2, num_steps=4, generation=generation), random.Random(seed)
     kernels = [f"void kernel_{number}<float, {number}>(float*)" for number in range(12)]
     calls = ["cudaLaunchKernel_v7000", "cudaLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch_v10000", "cuInit_v2"]
@@ -114,10 +114,10 @@ def make_lively_export(seed: int, generation: Generation) -> SyntheticExport:
 
 @pytest.mark.nsys
 @pytest.mark.parametrize("generation", list(Generation))
-def test_a_made_up_capture_with_kernels_copies_and_graphs_of_several_processes(
+def test_a_synthetic_capture_with_kernels_copies_and_graphs_of_several_processes(
     generation: Generation, tmp_path: Path
 ) -> None:
-    file = make_lively_export(7, generation).write(tmp_path / "made_up.sqlite")
+    file = make_lively_export(7, generation).write(tmp_path / "synthetic.sqlite")
     theirs = compare(file, tmp_path)
     assert sorted(theirs) == sorted(TABLES)
     assert {len(rows) > 3 for rows in theirs.values()} == {True}

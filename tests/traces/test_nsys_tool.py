@@ -1,4 +1,4 @@
-"""A tool that is waited for as long as it does something, and no longer."""
+"""Waiting for a tool as long as it makes progress, and no longer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_fault_27_an_export_that_stands_still_is_ended_with_all_it_started(
     monkeypatch.setattr(nsys_tool, "QUIET_TIMEOUT_S", 0.5)
     tool = make_tool(tmp_path, f'echo "part of a file" > "$5"; sleep 600 & echo $! > {tmp_path}/child; wait')
     target = tmp_path / "out.sqlite"
-    with pytest.raises(DataError, match=r"nsys export made no file \(it stood still for 0\.5 s") as caught:
+    with pytest.raises(DataError, match=r"nsys export made no file \(it made no progress for 0\.5 s") as caught:
         export_sqlite(Nsys(path=tool, version=None), tmp_path / "job.nsys-rep", target)
     assert "\n" not in str(caught.value)
     assert not target.exists(), "the part of a file is none"
@@ -47,7 +47,7 @@ def test_fault_27_an_export_that_stands_still_is_ended_with_all_it_started(
 def test_fault_27_a_version_that_is_never_said_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks must not wait for what the tool started either: it holds the pipe."""
+    """Nobody must wait for processes that the tool started, although they hold the pipe."""
     monkeypatch.setattr(nsys_tool, "VERSION_TIMEOUT_S", 0.3)
     tool = make_tool(tmp_path, "sleep 600 & wait")
     begin_s = time.monotonic()
@@ -68,4 +68,4 @@ def test_an_export_that_is_quiet_is_given_up() -> None:
     assert [patience.judge(now_s, size_bytes=7) for now_s in (0, 59)] == [None, None]
     assert patience.judge(60, 8) is None
     assert patience.judge(119, 8) is None
-    assert patience.judge(120, 8) == "it stood still for 60 s, nothing printed and nothing written"
+    assert patience.judge(120, 8) == "it made no progress for 60 s, nothing printed and nothing written"

@@ -1,4 +1,4 @@
-"""Traces of different jobs are told apart by what cannot be true of one job; what only looks odd is no proof."""
+"""Traces of different jobs are recognised by contradictions; what only looks odd proves nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOON = 1_700_000_000 * SECOND
 
 
 def claim(rank: int, *, at_ns: int | None = NOON, vendor: str | None = "NVIDIA", **head: Any) -> Claim:
-    """One second of a rank of 4 under NCCL."""
+    """One second of one of 4 ranks, with NCCL."""
     usual: dict[str, Any] = {
         "path": f"rank{rank}.json", "tool": "kineto", "pid": 1, "rank": rank, "rank_source": "distributedInfo",
         "world_size": 4, "host": None, "backend": "nccl",
@@ -38,9 +38,9 @@ def claim(rank: int, *, at_ns: int | None = NOON, vendor: str | None = "NVIDIA",
 
 
 CONTRADICTIONS = {
-    "world": (claim(1, world_size=8), "rank0.json is of a world of 4 ranks, rank1.json of a world of 8 ranks"),
-    "backend": (claim(1, backend="gloo"), "rank0.json is of the backend nccl, rank1.json of the backend gloo"),
-    "make": (claim(1, vendor="AMD"), "rank0.json is of NVIDIA devices, rank1.json of AMD devices"),
+    "world": (claim(1, world_size=8), "rank0.json is from a job of 4 ranks, rank1.json from a job of 8 ranks"),
+    "backend": (claim(1, backend="gloo"), "rank0.json is from the nccl backend, rank1.json from the gloo backend"),
+    "make": (claim(1, vendor="AMD"), "rank0.json is from NVIDIA devices, rank1.json from AMD devices"),
     "days": (
         claim(1, at_ns=NOON + 72 * HOUR),
         "rank0.json ends 2023-11-14 22:13:21, rank1.json begins 3 days later, 2023-11-17 22:13:20",
@@ -51,7 +51,7 @@ CONTRADICTIONS = {
     ),
     "groups": (
         claim(1, group_ranks={"tp": (1, 3)}),
-        "rank0.json lists a process group of ranks 0, 1, and rank1.json of rank 1 does not",
+        "rank0.json lists a process group of ranks 0, 1, but rank1.json of rank 1 does not",
     ),
 }
 
@@ -61,7 +61,7 @@ def test_a_contradiction_is_said_with_both_files_and_what_to_do(other: Claim, re
     first = claim(0, group_ranks={"dp": (0, 1)})
     with pytest.raises(DataError) as refused:
         require_one_job([first, other])
-    assert str(refused.value) == f"{reason}: different jobs: name traces of one job"
+    assert str(refused.value) == f"{reason}: different jobs: pass traces of one job"
 
 
 SOUND = {
@@ -103,7 +103,7 @@ def test_a_number_in_a_files_name_makes_no_job_of_ten() -> None:
     report = analyze(assemble_run([only]))
     assert (report.world_size, report.coverage.ranks_present, report.coverage.ranks_missing) == (1, (9,), ())
     assert report.coverage.complete
-    assert "no file says how many ranks the job had: the rank that is here is taken for all of it" in (
+    assert "no file says how many ranks the job had: the rank found is assumed to be all of them" in (
         report.coverage.notes
     )
 
@@ -114,7 +114,7 @@ def test_numbers_in_names_with_a_gap_are_kept_and_nobody_is_missing() -> None:
     report = analyze(assemble_run(traced))
     assert (report.world_size, report.coverage.ranks_present, report.coverage.ranks_missing) == (3, (0, 1, 3), ())
     assert report.coverage.complete and all(item.members_missing == 0 for item in report.waits)
-    wanted = "no file says how many ranks the job had: the 3 ranks that are here are taken for all of it"
+    wanted = "no file says how many ranks the job had: the 3 ranks found are assumed to be all of them"
     assert wanted in report.coverage.notes
 
 
@@ -132,7 +132,7 @@ def test_a_rank_that_a_file_itself_tells_of_has_ranks_below_it() -> None:
 
 def test_traces_of_another_world_do_not_belong_to_a_run() -> None:
     run = make_run(num_ranks=4, num_steps=3)
-    with pytest.raises(DataError, match=r"rank0\.json: of a world of 2 ranks, and the run has 4: different jobs"):
+    with pytest.raises(DataError, match=r"rank0\.json: from a job of 2 ranks, but the run has 4: different jobs"):
         attach_traces(run, make_traced(2))
 
 
@@ -144,7 +144,7 @@ def test_mixed_devices_are_said_by_rank() -> None:
 
 
 def test_every_pair_of_contradicting_claims_is_refused_in_any_company() -> None:
-    """A third trace that says nothing hides no contradiction."""
+    """A third trace that says nothing must not hide a contradiction."""
     silent = claim(3, at_ns=None, vendor=None, world_size=None, backend=None)
     odd = [claim(0), claim(1, world_size=8), claim(2, world_size=16)]
     for pair in combinations(odd, 2):

@@ -1,4 +1,4 @@
-"""Files to one run: in processes side by side or one after the other, with the run folder they belong to or without."""
+"""Files to one run: in parallel processes or one after another, with the run folder they belong to or without."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def make_run_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_side_by_side_is_one_after_the_other_and_progress_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_side_by_side_is_one_after_the_other_and_progress_is_told(
     assert len(alone.collectives) == len(together.collectives) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least_bytes", [0, 1 << 40], ids=["side by side", "one after the other"])
 def test_a_damaged_file_costs_itself_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least_bytes: int
@@ -72,7 +74,7 @@ def test_a_damaged_file_costs_itself_and_is_named(
 
 
 def test_a_file_that_nobody_missed_makes_the_result_partial_all_the_same(tmp_path: Path) -> None:
-    """No file says how many ranks there were: the others look whole."""
+    """No file says how many ranks there were, so the others look complete."""
     for rank in range(2):
         write_kineto(tmp_path / f"{rank}.json", make_sound())
     assert analyze(read_paths([tmp_path], NAMES)).coverage.complete
@@ -102,7 +104,7 @@ def test_traces_that_were_over_before_the_run_began_are_refused(tmp_path: Path) 
     run_folder = make_run_folder(tmp_path)
     traces = make_traces(tmp_path / "traces", 2)
     write_meta(run_folder, make_meta(run_id="id-1", world_size=2, started_utc="2026-07-01T23:00:00+00:00"))
-    with pytest.raises(DataError, match=r"rank-00000\.json\.gz ends 2025-.*, and the run started 2026-07-01 23:00:00"):
+    with pytest.raises(DataError, match=r"rank-00000\.json\.gz ends 2025-.*, but the run started 2026-07-01 23:00:00"):
         read_paths([run_folder, traces], NAMES)
 
 

@@ -1,4 +1,4 @@
-"""Communication in traces that nobody here made, by whatever library: against plain loops over the raw events."""
+"""Communication in real traces from elsewhere, by any library, against plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from distprof.facts.run import KINDS
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.reduce.device import code_collectives, measure_device
 from tests.traces.reduce.real_traces import find_shared, read_events
+
+pytestmark = pytest.mark.slow
 
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -40,7 +42,7 @@ EXCHANGES: dict[str, Callable[[str], bool]] = {
 
 
 def sum_running(events: list[dict[str, Any]], counts: Callable[[set[str]], bool]) -> int:
-    """How long what ran was as wanted, ns: an edge after the other."""
+    """How long the running kernels met the condition, ns, walking from edge to edge."""
     edges = [(event["begin_ns"], 1, event) for event in events] + [(event["end_ns"], -1, event) for event in events]
     running: Counter[str] = Counter()
     total_ns = last_ns = 0
@@ -68,7 +70,7 @@ def test_what_communicates_and_what_of_it_is_exposed(name: str) -> None:
 
 
 def test_deep_ep_communicates_for_113_of_129_ms() -> None:
-    """All of its kernels count, the layout of a dispatch with them: 0.41 ms, on the same stream, for nothing else."""
+    """All of its kernels count, including a dispatch's layout: 0.41 ms, on the same stream, for nothing else."""
     device = measure_device(read_kineto(find_shared("data", "kineto", "h800_deepseek_train.json.gz")), None)
     assert device is not None
     assert (device.communication_busy_ns, device.idle_communication_ns) == (113_440_000, 4_177_000)
@@ -82,7 +84,7 @@ ANNOTATED = {
 
 @pytest.mark.parametrize("name", ANNOTATED)
 def test_kinds_are_those_of_the_annotations_around_the_launches(name: str) -> None:
-    """Every kernel there has one name, that of sending and receiving or of anything."""
+    """Every kernel there has the same name, that of sending and receiving or of anything."""
     codes = code_collectives(read_kineto(find_shared("data", "kineto", name)))
     assert Counter(KINDS[code].value for code in codes.tolist() if code >= 0) == ANNOTATED[name]
 

@@ -1,4 +1,4 @@
-"""`distprof report` on traces that nobody here made, against figures computed in another way: loops over the JSON."""
+"""`distprof report` on real traces from elsewhere, against figures computed differently: loops over the JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL
 from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.traces.reduce.real_traces import find_shared, read_events
+
+pytestmark = pytest.mark.slow
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 PARTS = ("compute", "memory", "idle_communication", "idle_host", "idle_launch", "idle_unknown")

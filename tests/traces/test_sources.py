@@ -1,4 +1,4 @@
-"""What lies at a path is told by its content."""
+"""File types are detected from content."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_anything_else_is_refused_by_name_in_one_line(tmp_path: Path, name: str)
 
 
 def test_what_cannot_be_read_is_named_beside_what_can(tmp_path: Path) -> None:
-    """Of a folder, files that are named like traces and hold nothing of the kind; other JSON may lie there."""
+    """In a folder, files named like traces that are not; other JSON may lie there."""
     make_kineto(tmp_path / "rank0.json")
     (tmp_path / "settings.json").write_text('{"epochs": 3}')
     (tmp_path / "notes.txt").write_text("nothing to read")
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_named_beside_what_can(tmp_path: Path) -> None:
         ["rank1.json", "empty"], ["rank2.json.gz", "byte 11 or before"], ["rank3.sqlite", "not a database"],
         ["rank4.json", "not JSON"], ["rank5.json", "ends in the middle"], ["rank6.json.gz", "byte 50"],
         ["absent.json", "no such file or folder"],
-        ["notes.txt", "not a file that distprof reads"],
+        ["notes.txt", "not a file that distprof can read"],
     ]  # fmt: skip
     with pytest.raises(DataError, match=r"absent\.json.* \(and 1 more that cannot be read\)"):
         find_sources([tmp_path / "absent.json", tmp_path / "notes.txt"])

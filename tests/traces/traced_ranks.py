@@ -1,4 +1,4 @@
-"""What traces say of ranks, chosen by a test."""
+"""Traced ranks with facts chosen by a test."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_job_whose_streams_were_deleted_is_partial(folder: Path) -> None:
     shutil.rmtree(folder / "ranks")
     exit_code, shown = report(folder)
     assert exit_code == EXIT_PARTIAL
-    assert "ranks 0-1 are missing" in shown and "ranks/ is not there: deleted" in shown
+    assert "ranks 0-1 are missing" in shown and "ranks/ is missing: deleted" in shown
 
 
 def test_fault_08_ranks_that_completed_and_could_not_say_so_are_not_taken_for_killed(folder: Path) -> None:

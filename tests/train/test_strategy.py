@@ -15,7 +15,7 @@ from tests.config.test_config import make_config
 def test_fault_28_another_wrapper_than_was_asked_for_is_refused() -> None:
     config = make_config({"strategy": {"name": "accelerate", "wrap": "fsdp"}})
     assert isinstance(config.strategy, AccelerateConfig)
-    with pytest.raises(UsageError, match="on a CPU Accelerate makes DDP of it without a word"):
+    with pytest.raises(UsageError, match="on a CPU, Accelerate silently falls back from FSDP to DDP"):
         check(config, world_size=2, device_type="cpu")
-    with pytest.raises(UsageError, match=r"strategy\.wrap=fsdp: Accelerate made nothing of it on this machine"):
+    with pytest.raises(UsageError, match=r"strategy\.wrap=fsdp: Accelerate chose no wrapper on this machine"):
         _require_wrapper(nn.Linear(1, 1), "fsdp", world_size=2)

@@ -1,4 +1,4 @@
-"""What is worth changing, and what would mislead: rules that look at the traces of a run, one file per section."""
+"""Rules that find in a run's traces what is worth changing and what is easily misread, one file per topic."""
 
 from __future__ import annotations
 

@@ -1,46 +1,45 @@
-"""How could one misread these traces?"""
+"""Which numbers in these traces are easy to misread?"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from distprof.analyze.findings.evidence import NO_DEVICE, NO_STEPS, Result, divide, name_some, say_untraced
-from distprof.analyze.findings.wording import say_count, say_factor, say_name, say_share, say_time
+from distprof.analyze.findings.evidence import LONGEST_NAME, Result, divide, has_strange
 from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import TraceSummary
-from distprof.report.trace_report import Figure, Finding, NotChecked
+from distprof.facts.trace_summary import RangeTotal, TraceSummary
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
 
 APART_RATIO = 0.1
-"""Points by which one of two ranges leads on the host, and the other on the GPU: a tenth of the step."""
+"""By this much one of two ranges leads on the host, and the other on the GPU: a tenth of the step."""
 WARMUP_FACTOR = 1.2
-"""By how much warm-up shifts a mean, or a share, before a ranking of ranges by it is another one."""
+"""How far warm-up must shift a mean or a share to change a ranking of ranges by it."""
 ERROR_RATIO = 0.05
-"""Of the step: what warm-up must make of a range's share at least, for a conclusion to change."""
+"""Of the step: how far warm-up must shift a range's share to change a conclusion."""
 WHOLE_RATIO = 0.95
-"""Of the step on the host: a range of that length, or one whose instances are as long, is the step, and no part."""
+"""Of the step on the host: a range this long, or one whose instances are, is the step itself and not a part of it."""
 MAX_SHOWN = 5
-NO_RANGES = "no named ranges were traced"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Merged:
-    """One range, all ranks together; times in ns."""
+    """One range, all ranks together."""
 
     name: str
     ranks: set[int]
     steps_ns: float = 0.0
-    """Of the ranks that have the range, measured steps on the host; 0: not known."""
+    """Measured steps on the host, of the ranks that have the range; 0: not known."""
     all_steps_ns: float = 0.0
-    """The same with warm-up steps."""
+    """The same, warm-up steps included."""
     num_steps: int = 0
-    """Measured ones of the ranks that have the range."""
+    """Measured steps of the ranks that have the range."""
     work_ns: int = 0
-    """Of the ranks that have the range and saw their device: computing and copying, collectives apart."""
+    """Computing and copying, without collectives, of the ranks that have the range and device activity."""
     host_ns: int = 0
     gpu_ns: int | None = None
-    """Collectives apart, which wait for other ranks more than they work."""
+    """Without collectives, which wait for other ranks more than they work."""
     count: int = 0
     warmup_count: int = 0
     warmup_ns: int = 0
@@ -52,80 +51,80 @@ class _Merged:
 
     @property
     def gpu_ratio(self) -> float:
-        """Of everything that the devices worked on."""
+        """Of all the work of the devices."""
         return divide(self.gpu_ns or 0, self.work_ns)
 
     @property
     def is_step(self) -> bool:
-        """Whether it is as long as a step, as the steps' own ranges are and what wraps them."""
+        """Whether it is as long as a step: the step's own range, or one around it."""
         instance_ratio = divide(divide(self.host_ns, self.count), divide(self.steps_ns, self.num_steps))
         return max(self.host_ratio, instance_ratio) >= WHOLE_RATIO
 
     @property
     def table_ratio(self) -> float:
-        """What a table of all instances gives for `host_ratio`: warm-up in the range, and in the steps."""
+        """`host_ratio` as a table of all instances has it, with warm-up in both the range and the steps."""
         return divide(self.host_ns + self.warmup_ns, self.all_steps_ns)
 
     @property
     def mean_factor(self) -> float:
-        """Mean over all instances, warm-up too, over the mean of the measured ones."""
+        """Mean of all instances, warm-up included, over the mean of the measured ones."""
         return divide((self.host_ns + self.warmup_ns) / (self.count + self.warmup_count), self.host_ns / self.count)
 
     @property
     def share_factor(self) -> float:
-        """By how much a table of all instances overstates the share of the step."""
+        """By what factor a table of all instances overstates the share of the step."""
         return divide(self.table_ratio, self.host_ratio)
 
     @property
     def error_ratio(self) -> float:
-        """How far off the range's share of the step is, or would be by a mean that is off."""
+        """How far off the range's share of the step is, or would be if computed from the shifted mean."""
         by_mean = abs(1 - min(self.mean_factor, 1 / self.mean_factor)) * self.host_ratio
         return min(1.0, max(abs(self.table_ratio - self.host_ratio), by_mean))
 
+    def make_figure(self, numbers: Mapping[str, float]) -> Figure:
+        """Some of its numbers, under its name."""
+        return Figure(sign="range", name=self.name, ranks=tuple(sorted(self.ranks)), numbers=numbers)
+
 
 def check_host_is_not_gpu(run: Run) -> Result:
-    """Ranges of which one takes longer on the host, and another on the GPU."""
-    rule = "host_is_not_gpu"
+    """Pairs of ranges of which one takes longer on the host and the other on the GPU."""
+    rule = RuleName.HOST_IS_NOT_GPU
     ranges = _merge_ranges(run)
     if not any(part.count for part in ranges):
-        return NotChecked(rule=rule, why=NO_RANGES)
+        return NotChecked(rule=rule, lack=Lack.NO_RANGES)
     if not any(measure_busy_ns(item) for item in run.activity):
         return _judge_without_device(run, ranges)
+    # work that runs on after the steps is no share of them
     known = [
         part for part in ranges if part.gpu_ns is not None and part.steps_ns and part.work_ns >= max(part.gpu_ns, 1)
-    ]  # what runs on behind the steps is no share of them
+    ]
     if not known:
         steps = any(part.steps_ns for part in ranges)
-        return NotChecked(rule=rule, why="what the ranges launched is not in the trace" if steps else NO_STEPS)
+        return NotChecked(rule=rule, lack=Lack.NO_RANGE_LAUNCHES if steps else Lack.NO_STEPS)
     swaps = _find_swaps([part for part in known if not part.is_step])
     if not swaps:
         return None
-    long, short = swaps[0]
-    concerned = {id(part): part for pair in swaps for part in pair}.values()
+    concerned = list({id(part): part for pair in swaps for part in pair}.values())
     return Finding(
         rule=rule,
-        title=f"Host times rank ranges the other way round than GPU times: {long.name} is {say_share(long.host_ratio)} "
-        f"of the step on the host and {say_share(long.gpu_ratio)} of GPU work (collectives apart), {short.name} "
-        f"{say_share(short.host_ratio)} and {say_share(short.gpu_ratio)}",
-        share_ratio=min(1.0, _measure_swap(long, short)),
-        evidence=tuple(
-            Figure(
-                what=part.name,
-                value=f"host {say_share(part.host_ratio)} of the step, GPU {say_share(part.gpu_ratio)} of its work",
-                where=name_some(part.ranks),
-            )
-            for part in list(concerned)[:MAX_SHOWN]
+        share_ratio=min(1.0, _measure_swap(*swaps[0])),
+        ranks=_list_ranks(swaps[0]),
+        ranks_checked=len(run.activity),
+        figures=tuple(
+            part.make_figure({"host_ratio": part.host_ratio, "gpu_ratio": part.gpu_ratio})
+            for part in concerned[:MAX_SHOWN]
         ),
-        consequence="A range's host time is how long the host took to launch its work, or waited in it for room in the "
-        "queue; a table of host times (nvtx_sum) ranks the launching, not the device's work.",
-        remedy="Read the GPU times beside the host times under 'ranges', and judge what to make faster by them.",
     )
 
 
-def _find_swaps(parts: list[_Merged]) -> list[tuple[_Merged, _Merged]]:
-    """Pairs of which the first leads on the host, and the second on the GPU; those farthest apart first.
+def _list_ranks(parts: Iterable[_Merged]) -> tuple[int, ...]:
+    return tuple(sorted({rank for part in parts for rank in part.ranks}))
 
-    Of two nested ranges the outer one leads on both.
+
+def _find_swaps(parts: list[_Merged]) -> list[tuple[_Merged, _Merged]]:
+    """Pairs of which the first leads on the host and the second on the GPU, the farthest apart first.
+
+    Nested ranges make no pair: the outer one leads on both.
     """
     long = [part for part in parts if part.host_ratio > APART_RATIO]
     heavy = [part for part in parts if part.gpu_ratio > APART_RATIO]
@@ -134,7 +133,7 @@ def _find_swaps(parts: list[_Merged]) -> list[tuple[_Merged, _Merged]]:
 
 
 def _measure_swap(first: _Merged, second: _Merged) -> float:
-    """The smaller of both leads; it is not positive where the ranges do not change places."""
+    """The smaller of the two leads; above 0 only where the ranges change places."""
     return min(first.host_ratio - second.host_ratio, second.gpu_ratio - first.gpu_ratio)
 
 
@@ -142,41 +141,34 @@ def _judge_without_device(run: Run, ranges: list[_Merged]) -> Result:
     if _is_cpu_job(run):
         return None
     if not any(_has_device(item) for item in run.activity):
-        return NotChecked(rule="host_is_not_gpu", why=NO_DEVICE)
-    return _say_host_only(run, ranges)
-
-
-def _say_host_only(run: Run, ranges: list[_Merged]) -> Finding:
-    largest = sorted(ranges, key=lambda part: -part.host_ns)[:MAX_SHOWN]
+        return NotChecked(rule=RuleName.HOST_IS_NOT_GPU, lack=Lack.NO_DEVICE)
+    traits = {Trait.HOST_ONLY: True, Trait.NOT_UNDERSTOOD: has_strange(run), Trait.CALLS_TRACED: _has_calls(run)}
     return Finding(
-        rule="host_is_not_gpu",
-        title=f"The times and shares of all {len(ranges):,} ranges are host times only: {say_untraced(run, NO_DEVICE)}",
+        rule=RuleName.HOST_IS_NOT_GPU,
         share_ratio=1.0,
-        evidence=tuple(
-            Figure(
-                what=part.name,
-                value=f"{say_time(part.host_ns)} on the host"
-                + (f", {say_share(part.host_ratio)} of the steps" if part.steps_ns else "")
-                + "; GPU not known",
-                where=name_some(part.ranks),
-            )
-            for part in largest
-        ),
-        consequence="Of a job on a GPU they are the time of launching and waiting, and say nothing of what the device "
-        "worked on; of a job on the CPU they are the time itself."
-        + (" Calls of the device's API were traced, so a GPU was in use." if _has_calls(run) else ""),
-        remedy="If the job uses a GPU, capture its activity: nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA.",
+        ranks=_list_ranks(ranges),
+        ranks_checked=len(run.activity),
+        facts={"ranges_count": len(ranges)},
+        traits=tuple(trait for trait, holds in traits.items() if holds),
+        figures=tuple(_measure_host(part) for part in sorted(ranges, key=lambda part: -part.host_ns)[:MAX_SHOWN]),
     )
 
 
+def _measure_host(part: _Merged) -> Figure:
+    numbers: dict[str, float] = {"host_total_ns": part.host_ns}
+    if part.steps_ns:
+        numbers["host_ratio"] = part.host_ratio
+    return part.make_figure(numbers)
+
+
 def _is_cpu_job(run: Run) -> bool:
-    """Whether the job itself said that it ran on the CPU: then host times are the times."""
+    """Whether the job itself recorded that it ran on the CPU: then host times are all there is."""
     said = [info for info in run.ranks if info.source != "trace"]
     return bool(said) and all(info.device == "cpu" for info in said)
 
 
 def _has_device(item: TraceSummary) -> bool:
-    """Whether anything tells of a GPU: without that the host's times may be all there is."""
+    """Whether anything points to a GPU; if nothing does, host times may be all there is."""
     head = item.head
     return item.calls_ns is not None or head.device_name is not None or "nccl" in (head.backend or "")
 
@@ -186,15 +178,15 @@ def _has_calls(run: Run) -> bool:
 
 
 def check_warmup_in_statistics(run: Run) -> Result:
-    """Ranges whose mean or share of the step, by a table of all instances, is far from that of the measured ones."""
-    rule = "warmup_in_statistics"
+    """Ranges whose mean or share of the step changes much when warm-up instances are counted."""
+    rule = RuleName.WARMUP_IN_STATISTICS
     if run.traced_rows is not None:  # a kernel window of our own, whose first step is dropped on purpose
         return None
     ranges = _merge_ranges(run)
     if not ranges:
-        return NotChecked(rule=rule, why=NO_RANGES)
+        return NotChecked(rule=rule, lack=Lack.NO_RANGES)
     if not any(item.num_steps for item in run.activity):
-        return NotChecked(rule=rule, why=NO_STEPS)
+        return NotChecked(rule=rule, lack=Lack.NO_STEPS)
     both = [part for part in ranges if part.count and part.warmup_count and part.host_ns and part.steps_ns]
     shifted = [
         part for part in both
@@ -203,15 +195,14 @@ def check_warmup_in_statistics(run: Run) -> Result:
     if not shifted:
         return None
     shifted.sort(key=lambda part: -part.error_ratio)
-    first = shifted[0]
     return Finding(
         rule=rule,
-        title=f"Counting warm-up, {_say_error(first)}",
-        share_ratio=first.error_ratio,
-        evidence=tuple(_show_instances(part) for part in shifted[:MAX_SHOWN]),
-        consequence=f"A table of all instances (nvtx_sum) misleads about {len(shifted):,} of {len(ranges):,} ranges: "
-        "first calls allocate memory, choose algorithms and load kernels. The tables here leave warm-up out.",
-        remedy="Compare measured instances only, or capture after the warm-up (launch/nsys.sh does).",
+        share_ratio=shifted[0].error_ratio,
+        ranks=_list_ranks(shifted[:1]),
+        ranks_checked=len(run.activity),
+        facts={"misleading_count": len(shifted), "ranges_count": len(ranges)},
+        traits=(Trait.SHARE_OFF,) if _is_off(shifted[0].share_factor) else (),
+        figures=tuple(_measure_instances(part) for part in shifted[:MAX_SHOWN]),
     )
 
 
@@ -219,21 +210,17 @@ def _is_off(factor: float) -> bool:
     return not 1 / WARMUP_FACTOR < factor < WARMUP_FACTOR
 
 
-def _say_error(part: _Merged) -> str:
-    if _is_off(part.share_factor):
-        return (
-            f"{part.name} comes out at {say_share(part.table_ratio)} of the step instead of "
-            f"{say_share(part.host_ratio)} ({say_factor(part.share_factor)})"
-        )
-    return f"the mean of {part.name} comes out at {say_factor(part.mean_factor)} its value"
-
-
-def _show_instances(part: _Merged) -> Figure:
-    everything_ns, everything = part.host_ns + part.warmup_ns, part.count + part.warmup_count
-    whole = f"all {say_count(everything)} instances {say_time(everything_ns)}, {say_share(part.table_ratio)} of a step"
-    measured = f"the {say_count(part.count)} measured {say_time(part.host_ns)}, {say_share(part.host_ratio)}"
-    mean = f"mean {say_factor(part.mean_factor)} that of the measured"
-    return Figure(what=part.name, value=f"{whole}; {measured}; {mean}", where=name_some(part.ranks))
+def _measure_instances(part: _Merged) -> Figure:
+    return part.make_figure({
+        "all_count": part.count + part.warmup_count,
+        "all_total_ns": part.host_ns + part.warmup_ns,
+        "all_ratio": part.table_ratio,
+        "measured_count": part.count,
+        "measured_total_ns": part.host_ns,
+        "measured_ratio": part.host_ratio,
+        "share_factor": part.share_factor,
+        "mean_factor": part.mean_factor,
+    })  # fmt: skip
 
 
 def _merge_ranges(run: Run) -> list[_Merged]:
@@ -244,7 +231,7 @@ def _merge_ranges(run: Run) -> list[_Merged]:
         work_ns = 0 if item.device is None else item.device.compute_ns + item.device.memory_ns
         for part in item.ranges:
             key = part.domain, part.name
-            into = merged.setdefault(key, _Merged(name=say_name(part.name, part.domain), ranks=set()))
+            into = merged.setdefault(key, _Merged(name=_name(part), ranks=set()))
             into.ranks.add(item.rank)
             into.host_ns += part.host_ns
             into.count += part.count
@@ -259,5 +246,9 @@ def _merge_ranges(run: Run) -> list[_Merged]:
                 into.work_ns += work_ns
     for key, whole in merged.items():
         if lacks_steps[key]:
-            whole.steps_ns = 0.0  # the steps of some ranks are not the steps of all
+            whole.steps_ns = 0.0  # the steps of some of the ranks are no base for a share over all
     return list(merged.values())
+
+
+def _name(part: RangeTotal) -> str:
+    return (f"{part.domain}:{part.name}" if part.domain else part.name)[:LONGEST_NAME]

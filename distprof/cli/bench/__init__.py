@@ -1,1 +1,1 @@
-"""Benchmarks that a user can run: what distprof costs on their own machine, beside what other tools cost there."""
+"""Benchmarks for users: what distprof costs on their own machine, compared with what other tools cost there."""

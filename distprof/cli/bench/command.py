@@ -28,57 +28,59 @@ if TYPE_CHECKING:
 
 TINY_STEPS, STEPS = 60, 5
 DESCRIPTION = """\
-What recording costs on this machine: the same training without instruments (bare), with distprof's phases, and under
-other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, every second
-round backwards; and bare runs twice in each round (A/A), which shows how far apart two measurements of the same thing
-lie here. A cost inside the A/A row's interval cannot be told from nothing: add --repeats, then --steps.
+Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
+under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
+order in every second round. Bare runs twice in each round (A/A), which shows how far apart two measurements of the same
+thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps.
 """
 EPILOG = f"""\
 examples:
   distprof bench overhead                                    gpt2_tiny on two ranks, about two minutes
   distprof bench overhead --train gpt2_small --ranks 1 --steps 5 --repeats 2
   distprof bench overhead --repeats 10 --json overhead.json train.seq_len=128
-Other profilers are compared where they are installed: {", ".join(RIVALS)} (pip install 'distprof[bench]').
+Other profilers are compared if they are installed: {", ".join(RIVALS)} (pip install 'distprof[bench]').
 Exit codes: 0 measured, 1 a run failed, 2 usage.
 """
 
 
 def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb ``bench`` to the command line."""
-    bench = verbs.add_parser("bench", help="measure distprof itself: what it costs, and how often it is right")
+    bench = verbs.add_parser("bench", help="measure distprof: what it costs, and how often its verdict is right")
     subjects = bench.add_subparsers(dest="subject", required=True)
     overhead = subjects.add_parser(
         "overhead", help="step times with and without recording", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     overhead.add_argument(
-        "--train", default="gpt2_tiny", help="models, comma-separated: files of conf/train (gpt2_tiny)"
+        "--train", default="gpt2_tiny", help="models, comma-separated: files of conf/train (default: gpt2_tiny)"
     )
-    overhead.add_argument("--ranks", type=int, default=2, help="processes on this machine (2)")
+    overhead.add_argument("--ranks", type=int, default=2, help="processes on this machine (default: 2)")
     overhead.add_argument(
         "--steps",
         type=int,
         help=f"measured steps of every run, after the warm-up ({TINY_STEPS} of gpt2_tiny, else {STEPS})",
     )
-    overhead.add_argument("--repeats", type=int, default=3, help="rounds; in each, every condition runs once (3)")
-    overhead.add_argument("--strategy", help="a file of conf/strategy (ddp; single with one rank)")
-    overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="more of the training's configuration")
+    overhead.add_argument(
+        "--repeats", type=int, default=3, help="rounds; in each, every condition runs once (default: 3)"
+    )
+    overhead.add_argument("--strategy", help="a file of conf/strategy (default: ddp; with one rank single)")
+    overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further configuration of the training")
     add_simulated(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Runs the bench of a subject; see `_compare_profilers` and the functions that it names."""
+    """Runs one of the benches; see `_compare_profilers` and the functions that it names."""
     benches = {"overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report}
     return benches[options.subject](options)
 
 
 def _compare_profilers(options: argparse.Namespace) -> int:
-    """Measures, showing each run as it ends, and prints one table per model.
+    """Measures, printing each run as it ends, and then one table per model.
 
     Raises:
         DistprofError: A run failed.
-        UsageError: An option cannot work.
+        UsageError: An option is wrong.
     """
     workloads = _read_workloads(options)
     console, conditions = Console(), list_conditions()
@@ -124,7 +126,7 @@ def _read_workloads(options: argparse.Namespace) -> list[Workload]:
 
 
 class _Progress:
-    """A line after every run, with how long the rest will take."""
+    """Prints a line after every run, with the estimated time left."""
 
     def __init__(self, console: Console, workload: Workload, total: int) -> None:
         self._console, self._train, self._total = console, workload.train, total

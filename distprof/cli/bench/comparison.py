@@ -1,4 +1,4 @@
-"""Step times of several runs under several conditions, and what they say of the cost of each."""
+"""Step times of several runs under several conditions, and the cost of each condition."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-"""Student's t, two-sided 95 %, by degrees of freedom from 1; past the table its last value, which is a little wide."""
+"""Student's t, two-sided 95 %, by degrees of freedom from 1; beyond the table its last value, slightly too wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One condition against bare."""
+    """One condition compared with bare."""
 
     condition: str
     median_step_ns: float
     """Median over runs of each run's median step, host clock, slowest rank."""
     ratio: float
-    """Step time over bare's, less 1; the mean over rounds, on the logarithm."""
+    """Step time over bare's, minus 1; the mean over rounds of the logarithm."""
     low_ratio: float | None
     """Lower end of the 95 % interval over rounds (Student's t). None: one round."""
     high_ratio: float | None
@@ -33,17 +33,17 @@ class Comparison:
 
 
 def read_step_ns(run: Run) -> float:
-    """Median over measured steps of the slowest rank's step time, host clock, ns; NaN: there is none."""
+    """Median over measured steps of the slowest rank's step time, host clock, ns; NaN: there are none."""
     counted = run.measured().all(axis=0)
     job_ns: FloatArray = run.step_ns(Clock.HOST)[:, counted].max(axis=0)
     return float(np.median(job_ns)) if job_ns.size else math.nan
 
 
 def compare_runs(step_ns: Mapping[str, Sequence[float]], *, bare: str) -> list[Comparison]:
-    """Every condition against bare, round by round, so that what slows a whole round down cancels.
+    """Compares every condition with bare, round by round, so that what slows down a whole round cancels out.
 
     Args:
-        step_ns: Median step of each round by condition, ns, in the order to show.
+        step_ns: Median step of each round by condition, ns, in display order.
         bare: The condition that the others are compared with.
     """
     return [_compare(name, times, step_ns[bare]) for name, times in step_ns.items()]

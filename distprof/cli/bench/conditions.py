@@ -1,4 +1,4 @@
-"""What is compared: the same training under different instruments, each in a fresh process."""
+"""What is compared: the same training with different profilers, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Condition:
 
     name: str
     overrides: tuple[str, ...]
-    """What it changes of the configuration."""
+    """Changes to the configuration."""
     wrapper: str | None = None
-    """The profiler that `distprof.cli.bench.wrapped` puts around the training. None: none."""
+    """The profiler that `distprof.cli.bench.wrapped` runs around the training. None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +33,23 @@ class Workload:
     """Measured steps of each run."""
     strategy: str
     overrides: tuple[str, ...] = ()
-    """More of the configuration, as on the command line of a training job."""
+    """More configuration, as on the command line of a training job."""
 
 
 BARE = Condition(name="bare", overrides=("profile=off",))
 AGAIN = Condition(name="bare again (A/A)", overrides=BARE.overrides)
-"""The same once more: how far two measurements of one thing lie apart here."""
+"""The same again: how far apart two measurements of the same thing are here."""
 PHASES = Condition(
     name="distprof phases",
     overrides=("profile=phases", "profile.shadow_every=0", "profile.max_overhead_ratio=null"),
 )
 TORCH_PROFILER = Condition(name="torch.profiler", overrides=BARE.overrides, wrapper="torch.profiler")
 RIVALS = ("pyinstrument", "viztracer")
-"""Others that can be put around a training, where the package is installed; the extra ``bench`` installs them."""
+"""Other profilers, run around a training if installed; the extra ``bench`` installs them."""
 
 
 def list_conditions() -> list[Condition]:
-    """Bare first; then everything that can run here."""
+    """Bare first, then everything that can run here."""
     installed = [name for name in RIVALS if importlib.util.find_spec(name) is not None]
     return [
         BARE, AGAIN, PHASES, TORCH_PROFILER,
@@ -58,7 +58,7 @@ def list_conditions() -> list[Condition]:
 
 
 def write_command(condition: Condition, workload: Workload, folder: Path) -> list[str]:
-    """The command line of one run, whose run folder will be ``folder``."""
+    """The command line of one run whose run folder will be ``folder``."""
     module = ["distprof"] if condition.wrapper is None else [WRAPPED, condition.wrapper]
     overrides: Sequence[str] = (
         f"train={workload.train}", f"strategy={workload.strategy}", f"train.steps={workload.steps}", "logger=none",

@@ -1,4 +1,4 @@
-"""The figures of a bench as a file: ``--json FILE``."""
+"""Writes the figures of a bench to a file: ``--json FILE``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from distprof.errors import UsageError
 
 
 def require_folder(path: Path | None) -> None:
-    """Refuses, before anything is measured, a file that cannot be written afterwards.
+    """Refuses, before measuring, a file that could not be written afterwards.
 
     Raises:
-        UsageError: Its folder is not there.
+        UsageError: Its folder does not exist.
     """
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"--json {path}: no such folder")

@@ -1,4 +1,4 @@
-"""``distprof bench overhead``: fixed steps, fresh processes, alternating order, and the noise beside every number."""
+"""``distprof bench overhead``: fixed steps, fresh processes, alternating order, and the noise of every number."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def measure_workload(
 
     Args:
         workload: The training.
-        conditions: What is put around it; the first is bare.
+        conditions: The conditions to run it under; the first is bare.
         repeats: Number of rounds; in each, every condition runs once.
-        progress: Told after each run which condition it was, and its median step, ns.
+        progress: Called after each run with its condition and its median step, ns.
         launch: Runs a command; None: as a process.
 
     Raises:
-        DistprofError: A run failed, with what it said.
+        DistprofError: A run failed; the message includes its output.
     """
     step_ns: dict[str, list[float]] = {condition.name: [] for condition in conditions}
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
@@ -47,7 +47,7 @@ def measure_workload(
 
 
 def order_runs(conditions: Sequence[Condition], repeats: int) -> Iterator[Condition]:
-    """Every second round backwards: a machine that slows down then slows no condition down more than another."""
+    """Reverses every second round, so that a machine that slows down affects all conditions alike."""
     for turn in range(repeats):
         yield from conditions if turn % 2 == 0 else reversed(conditions)
 
@@ -58,16 +58,16 @@ def _run_once(condition: Condition, workload: Workload, folder: Path, launch: La
         raise _explain(condition, done)
     time_ns = read_step_ns(read_run(folder))
     if math.isnan(time_ns):
-        raise DistprofError(f"{condition.name}: {folder} holds no measured step")
+        raise DistprofError(f"{condition.name}: {folder} contains no measured step")
     return time_ns
 
 
 def _explain(condition: Condition, done: subprocess.CompletedProcess[str]) -> DistprofError:
-    """What a failed run said of itself, in one line."""
+    """The reason that a failed run gave, in one line."""
     said = [line.removeprefix("distprof: ") for line in done.stderr.splitlines() if line.startswith("distprof: ")]
     if done.returncode == EXIT_USAGE and said:
         return UsageError(said[-1])
-    last = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "it said nothing")
+    last = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "it printed nothing")
     return DistprofError(f"{condition.name}: the run failed: {said[-1] if said else last}")
 
 

@@ -1,4 +1,4 @@
-"""The host's cost of a phase and of a step: the public profiler in a loop that does nothing else."""
+"""The host's cost of a phase and of a step: the public profiler in an otherwise empty loop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROUNDS = 300
 QUIET = ProfileConfig(
     level="phases", nvtx=False, nvtx_module_depth=0, window_s=3600.0, shadow_every=0, max_overhead_ratio=None
 )
-"""As a job records, with the background thread asleep."""
+"""As in a job, with the background thread asleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseCost:
-    """Host time, ns. The fastest round is what the code costs; the median has what the machine did besides."""
+    """Host time, ns. The fastest round is what the code costs; the median includes disturbances by the machine."""
 
     phase_ns: float
     """Entering and leaving one phase, fastest round."""
@@ -35,8 +35,8 @@ class PhaseCost:
 
 
 def measure_phase_cost() -> PhaseCost:
-    """Times the profiler on this machine's host, without NVTX and without a device's events."""
-    from distprof.profiler.start import start_profiler  # torch: only for those who measure
+    """Times the profiler on this host, without NVTX and without device events."""
+    from distprof.profiler.start import start_profiler  # loads torch: only for those who measure
     from distprof.world import join, leave, read_identity
 
     world = join(read_identity(), device="cpu", backend="gloo", timeout_s=60.0)
@@ -57,7 +57,7 @@ def measure_phase_cost() -> PhaseCost:
 
 
 def _time_phases(profiler: Profiler) -> Iterator[float]:
-    """Each round in ns per phase, what the loop itself takes left out."""
+    """Each round in ns per phase, without the loop's own time."""
     for _ in range(ROUNDS):
         with profiler.step():
             begin = time.perf_counter_ns()

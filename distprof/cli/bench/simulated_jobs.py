@@ -1,4 +1,4 @@
-"""The benches on made-up jobs: how often the verdict is right, and how long a report of very many ranks takes."""
+"""The benches on simulated jobs: how often the verdict is right, and how long a report of very many ranks takes."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def add_simulated(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``bench verdicts`` and ``bench report``."""
     verdicts = subjects.add_parser(
         "verdicts", help="how often the verdict is right, by slowdown",
-        description="Plays made-up jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
+        description="Plays simulated jobs of 8 ranks and 50 steps with 2 %% of jitter and a step in a hundred of each "
         "rank three times as long, delays one rank in one phase, both drawn by chance, and counts right answers; and "
-        "as many jobs in which nobody is delayed, where every answer is a false alarm. Prints the README's table.",
+        "as many jobs in which nobody is delayed, where every answer is a false alarm. Prints docs/verdict.md's table.",
     )  # fmt: skip
-    verdicts.add_argument("--runs", type=int, default=400, help="jobs per row (400: about two minutes)")
+    verdicts.add_argument("--runs", type=int, default=400, help="jobs per row (default: 400, about two minutes)")
     report = subjects.add_parser(
         "report", help="time and memory of a report of many ranks",
-        description="Makes a job up, analyses it and renders the terminal report; prints how long each took, and the "
-        "largest memory of this process.",
+        description="Simulates a job, analyses it and renders the terminal report; prints how long each took, and this "
+        "process's peak memory.",
     )  # fmt: skip
-    report.add_argument("--ranks", type=int, default=1024, help="(1024)")
-    report.add_argument("--steps", type=int, default=1000, help="(1000)")
+    report.add_argument("--ranks", type=int, default=1024, help="(default: 1024)")
+    report.add_argument("--steps", type=int, default=1000, help="(default: 1000)")
 
 
 def run_verdicts(options: argparse.Namespace) -> int:
     """Scores every slowdown under DDP and FSDP.
 
     Raises:
-        UsageError: ``--runs`` below one.
+        UsageError: ``--runs`` is below one.
     """
     if options.runs < 1:
         raise UsageError(f"--runs {options.runs}: must be 1 or more")
@@ -64,7 +64,7 @@ def run_report(options: argparse.Namespace) -> int:
     """Times one report.
 
     Raises:
-        UsageError: Sizes below one.
+        UsageError: A size is below one.
     """
     if min(options.ranks, options.steps) < 1:
         raise UsageError("--ranks, --steps: must be 1 or more")
@@ -79,6 +79,6 @@ def run_report(options: argparse.Namespace) -> int:
     done_s = time.perf_counter()
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{options.ranks:,} ranks x {options.steps:,} steps; verdict: rank {found.verdict.rank}")
-    print(f"made up in {made_s - begin_s:.1f} s, analysed in {analyzed_s - made_s:.1f} s", end="")
+    print(f"simulated in {made_s - begin_s:.1f} s, analysed in {analyzed_s - made_s:.1f} s", end="")
     print(f", rendered in {done_s - analyzed_s:.2f} s, {peak_bytes / 1e9:.2f} GB at most")
     return EXIT_OK

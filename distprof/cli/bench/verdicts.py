@@ -1,4 +1,4 @@
-"""How often is the verdict right? Made-up jobs with a rank slowed by chance, and as many in which nobody is."""
+"""How often is the verdict right? Simulates jobs with a random slow rank, and as many without any."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Of many runs with the same slowdown."""
+    """Results over many runs with the same slowdown."""
 
     strategy: str
     slowdown_ratio: float
-    """Of the step; 0: nobody is delayed."""
+    """Relative to the step; 0: no rank is delayed."""
     runs: int
     named: int
-    """A rank was named."""
+    """Runs in which a rank was named."""
     right: int
-    """The rank was the delayed one, and the phase too."""
+    """Runs in which the named rank and phase were the delayed ones."""
     lost_ratio: float | None
-    """What the delay really cost of the step, mean: the jitter of the others hides a part. None: nobody is delayed."""
+    """Mean real cost of the delay, relative to the step: jitter of the others hides a part. None: no delay."""
     error_ratio: float | None
-    """Of the lost time where the verdict was right: median |found - true| / true."""
+    """Error of the lost time if the verdict was right: median |found - true| / true."""
 
 
 def make_job(strategy: str, slowdown_ratio: float, draws: np.random.Generator) -> SimulatedJob:
-    """8 ranks and 50 steps with 2 % of log-normal jitter on every phase, and a step in a hundred of each rank three
-    times as long; one rank delayed in one phase, both drawn by chance."""
+    """8 ranks and 50 steps with 2 % of log-normal jitter on every phase, and one percent of each rank's steps three
+    times as long; a random rank is delayed in a random phase."""
     assert strategy in ("ddp", "fsdp")
     plain = SimulatedJob(strategy="ddp" if strategy == "ddp" else "fsdp", tail_share_ratio=0.01)
     step_ns = sum(plain.phase_ns.values()) + plain.transfer_ns
@@ -48,14 +48,14 @@ def make_job(strategy: str, slowdown_ratio: float, draws: np.random.Generator) -
 def score_verdicts(
     strategy: str, slowdown_ratio: float, *, runs: int, seed: int = 0, tell: Callable[[int], None] = lambda done: None
 ) -> Score:
-    """Plays and analyses ``runs`` jobs.
+    """Simulates and analyses ``runs`` jobs.
 
     Args:
         strategy: "ddp" or "fsdp".
-        slowdown_ratio: Of the step; 0: nobody is delayed.
-        runs: How many.
-        seed: Of the first; the others count up.
-        tell: Called after each with the number done.
+        slowdown_ratio: Relative to the step; 0: no rank is delayed.
+        runs: The number of jobs.
+        seed: Seed of the first job; the others count up.
+        tell: Called after each job with the number of jobs done.
     """
     named, right, lost, errors = 0, 0, [], []
     for number in range(runs):

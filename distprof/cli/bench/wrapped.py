@@ -1,4 +1,4 @@
-"""The training command with another profiler around it.
+"""Runs the training command under another profiler.
 
 python -m distprof.cli.bench.wrapped PROFILER KEY=VALUE ...
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def wrap(profiler: str) -> Any:
-    """Another profiler as its users put it around a program, with its own defaults; it records every step."""
+    """Another profiler with its own defaults, as its users would run it; it records every step."""
     if profiler == "torch.profiler":
         from torch.profiler import profile
 
@@ -27,9 +27,9 @@ def wrap(profiler: str) -> Any:
 
 
 def main() -> None:
-    """Trains under the profiler that the first argument names; what it recorded is thrown away."""
+    """Trains under the profiler named by the first argument; its recording is discarded."""
     profiler, *arguments = sys.argv[1:]
-    sys.argv[1:] = arguments  # Hydra reads them there
+    sys.argv[1:] = arguments  # Hydra reads them from there
     from distprof.cli.train import run_training
 
     with wrap(profiler):

@@ -1,1 +1,1 @@
-"""A job under Nsight Systems: started without secrets, its report judged by the file, exported and shown."""
+"""Runs a job under Nsight Systems: without secrets, checked by whether a report exists, exported and shown."""

@@ -13,7 +13,7 @@ from distprof.errors import DistprofError
 
 
 def main() -> None:
-    """Captures a job; leaves with a documented exit code."""
+    """Captures a job; exits with a documented code."""
     guard_streams(sys.argv[1:])
     if sys.argv[1:] in (["-h"], ["--help"]):
         print(f"usage: {USAGE}\nThe options: nsys profile --help; the keys: python -m distprof --help")
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _clean_this_process() -> None:
-    """Starts this very process again without secrets: nsys reads the environment of its parents too."""
+    """Restarts this process without secrets, because nsys reads the environment of its parents too."""
     refuse_secrets(sys.argv[1:], os.environ)
     clean, dropped = clean_environment(os.environ)
     if dropped:

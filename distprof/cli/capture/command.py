@@ -1,4 +1,4 @@
-"""The command lines of a capture: whose options stand where."""
+"""Builds the command lines of a capture from the options for nsys, torchrun and distprof."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--cpuctxsw",), "none"),
     (("--capture-range", "-c"), "nvtx"),
     (("--nvtx-capture", "-p"), f"{OWN_MEASURED}@{OWN_DOMAIN}"),
-    (("--capture-range-end",), "stop"),  # nsys's own default ends the job with the capture
+    (("--capture-range-end",), "stop"),  # nsys' own default ends the job with the capture
     (("--wait", "-w"), "primary"),
 )
-"""nsys options by their spellings, and what they are unless given: nsys refuses to be told twice."""
+"""nsys options by their spellings, with our defaults: nsys refuses repeated options."""
 OURS = ("--output", "-o", "--force-overwrite", "-f", "--session-new")
-"""nsys names a session by its process id unless told: in a process namespace that is always the same."""
+"""nsys names a session by its process id by default, which in a process namespace is always the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
-    """What the command line asks for."""
+    """The parsed command line."""
 
     per_rank: bool
     """One nsys around each rank, instead of one per node around torchrun."""
     keep_secrets: bool
-    """Capture even though nsys will write secrets of other processes into its report."""
+    """Capture even if nsys will write secrets of other processes into its report."""
     options: tuple[str, ...]
-    """For nsys."""
+    """Options for nsys."""
     overrides: tuple[str, ...]
-    """For distprof."""
+    """Overrides for distprof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Ranks:
 
 
 def read_request(arguments: Sequence[str]) -> CaptureRequest:
-    """Takes the command line apart.
+    """Parses the command line.
 
     Raises:
         UsageError: It cannot work.
@@ -60,16 +60,16 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     split = list(arguments).index("--") if "--" in arguments else 0
     options, overrides = list(arguments[:split]), list(arguments[split + ("--" in arguments) :])
     if "--" not in arguments and any(text.startswith("-") for text in overrides):
-        raise UsageError(f"nsys options and overrides are told apart by a --: {USAGE}")
+        raise UsageError(f"nsys options and overrides must be separated by --: {USAGE}")
     own = {"--per-rank", "--keep-secrets"} & set(options)
     options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
-        raise UsageError(f"{given[0]}: is given by distprof, for a folder of its own: set runs_dir=... after the --")
+        raise UsageError(f"{given[0]}: distprof sets it, with a new folder: set runs_dir=... after the --")
     if "profile=kernels" in overrides:
         raise UsageError("profile=kernels: torch.profiler and nsys cannot both trace CUDA: leave one of them out")
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
     if off and not any(_is_one_of(text, ("--capture-range", "-c")) for text in options):
-        raise UsageError(f"{off[0]}: without NVTX ranges nothing would start the capture: leave it out")
+        raise UsageError(f"{off[0]}: without NVTX ranges the capture would never start: leave it out")
     return CaptureRequest(
         per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own, options=tuple(options),
         overrides=tuple(overrides),
@@ -77,10 +77,10 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
 
 
 def read_ranks(environment: Mapping[str, str], *, num_gpus: int) -> Ranks:
-    """How many ranks, and how they find each other, from NPROC, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT.
+    """The number of ranks and how they connect, from NPROC, NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT.
 
     Raises:
-        UsageError: A variable is no number, or several nodes have no address to meet at.
+        UsageError: A variable is not a number, or several nodes have no address to connect to.
     """
     per_node = _read_number(environment, "NPROC", num_gpus or 2, least=1)
     nodes = _read_number(environment, "NNODES", 1, least=1)
@@ -98,13 +98,13 @@ def read_ranks(environment: Mapping[str, str], *, num_gpus: int) -> Ranks:
 
 
 def make_command(request: CaptureRequest, ranks: Ranks, *, nsys: str, folder: Path) -> list[str]:
-    """The whole command line of the job.
+    """The complete command line of the job.
 
     Args:
-        request: What was asked for.
-        ranks: How they are started.
+        request: The request.
+        ranks: How to start the ranks.
         nsys: The nsys command.
-        folder: Where the report goes; exists.
+        folder: Where the report goes; it must exist.
     """
     name = "capture-rank%q{RANK}" if request.per_rank else "capture"
     output = str(folder.absolute()).replace("%", "%%") + f"/{name}"
@@ -123,19 +123,19 @@ def make_command(request: CaptureRequest, ranks: Ranks, *, nsys: str, folder: Pa
 
 
 def find_runs_dir(overrides: Sequence[str]) -> str:
-    """Where run folders are made."""
+    """Where run folders are created."""
     found = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith("runs_dir=")]
     return found[-1] if found and found[-1] else "runs"
 
 
 def _keep_umask() -> list[str]:
-    """nsys starts its program with umask 0, which would let everyone write into the run folder."""
+    """Keeps our umask: nsys starts its program with umask 0, which would let everyone write into the run folder."""
     os.umask(own := os.umask(0o077))
     return ["/bin/sh", "-c", f'umask {own:04o}; exec "$@"', "sh"]
 
 
 def _place_run(overrides: Sequence[str], folder: Path) -> list[str]:
-    """The job's own run folder lies beside its capture, unless it was told where to be."""
+    """Puts the job's run folder beside its capture, unless it was set."""
     if any(text.startswith(("run_dir=", "hydra.run.dir=")) for text in overrides):
         return list(overrides)
     where = str(folder.absolute() / "run").replace("\\", "\\\\").replace("'", "\\'")
@@ -143,7 +143,7 @@ def _place_run(overrides: Sequence[str], folder: Path) -> list[str]:
 
 
 def _drop_orphan(defaults: list[str], request: CaptureRequest) -> list[str]:
-    """Without our capture range there is no range to name, nor an end of it."""
+    """Drops the capture range's name and end if the user replaced our capture range."""
     if any(_is_one_of(text, ("--capture-range", "-c")) for text in request.options):
         return [text for text in defaults if not text.startswith("--nvtx-capture=")]
     return defaults
@@ -160,5 +160,5 @@ def _is_one_of(text: str, spellings: Sequence[str]) -> bool:
 def _read_number(environment: Mapping[str, str], name: str, default: int, *, least: int) -> int:
     text = environment.get(name) or str(default)
     if not re.fullmatch(r"-?\d{1,9}", text) or (int(text) < least and name in environment):
-        raise UsageError(f"{name}={text}: expected a whole number, {least} or more")
+        raise UsageError(f"{name}={text}: expected a whole number, at least {least}")
     return int(text)

@@ -1,4 +1,4 @@
-"""What a capture must not hold: nsys writes the environment and the command line of the job into its report."""
+"""Keeps secrets out of captures: nsys writes the job's environment and command line into its report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECRET_WORDS = re.compile(
     r"(^|_)(auth|cookie|cred|creds|credentials?|jwt|keys?|pass|passphrase|passwd|password|pat|secrets?|tokens?)(_|$)",
     re.I,
 )
-"""Stricter than `is_secret_name`: to leave out a variable too many costs less than to write a key."""
+"""Stricter than `is_secret_name`: leaving out one variable too many costs less than writing a key."""
 _NAMED = re.compile(r"([\w./-]*\w)['\"]?\s*(?:=|:(?!//))\s*(?=[^\s,}])")
 """The names in ``a.b=c``, ``-e A=b,C=d`` and ``{a: b, c: d}`` that have a value."""
 _NEVER_SECRET = frozenset(
@@ -21,9 +21,9 @@ _NEVER_SECRET = frozenset(
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment without anything that may be secret, and the names of what was left out.
+    """The environment without anything that may be secret, and the names of the variables left out.
 
-    A variable is left out for its name, for a login inside a URL, and for holding the value of a secret one.
+    A variable is left out because of its name, a login in a URL, or because it contains the value of a secret one.
     """
     secrets = _find_values(environment)
     dropped = tuple(
@@ -38,10 +38,10 @@ def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], t
 
 
 def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
-    """Refuses a command line that would carry a secret into the report.
+    """Refuses a command line that would bring a secret into the report.
 
     Raises:
-        UsageError: An argument names something secret, holds a login in a URL, or the value of a secret variable.
+        UsageError: An argument names a secret, has a login in a URL, or contains the value of a secret variable.
     """
     values = _find_values(environment)
     named_by_value = {value: name for name, value in environment.items() if value in values}
@@ -49,11 +49,11 @@ def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> 
     for argument in arguments:
         names = _NAMED.findall(argument)
         if (secret := next(filter(is_secret_name, names), None)) is not None:
-            raise UsageError(f"{secret}: holds a secret, and {remedy}")
+            raise UsageError(f"{secret}: contains a secret, and {remedy}")
         if LOGIN_IN_URL.search(argument):
             raise UsageError(f"{names[0] if names else 'an argument'}: a URL with a login, and {remedy}")
         if (held := next((name for value, name in named_by_value.items() if value in argument), None)) is not None:
-            raise UsageError(f"an argument holds the value of {held}, and {remedy}")
+            raise UsageError(f"an argument contains the value of {held}, and {remedy}")
 
 
 def _find_values(environment: Mapping[str, str]) -> frozenset[str]:

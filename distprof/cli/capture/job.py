@@ -1,4 +1,4 @@
-"""One captured job, from its command line to its report."""
+"""Captures one job, from its command line to its report."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
 
 
 def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Runs a job under nsys, exports what nsys wrote, and shows the report of it.
+    """Runs a job under nsys, exports what nsys wrote, and shows a report of it.
 
     Args:
-        arguments: As `distprof.cli.capture.command.USAGE` says; nothing secret in it.
-        environment: This process's own, without anything secret.
+        arguments: See `distprof.cli.capture.command.USAGE`; must not contain secrets.
+        environment: This process' environment, without secrets.
 
     Returns:
         The job's exit code if that is not 0, else the exit code of ``distprof report``.
 
     Raises:
         UsageError: There is no nsys, or one that would record nothing; the command line cannot work; or secrets of
-            other processes would come into the report.
+            other processes would get into the report.
         DataError: nsys left no report, or one that cannot be exported.
     """
     request = read_request(arguments)
@@ -55,30 +55,30 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
 
 
 def _keep_neighbours_out(request: CaptureRequest) -> list[str]:
-    """What to put before the command, so that nsys reads no secrets of other processes; empty: nothing.
+    """The command prefix that keeps nsys from reading secrets of other processes; empty: not needed.
 
     Raises:
-        UsageError: It would, and it cannot be helped.
+        UsageError: nsys would read them, and this cannot be prevented.
     """
     neighbours = find_neighbours()
     if not neighbours:
         return []
     if (wall := find_wall()) is not None:
-        _say(f"in a process namespace of its own, since nsys reads every process: {describe(neighbours)}")
+        _say(f"runs in its own process namespace, because nsys reads every process: {describe(neighbours)}")
         return wall
     if request.keep_secrets:
         return []
     raise UsageError(
-        "nsys writes the environment of every process into its report, and some hold secrets "
-        f"({describe(neighbours)}): end or restart them without, or accept it with --keep-secrets before the --"
+        "nsys writes the environment of every process into its report, and some contain secrets "
+        f"({describe(neighbours)}): end them or restart them without, or accept it with --keep-secrets before the --"
     )
 
 
 def require_nsys(nsys: Nsys | None, nvtx_version: str | None) -> Nsys:
-    """An nsys that will record our ranges.
+    """Checks that nsys will record our ranges.
 
     Raises:
-        UsageError: There is none, or it would record nothing and not say so.
+        UsageError: There is no nsys, or it would silently record nothing.
     """
     if nsys is None:
         raise UsageError(
@@ -86,19 +86,19 @@ def require_nsys(nsys: Nsys | None, nvtx_version: str | None) -> Nsys:
         )
     if nvtx_version is None:
         raise UsageError("the nvtx package is not installed, so no range would be recorded: pip install 'nvtx<0.2.12'")
-    if nsys.is_deaf_to(nvtx_version):
+    if nsys.drops_ranges_of(nvtx_version):
         raise UsageError(
-            f"nsys {nsys.version} records nothing of nvtx {nvtx_version} and does not say so: "
+            f"nsys {nsys.version} silently records nothing from nvtx {nvtx_version}: "
             "pip install 'nvtx<0.2.12', or use an nsys newer than 2024.2"
         )
     return nsys
 
 
 def make_folder(runs_dir: str, ranks: Ranks, *, now: datetime) -> Path:
-    """Makes the folder of a capture, never an old one's.
+    """Creates the folder of a capture, never reusing an old one.
 
     Raises:
-        UsageError: It cannot be made.
+        UsageError: It cannot be created.
     """
     name = f"{now:%Y-%m-%d_%H-%M-%S}_nsys" + (f"-node{ranks.node}" if ranks.nodes > 1 else "")
     try:
@@ -108,15 +108,15 @@ def make_folder(runs_dir: str, ranks: Ranks, *, now: datetime) -> Path:
                 (folder := Path(runs_dir) / f"{name}{suffix}").mkdir()
                 return folder
     except OSError as error:
-        raise UsageError(f"{runs_dir}: cannot make a folder there ({error.strerror}): set runs_dir=...") from None
+        raise UsageError(f"{runs_dir}: cannot create a folder there ({error.strerror}): set runs_dir=...") from None
     raise UsageError(f"{runs_dir}: a thousand captures in one second: set runs_dir=...")
 
 
 def judge(folder: Path, request: CaptureRequest, ranks: Ranks, ended: int) -> list[Path]:
-    """The reports that nsys wrote. Its exit code says nothing about them.
+    """Finds the reports that nsys wrote; its exit code says nothing about them.
 
     Raises:
-        DataError: There is none, or a rank's is missing.
+        DataError: There are none, or a rank's is missing.
     """
     reports = sorted(path for path in folder.glob("*.nsys-rep") if path.stat().st_size > 0)
     wanted = ranks.per_node if request.per_rank else 1
@@ -127,27 +127,27 @@ def judge(folder: Path, request: CaptureRequest, ranks: Ranks, ended: int) -> li
         why = f"the job ended with exit code {ended}, see above"
     else:
         why = f"no measured step was reached, or the disk is full ({_describe_free(folder)})"
-    raise DataError(f"{folder}: nsys wrote {found}, whatever its exit code says: {why}")
+    raise DataError(f"{folder}: nsys wrote {found}, regardless of its exit code: {why}")
 
 
 def _describe_free(folder: Path) -> str:
-    places = dict.fromkeys((str(folder), tempfile.gettempdir()))
-    return ", ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free in {place}" for place in places)
+    paths = dict.fromkeys((str(folder), tempfile.gettempdir()))
+    return ", ".join(f"{shutil.disk_usage(path).free / 2**30:.1f} GiB free in {path}" for path in paths)
 
 
 def _export(nsys: Nsys, report: Path) -> Path:
-    """The SQLite export of a report, beside it, without secrets; says so if nothing of ours is in it."""
+    """The SQLite export of a report, beside it, without secrets; warns if it contains none of our ranges."""
     target = report.with_suffix(".sqlite")
     export_sqlite(nsys, report, target)
     try:
         masked = mask_secrets(target)
     except sqlite3.Error as error:
-        raise DataError(f"{target}: not the SQLite that nsys writes ({error}): is the disk full?") from None
+        raise DataError(f"{target}: not a valid nsys export ({error}): is the disk full?") from None
     if masked:
         report.chmod(0o600)
-        _say(f"{report}: holds {', '.join(masked)} of other processes: do not pass it on (the SQLite is clean)")
+        _say(f"{report}: contains {', '.join(masked)} of other processes: do not share it (the SQLite is clean)")
     if not _has_ranges(target):
-        _say(f"{target}: holds no NVTX range: was -t nvtx given up? See distprof doctor")
+        _say(f"{target}: contains no NVTX range: was -t nvtx left out? See distprof doctor")
     return target
 
 
@@ -155,12 +155,12 @@ def _has_ranges(path: Path) -> bool:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
             return base.execute("SELECT 1 FROM NVTX_EVENTS LIMIT 1").fetchone() is not None
-    except sqlite3.Error:  # older exports leave empty tables out
+    except sqlite3.Error:  # older exports omit empty tables
         return False
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs the job; Ctrl-C and SIGTERM are its affair, so that nsys still writes what it has."""
+    """Runs the job; Ctrl-C and SIGTERM are left to it, so that nsys still writes its data."""
     try:
         job = subprocess.Popen(
             command, env={**environment, "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, stdin=subprocess.DEVNULL
@@ -179,7 +179,7 @@ def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
             os.kill(_find_nsys_process(job.pid), number)
 
     before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),  # the terminal tells the job itself
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),  # the terminal signals the job itself
         signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
     }
     try:
@@ -190,7 +190,7 @@ def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _find_nsys_process(pid: int) -> int:
-    """Behind the wall it is a grandchild: `unshare` and the shell pass no signal on."""
+    """In a namespace nsys is a grandchild: ``unshare`` and the shell do not forward signals."""
     while Path(f"/proc/{pid}/comm").read_text().strip() in ("unshare", "sh"):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if not children:

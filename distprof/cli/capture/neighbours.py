@@ -1,7 +1,7 @@
-"""The other processes of this machine: nsys copies the environment of every process it may read into its report.
+"""Other processes on this machine: nsys copies the environment of every process that it may read into its report.
 
-So it is not enough that the job's own environment is clean. Where a neighbour holds keys - the shell one came from, the
-first process of a container - the job is put into a process namespace of its own, in which nsys sees no neighbours.
+So a clean environment for the job is not enough. If another process holds keys, such as the shell from which the job
+was started or the first process of a container, the job gets its own process namespace, in which nsys sees no others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distprof.cli.capture.environment import clean_environment
 from distprof.config.redact import MASK
 
 _TRY_TIMEOUT_S = 10.0
-_RUN = '"$@"; exit $?'  # two commands: the shell must stay, as the first process of the namespace
+_RUN = '"$@"; exit $?'  # two commands, so that the shell stays as the first process of the namespace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Neighbour:
 
 
 def find_neighbours(proc: Path = Path("/proc")) -> list[Neighbour]:
-    """The processes whose environment this user may read, and holds secrets; in order of their ids."""
+    """The processes with secrets in an environment that this user may read, ordered by process id."""
     found = []
     for folder in proc.iterdir():
         if folder.name.isdigit():
@@ -44,9 +44,9 @@ def find_neighbours(proc: Path = Path("/proc")) -> list[Neighbour]:
 
 
 def find_wall() -> list[str] | None:
-    """What to put before a command so that it sees no neighbours. None: this user, or this machine, may not.
+    """The command prefix that hides other processes. None: this user, or this machine, does not allow it.
 
-    Process ids are others inside; devices, files, network and shared memory are the same.
+    Process ids differ inside; devices, files, network and shared memory are the same.
     """
     wall = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
@@ -60,20 +60,20 @@ def find_wall() -> list[str] | None:
 
 
 def describe(neighbours: Sequence[Neighbour], limit: int = 3) -> str:
-    """Whose environments hold what: ``bash (pid 12): HF_TOKEN``."""
+    """Which processes hold which variables: ``bash (pid 12): HF_TOKEN``."""
     named = [f"{each.name} (pid {each.pid}): {', '.join(each.variables)}" for each in neighbours[:limit]]
     more = len(neighbours) - limit
     return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
 
 
 def mask_secrets(export: Path) -> tuple[str, ...]:
-    """Masks the secrets in the environments that an export holds, in place.
+    """Masks the secrets in the environments in an export, in place.
 
     Args:
-        export: An SQLite export; its strings may be anything.
+        export: An SQLite export; its strings are untrusted.
 
     Returns:
-        The names of the variables that were masked.
+        The names of the masked variables.
 
     Raises:
         sqlite3.Error: It cannot be read or written.
@@ -81,7 +81,7 @@ def mask_secrets(export: Path) -> tuple[str, ...]:
     masked: set[str] = set()
     with contextlib.closing(sqlite3.connect(export)) as base:
         base.execute("PRAGMA trusted_schema = OFF")
-        base.execute("PRAGMA secure_delete = ON")  # or the old bytes stay in the file
+        base.execute("PRAGMA secure_delete = ON")  # otherwise the old bytes stay in the file
         blocks = base.execute("SELECT rowid, value FROM StringIds WHERE instr(value, char(0)) > 0").fetchall()
         for row, text in blocks:
             variables = _read_block(str(text))
@@ -96,5 +96,5 @@ def mask_secrets(export: Path) -> tuple[str, ...]:
 
 
 def _read_block(block: str) -> dict[str, str]:
-    """An environment as the kernel keeps it."""
+    """An environment in the kernel's format."""
     return {name: value for name, _, value in (entry.partition("=") for entry in block.split("\0")) if name}

@@ -1,1 +1,1 @@
-"""Is this machine fit to train and to measure on? Facts are gathered once, and each check judges them, purely."""
+"""Is this machine ready for training and measuring? Facts are gathered once, and pure functions check them."""

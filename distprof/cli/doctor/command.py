@@ -24,7 +24,7 @@ from distprof.render.units import clean_text
 
 SCHEMA = "distprof.doctor/1.0"
 WIDE_COLUMNS = 140
-"""From this width on, what every finding means stands beside it; below, only what is to be done something about."""
+"""From this width on, every finding's meaning is shown beside it; below, only for findings that need action."""
 TEXT_LIMIT = 400
 STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.ABSENT: "dim"}
 Findings = Mapping[str, Sequence[MachineFinding]]
@@ -35,13 +35,13 @@ def add_doctor(verbs: argparse._SubParsersAction[Any]) -> None:
     doctor = verbs.add_parser(
         "doctor",
         help="check whether this machine is fit to train and to measure on",
-        description="Looks at what is installed, at the devices, at settings that cost time and at the machine's "
-        "limits; changes nothing. Run it on every host, in the environment the job will have.",
+        description="Checks what is installed, the devices, settings that cost time, and the machine's limits; changes "
+        "nothing. Run it on every host, in the environment that the job will have.",
         epilog="Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage.",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    doctor.add_argument("--runs-dir", default="runs", help="where runs will be written (runs)")
-    doctor.add_argument("--width", type=int, help="columns (default: the terminal's)")
+    doctor.add_argument("--runs-dir", default="runs", help="where runs will be written (default: runs)")
+    doctor.add_argument("--width", type=int, help="width in columns (default: the terminal's)")
 
 
 def run_doctor(options: argparse.Namespace) -> int:
@@ -68,13 +68,13 @@ def to_json(findings: Findings) -> str:
 
 
 def count_states(findings: Findings) -> dict[State, int]:
-    """How many findings there are of each state."""
+    """The number of findings in each state."""
     states = [finding.state for found in findings.values() for finding in found]
     return {state: states.count(state) for state in State}
 
 
 def show(findings: Findings, console: Console) -> None:
-    """Prints the findings: one table on a wide console, on a narrow one the meaning below what needs doing."""
+    """Prints the findings: on a wide console one table, on a narrow one the meaning below what needs action."""
     wide = console.width >= WIDE_COLUMNS
     table = Table(box=box.HORIZONTALS if wide else None, header_style="dim", show_header=wide, padding=(0, 1, 0, 0))
     table.add_column("check", no_wrap=True)
@@ -119,7 +119,7 @@ def _sum_up(findings: Findings, *, wide: bool) -> Text:
 
 
 def _clean(findings: Findings, secrets: Sequence[str]) -> dict[str, list[MachineFinding]]:
-    """Nothing secret and no control characters, from wherever: a message of torch, a host name, a variable's value."""
+    """Removes secrets and control characters from all texts: torch's messages, host names, variables' values."""
 
     def clean(text: str) -> str:
         return clean_text(mask(text, secrets), TEXT_LIMIT)

@@ -1,4 +1,4 @@
-"""All checks, in the order they are shown."""
+"""All checks, in display order."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ CHECKS: tuple[tuple[str, tuple[Check, ...]], ...] = (
         ),
     ),
 )
-"""The checks by what they look at."""
+"""The checks by subject."""
 
 
 def examine(facts: Facts) -> dict[str, list[MachineFinding]]:
-    """What every check says, by group."""
+    """The findings of all checks, by group."""
     return {group: [check(facts) for check in checks] for group, checks in CHECKS}

@@ -1,4 +1,4 @@
-"""What the checks judge. Everything here is found out by `distprof.cli.doctor.gather`, and made up by tests."""
+"""The facts that the checks judge. `distprof.cli.doctor.gather` finds them; tests invent them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNLIMITED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as torch sees it."""
+    """A GPU as torch reports it."""
 
     name: str
     memory_bytes: int
@@ -20,18 +20,18 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFacts:
-    """torch, as a process of its own has found it."""
+    """Facts about torch, found by a separate process."""
 
     version: str
     cuda: str | None
-    """CUDA version it is built for; None: built without."""
+    """The CUDA version it is built for; None: built without."""
     hip: str | None
-    """HIP version it is built for; None: built without."""
+    """The HIP version it is built for; None: built without."""
     cuda_available: bool
     cuda_problem: str | None
-    """Why CUDA cannot be used, in torch's words. None: it can, or torch does not say."""
+    """Why CUDA cannot be used, in torch's words. None: it can be used, or torch does not say."""
     driver_cuda: str | None
-    """The newest CUDA version that the driver runs, "12.4"."""
+    """The newest CUDA version that the driver supports, such as "12.4"."""
     gpus: tuple[Gpu, ...]
     nccl: str | None
     """NCCL's version; None: built without."""
@@ -42,7 +42,7 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A resource limit; `UNLIMITED` where there is none."""
+    """A resource limit; `UNLIMITED` if there is none."""
 
     soft: int
     hard: int
@@ -53,38 +53,38 @@ class ClockFacts:
     """The host's clocks."""
 
     resolution_ns: int
-    """Of the monotonic clock, as the system states it."""
+    """Resolution of the monotonic clock, as the system states it."""
     read_cost_ns: int
-    """What one reading costs; the median of many."""
+    """Median cost of one reading."""
     source: str | None
-    """What the kernel keeps time with: "tsc", "hpet", ... None: it does not say."""
+    """The kernel's clock source: "tsc", "hpet", ... None: unknown."""
     synchronised: bool | None
-    """Whether the kernel takes the wall clock for disciplined by NTP. None: it does not say."""
+    """Whether the kernel considers the wall clock synchronised by NTP. None: unknown."""
     max_error_us: int | None
-    """The kernel's bound of the wall clock's error."""
+    """The kernel's bound on the wall clock's error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One machine, as one process sees it. None: could not be found out."""
+    """One machine as seen by one process. None: unknown."""
 
     python: tuple[int, int, int]
     packages: Mapping[str, str]
-    """Versions of the installed packages among those that matter, by name."""
+    """Versions of the relevant installed packages, by name."""
     torch: TorchFacts | None
     torch_problem: str | None = None
-    """Why torch could not be asked."""
+    """Why torch could not be queried."""
     driver: str | None = None
-    """Version of the NVIDIA driver that is loaded. None: none is."""
+    """Version of the loaded NVIDIA driver. None: none is loaded."""
     nsys: Nsys | None = None
     wandb_login: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The variables that checks look at, and no others: no secret passes through here."""
+    """Only the variables that checks use, so that no secret passes through here."""
     cores: int = 1
-    """CPU cores this process may use."""
+    """CPU cores that this process may use."""
     clock: ClockFacts
     governors: Mapping[str, int] = field(default_factory=dict)
-    """How many cores run under each CPU frequency governor; empty: the machine does not say."""
+    """The number of cores under each CPU frequency governor; empty: unknown."""
     scaling_driver: str | None = None
     shm_bytes: int | None = None
     """Size of /dev/shm."""
@@ -93,14 +93,14 @@ class Facts:
     core_files: Limit
     """bytes"""
     core_pattern: str | None = None
-    """Where the kernel puts core files; beginning with ``|``: into a program."""
+    """Where the kernel writes core files; if it begins with ``|``, it pipes them into a program."""
     perf_event_paranoid: int | None = None
     infiniband: bool = False
     runs_dir: str = "runs"
     runs_dir_problem: str | None = None
     """Why nothing can be written there."""
     free_bytes: int | None = None
-    """Disk space for this user where the runs go."""
+    """Disk space available to this user for runs."""
     hostname: str = ""
     addresses: tuple[str, ...] = ()
-    """What the own hostname resolves to; empty: nothing."""
+    """Addresses of the machine's own hostname; empty: it does not resolve."""

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from distprof.cli.doctor.facts import Facts
 
 
 class State(enum.StrEnum):
-    """How it stands, the worst last."""
+    """How serious a finding is, the worst last."""
 
     ABSENT = "not here"
-    """This machine has no such thing, or does not say; nothing to judge."""
+    """This machine does not have it, or does not tell; nothing to judge."""
     OK = "ok"
     WARNING = "warning"
     """Something costs time, or fails under load."""
     PROBLEM = "problem"
-    """A job fails, or measures what is not so."""
+    """A job fails, or measures something wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFinding:
-    """One check's answer."""
+    """The result of one check."""
 
     name: str
     state: State
@@ -39,12 +39,12 @@ Check = Callable[[Facts], MachineFinding]
 
 
 def ok(name: str, found: str, meaning: str) -> MachineFinding:
-    """As it should be."""
+    """Everything is fine."""
     return MachineFinding(name=name, state=State.OK, found=found, meaning=meaning)
 
 
 def absent(name: str, found: str, meaning: str, fix: str = "") -> MachineFinding:
-    """Not here, which may be as it should be."""
+    """Missing, which may be fine."""
     return MachineFinding(name=name, state=State.ABSENT, found=found, meaning=meaning, fix=fix)
 
 
@@ -54,5 +54,5 @@ def warning(name: str, found: str, meaning: str, fix: str) -> MachineFinding:
 
 
 def problem(name: str, found: str, meaning: str, fix: str) -> MachineFinding:
-    """Cannot stay so."""
+    """Must be fixed."""
     return MachineFinding(name=name, state=State.PROBLEM, found=found, meaning=meaning, fix=fix)

@@ -1,4 +1,4 @@
-"""Finds the facts out: the one place of the doctor that looks at the machine. Nothing is changed, nothing is sent."""
+"""Gathers the facts: the only part of the doctor that inspects the machine. It changes nothing and sends nothing."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ VARIABLES = (
 
 
 def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> Facts:
-    """Looks at this machine. Takes as long as it takes to import torch, in a process of its own.
+    """Inspects this machine. Takes as long as importing torch, which happens in a separate process.
 
     Args:
         runs_dir: Where runs would be written; need not exist.
-        environment: The variables.
+        environment: The environment variables.
     """
     asked = _start_asking_torch()
-    place, problem = _find_place(Path(runs_dir))
+    folder, problem = _find_folder(Path(runs_dir))
     files, locked, core = (
         _read_limit(which) for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)
     )
@@ -54,10 +54,10 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
         core_files=core, core_pattern=_read_text("/proc/sys/kernel/core_pattern"),
         perf_event_paranoid=_read_number("/proc/sys/kernel/perf_event_paranoid"),
         infiniband=Path("/sys/class/infiniband").is_dir(), runs_dir=runs_dir, runs_dir_problem=problem,
-        free_bytes=None if place is None else shutil.disk_usage(place).free, hostname=hostname,
+        free_bytes=None if folder is None else shutil.disk_usage(folder).free, hostname=hostname,
         addresses=_resolve(hostname),
     )  # fmt: skip
-    torch, torch_problem = _hear_from_torch(asked)  # last: it is the slow one
+    torch, torch_problem = _hear_from_torch(asked)  # last, because it is slow
     return replace(facts, torch=torch, torch_problem=torch_problem)
 
 
@@ -72,7 +72,7 @@ def _start_asking_torch() -> subprocess.Popen[str] | str:
 
 
 def _with_own_path() -> dict[str, str]:
-    """The child must find this very distprof, from wherever it is started."""
+    """An environment in which the child finds this same distprof, wherever it is started."""
     own = str(Path(__file__).resolve().parents[3])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))}
 
@@ -90,7 +90,7 @@ def _hear_from_torch(asked: subprocess.Popen[str] | str) -> tuple[TorchFacts | N
 
 
 def read_answer(said: str, complaint: str, ended: int) -> tuple[TorchFacts | None, str | None]:
-    """What the process that asked torch has found, or why it has not.
+    """The answer of the process that queried torch, or why there is none.
 
     Args:
         said: Its standard output.
@@ -102,7 +102,7 @@ def read_answer(said: str, complaint: str, ended: int) -> tuple[TorchFacts | Non
         try:
             return decode(TorchFacts, json.loads(lines[-1]), "torch", DataError), None
         except (ValueError, DataError) as error:
-            return None, f"not understood: {error}"
+            return None, f"invalid answer: {error}"
     reasons = complaint.strip().splitlines()
     return None, reasons[-1][:300] if reasons else f"ended with exit code {ended}"
 
@@ -123,14 +123,14 @@ def _read_driver() -> str | None:
     return numbers[0] if numbers else None
 
 
-def _find_place(runs_dir: Path) -> tuple[Path | None, str | None]:
-    """The folder that is there of a path that may not be, and why it cannot be written."""
-    place = runs_dir.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        return None, f"{place} is no folder"
-    return place, None if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written"
+def _find_folder(runs_dir: Path) -> tuple[Path | None, str | None]:
+    """The deepest existing folder of a path that may not exist, and why it cannot be written."""
+    folder = runs_dir.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return None, f"{folder} is not a folder"
+    return folder, None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
 
 
 def _read_governors() -> tuple[dict[str, int], str | None]:

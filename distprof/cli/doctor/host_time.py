@@ -1,4 +1,4 @@
-"""How good this host's clocks are, as it says itself and as a reading shows."""
+"""How good this host's clocks are, according to the system and by measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocks
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of the kernel's ``struct timex``, and room for the rest."""
+    """The beginning of the kernel's ``struct timex``, and space for the rest."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -30,7 +30,7 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock_facts() -> ClockFacts:
-    """Reads the clocks; a few milliseconds."""
+    """Reads the clocks; takes a few milliseconds."""
     synchronised, max_error_us = _ask_kernel()
     try:
         source = _CLOCKSOURCE.read_text(errors="replace").strip() or None
@@ -53,11 +53,11 @@ def _time_readings(batches: int = 50, readings: int = 50) -> int:
 
 
 def _ask_kernel() -> tuple[bool | None, int | None]:
-    """Whether NTP, chrony or PTP disciplines the wall clock, and the kernel's bound of its error, in us."""
+    """Whether NTP, chrony or PTP synchronises the wall clock, and the kernel's bound on its error, in us."""
     if os.name != "posix":
         return None, None
     try:
-        state = _Timex()  # modes 0: only asks
+        state = _Timex()  # modes 0: only reads
         code = ctypes.CDLL(None).adjtimex(ctypes.byref(state))
     except (OSError, AttributeError):
         return None, None

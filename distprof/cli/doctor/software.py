@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, torch, and the packages and tools beside it."""
+"""Checks of what is installed: Python, torch, and related packages and tools."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, war
 from distprof.traces.nsys.nsys_tool import read_numbers
 
 PYTHONS = ((3, 11), (3, 13))
-"""The oldest and the newest that distprof runs on; Hydra 1.3 does not start on Python 3.14."""
+"""The oldest and the newest that distprof supports; Hydra 1.3 does not start on Python 3.14."""
 OLDEST_TORCH = (2, 6)
 SLOW_IMPORT_S = 10.0
-WANTS_TORCH = "without torch runs are reported and compared, but no job is trained"
+WANTS_TORCH = "without torch, distprof can report on runs and compare them, but not train"
 
 
 def check_python(facts: Facts) -> MachineFinding:
-    """Python is one that distprof supports."""
+    """Whether distprof supports this Python."""
     found = ".".join(map(str, facts.python))
     if PYTHONS[0] <= facts.python[:2] <= PYTHONS[1]:
         return ok("Python", found, "supported")
     low, high = (".".join(map(str, version)) for version in PYTHONS)
-    meaning = f"distprof is made for Python {low} to {high}"
-    return problem("Python", found, meaning, f"make a virtual environment with Python {low} to {high}")
+    meaning = f"distprof supports Python {low} to {high}"
+    return problem("Python", found, meaning, f"create a virtual environment with Python {low} to {high}")
 
 
 def check_torch(facts: Facts) -> MachineFinding:
-    """torch is there, loads, and is new enough."""
+    """Whether torch is installed, loads, and is new enough."""
     fix = "pip install 'torch>=2.6' (the build for this machine's CUDA), or repair the installation"
     installed = facts.packages.get("torch")
     if facts.torch is None:
@@ -42,24 +42,24 @@ def check_torch(facts: Facts) -> MachineFinding:
 
 
 def check_distributed(facts: Facts) -> MachineFinding:
-    """torch can form process groups, with gloo."""
+    """Whether torch can form process groups with gloo."""
     if facts.torch is None:
         return absent("distributed", "torch does not load", WANTS_TORCH)
     if not facts.torch.distributed or not facts.torch.gloo:
         missing = "without gloo" if facts.torch.distributed else "without torch.distributed"
-        meaning = "ranks cannot talk to each other; distprof gathers over gloo also where NCCL trains"
-        return problem("distributed", f"torch is built {missing}", meaning, "install torch as its makers build it")
-    return ok("distributed", f"gloo{', NCCL' if facts.torch.nccl else ''}", "what distprof gathers over is there")
+        meaning = "ranks cannot communicate; distprof gathers over gloo even if NCCL is used for training"
+        return problem("distributed", f"torch is built {missing}", meaning, "install an official build of torch")
+    return ok("distributed", f"gloo{', NCCL' if facts.torch.nccl else ''}", "distprof can gather over gloo")
 
 
 def check_cuda(facts: Facts) -> MachineFinding:
-    """Where there is a GPU, torch can use it."""
+    """Whether torch can use the GPU, if there is one."""
     if facts.torch is not None and facts.torch.cuda_available:
         return ok("CUDA", f"available, torch sees {len(facts.torch.gpus)} GPU(s)", "jobs run on the GPUs by default")
     meaning = "jobs run on the CPU, over gloo"
     if facts.driver is None:
         return absent("CUDA", "no NVIDIA driver is loaded", meaning)
-    found = f"driver {facts.driver} is loaded, and torch sees no GPU"
+    found = f"driver {facts.driver} is loaded, but torch sees no GPU"
     if facts.torch is None:
         return absent("CUDA", "torch does not load", WANTS_TORCH)
     if facts.torch.cuda is None:
@@ -72,77 +72,77 @@ def check_cuda(facts: Facts) -> MachineFinding:
 
 
 def check_driver(facts: Facts) -> MachineFinding:
-    """The driver runs what torch is built for: the same major version of CUDA, or a newer one."""
+    """Whether the driver supports torch's CUDA: it needs the same major version or a newer one."""
     built, able = (read_numbers(version) for version in _read_cuda(facts))
     if facts.driver is None or facts.torch is None or not built or not able:
         return absent("driver", facts.driver or "none", "nothing to compare with the CUDA that torch is built for")
     newest = facts.torch.driver_cuda
     found = f"{facts.driver}, up to CUDA {newest}; torch is built for {facts.torch.cuda}"
     if able[0] < built[0]:
-        meaning = "the driver is too old for this torch: kernels do not start"
+        meaning = "the driver is too old for this torch: kernels cannot start"
         return problem("driver", found, meaning, f"install a driver for CUDA {built[0]}, or torch for CUDA {newest}")
-    return ok("driver", found, "the driver runs this torch")
+    return ok("driver", found, "the driver supports this torch")
 
 
 def _read_cuda(facts: Facts) -> tuple[str | None, str | None]:
-    """The CUDA that torch is built for, and the newest that the driver runs."""
+    """The CUDA that torch is built for, and the newest that the driver supports."""
     return (None, None) if facts.torch is None else (facts.torch.cuda, facts.torch.driver_cuda)
 
 
 def check_nccl(facts: Facts) -> MachineFinding:
-    """With GPUs, NCCL is there."""
+    """Whether NCCL is there, if there are GPUs."""
     if facts.torch is None or not facts.torch.cuda_available:
-        return absent("NCCL", "no GPU to use it", "ranks on a CPU talk over gloo")
+        return absent("NCCL", "no GPU that would use it", "ranks on CPUs communicate over gloo")
     if facts.torch.nccl is None:
-        meaning = "ranks on GPUs fall back to gloo, over the host: many times slower"
+        meaning = "ranks on GPUs fall back to gloo through host memory: many times slower"
         return problem("NCCL", "torch is built without it", meaning, "install a CUDA build of torch for Linux")
-    return ok("NCCL", facts.torch.nccl, "ranks on GPUs talk over NCCL")
+    return ok("NCCL", facts.torch.nccl, "ranks on GPUs communicate over NCCL")
 
 
 def check_nsys(facts: Facts) -> MachineFinding:
-    """nsys is there; only captures need it."""
+    """Whether nsys is there; only captures need it."""
     if facts.nsys is None:
-        meaning = "launch/nsys.sh cannot capture; SQLite exports are read without it"
+        meaning = "launch/nsys.sh cannot capture; SQLite exports can be read without it"
         return absent("nsys", "neither on PATH nor named by NSYS", meaning, "install Nsight Systems")
     if facts.nsys.version is None:
         meaning = "a capture with it may fail"
-        return warning("nsys", f"{facts.nsys.path}: says no version", meaning, "run it by hand: nsys --version")
+        return warning("nsys", f"{facts.nsys.path}: prints no version", meaning, "run it by hand: nsys --version")
     return ok("nsys", f"{facts.nsys.version} ({facts.nsys.path})", "launch/nsys.sh can capture")
 
 
 def check_nvtx(facts: Facts) -> MachineFinding:
-    """The ranges that Python makes are seen by this nsys."""
+    """Whether this nsys records ranges made from Python."""
     version = facts.packages.get("nvtx")
     fix = "pip install 'nvtx<0.2.12'"
     if version is None:
         return warning("nvtx", "not installed", "captures show no steps and no phases", fix)
     if facts.nsys is None:
-        return ok("nvtx", version, "no nsys here that might not see it")
-    if facts.nsys.is_deaf_to(version):
-        meaning = f"nsys {facts.nsys.version} records none of its ranges, and does not say so"
+        return ok("nvtx", version, "no nsys here that might drop its ranges")
+    if facts.nsys.drops_ranges_of(version):
+        meaning = f"nsys {facts.nsys.version} silently records none of its ranges"
         return problem("nvtx", version, meaning, f"{fix}, or use an nsys newer than 2024.2")
-    return ok("nvtx", version, "this nsys sees its ranges")
+    return ok("nvtx", version, "this nsys records its ranges")
 
 
 def check_wandb(facts: Facts) -> MachineFinding:
-    """Whether W&B is there and logged in."""
+    """Whether W&B is installed and logged in."""
     version = facts.packages.get("wandb")
     if version is None:
         return warning("wandb", "not installed", "logger=wandb, the default, is refused", "pip install wandb")
     if facts.wandb_login:
         return ok("wandb", f"{version}, logged in", "runs go online")
-    meaning = "runs are logged offline, inside the run folder; wandb sync uploads them later"
+    meaning = "runs are logged offline, in the run folder; wandb sync uploads them later"
     return ok("wandb", f"{version}, not logged in (wandb login)", meaning)
 
 
 def check_accelerate(facts: Facts) -> MachineFinding:
-    """Whether Accelerate would make DDP of FSDP."""
+    """Whether Accelerate would silently fall back from FSDP to DDP."""
     version = facts.packages.get("accelerate")
     if version is None:
-        return absent("accelerate", "not installed", "strategy=accelerate is not to be had", "pip install accelerate")
+        return absent("accelerate", "not installed", "strategy=accelerate is unavailable", "pip install accelerate")
     if facts.torch is None:
         return absent("accelerate", f"{version}; torch does not load", WANTS_TORCH)
     if facts.torch.cuda_available:
-        return ok("accelerate", version, "FSDP is what one gets on these GPUs")
-    meaning = "on a CPU Accelerate makes DDP of FSDP without a word; distprof refuses that, other scripts do not"
+        return ok("accelerate", version, "on these GPUs, FSDP is really FSDP")
+    meaning = "on a CPU, Accelerate silently falls back from FSDP to DDP; distprof refuses that, other scripts do not"
     return warning("accelerate", f"{version}, and no GPU", meaning, "on a CPU use strategy=fsdp, not Accelerate's")

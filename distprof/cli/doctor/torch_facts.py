@@ -1,7 +1,7 @@
-"""Asks torch about itself, as a program of its own: `python -m distprof.cli.doctor.torch_facts` prints JSON.
+"""Queries torch in a program of its own: `python -m distprof.cli.doctor.torch_facts` prints JSON.
 
-In the doctor's own process torch would cost seconds that could pass meanwhile, and one that crashes would take the
-doctor along.
+In the doctor's process, importing torch would cost seconds in which other checks can run, and a crash of torch would
+end the doctor.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _read_nccl(torch: Any) -> str:
 
 
 def _read_driver_cuda(torch: Any) -> str | None:
-    """12040 is CUDA 12.4; a private name of torch's, which may be gone."""
+    """12040 means CUDA 12.4; a private torch function, which may disappear."""
     try:
         number = int(torch._C._cuda_getDriverVersion())
     except (AttributeError, RuntimeError, ValueError):

@@ -1,4 +1,4 @@
-"""The command line, composed by Hydra from ``conf/`` into plain containers. Nothing is instantiated, nothing run."""
+"""Composes the command line with ``conf/`` into plain containers, using Hydra. No code is instantiated or run."""
 
 from __future__ import annotations
 

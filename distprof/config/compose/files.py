@@ -1,4 +1,4 @@
-"""Where the configuration files lie."""
+"""Finds the configuration files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from distprof.errors import UsageError
 
 
 def find_conf() -> Path:
-    """The configuration files: inside an installed package, else beside it in a checkout.
+    """The configuration files: in an installed package, else beside it in a checkout.
 
     Raises:
-        UsageError: Neither is there.
+        UsageError: They are in neither.
     """
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "conf", package.parent / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
-    raise UsageError(f"{package}: conf/ is not in the package nor beside it: install distprof again")
+    raise UsageError(f"{package}: conf/ is neither in the package nor beside it: install distprof again")

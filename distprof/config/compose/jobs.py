@@ -1,4 +1,4 @@
-"""From a command line to the jobs it asks for."""
+"""Turns a command line into the jobs that it asks for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from distprof.world import resolve_device_type
 
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,}]+),([^,}]+)\}")
 OTHERS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
-"""What Hydra raises besides its own at files that are no configuration."""
+"""What Hydra raises, besides its own errors, for files that are not configurations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +37,26 @@ class Composed:
     """One job's configuration."""
 
     values: dict[str, Any]
-    """Plain containers, interpolations resolved."""
+    """Plain containers with interpolations resolved."""
     notes: tuple[str, ...]
-    """What a CPU run shortened."""
+    """What was shortened for a CPU run."""
 
 
 def compose(request: JobRequest, *, launched: bool, arguments: Sequence[str]) -> list[Composed]:
-    """What Hydra makes of the command line: one job, several with --multirun, none where it is only shown.
+    """Composes the command line: one job, several with --multirun, or none if it is only shown.
 
     Args:
-        request: The command line, taken apart.
-        launched: Whether other ranks compose the same.
+        request: The parsed command line.
+        launched: Whether other ranks compose the same jobs.
         arguments: The command line, searched for secrets to mask.
 
     Raises:
-        UsageError: An unknown choice or key, a syntax error, a value that cannot be resolved, code that is named, or
-            no end of work.
+        UsageError: There is an unknown choice or key, a syntax error, an unresolvable value or a reference to code,
+            or it takes too much work.
     """
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints by itself and leaves with exit code 1
-    resolve_device_type("auto")  # may start a driver: not on the configuration's time
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints errors itself and exits with code 1
+    resolve_device_type("auto")  # may start a driver, which must not count as composition time
     secrets = secret_values(arguments)
     try:
         hydra = make_hydra(request, secrets)
@@ -75,7 +75,7 @@ def compose(request: JobRequest, *, launched: bool, arguments: Sequence[str]) ->
 
 
 def to_yaml(values: Mapping[str, object]) -> str:
-    """A configuration as text, for people and for Hydra to read."""
+    """A configuration as YAML, readable for people and for Hydra."""
     return OmegaConf.to_yaml(OmegaConf.create(dict(values)))
 
 
@@ -102,7 +102,7 @@ def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets:
         if config.hydra.mode != RunMode.MULTIRUN:
             return [_to_plain(config, "hydra.run.dir")]
     if launched:
-        raise UsageError("--multirun inside torchrun: one rank that fails would leave the others waiting; run it alone")
+        raise UsageError("--multirun inside torchrun: if one rank failed, the others would wait forever; run it alone")
     master = loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
     jobs = []
     for number, chosen in enumerate(_split_sweep(master)):
@@ -117,14 +117,14 @@ def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets:
 
 @bounded()
 def _split_sweep(master: DictConfig) -> Iterable[Sequence[str]]:
-    """The overrides of each job: every combination of what is swept over."""
+    """The overrides of each job: every combination of the swept values."""
     lines = [f"{key}={value}" for key, value in (OmegaConf.select(master, "hydra.sweeper.params") or {}).items()]
     overrides = OverridesParser.create().parse_overrides([*lines, *master.hydra.overrides.task])
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 
 def _keep_list(master: DictConfig, secrets: Sequence[str]) -> None:
-    """Leaves what was asked for beside the run folders."""
+    """Saves the requested sweep beside the run folders."""
     folder = Path(str(OmegaConf.select(master, "hydra.sweep.dir")))
     values = redact(OmegaConf.to_container(master, resolve=False), secrets)
     assert isinstance(values, dict)
@@ -138,12 +138,12 @@ def _by_device(accelerator: object, cpu: object, *, _root_: DictConfig) -> objec
 
 def _device_type(config: DictConfig) -> str:
     wanted = str(config.get("device"))
-    return wanted if wanted in ("cpu", "cuda") else resolve_device_type("auto")  # whether it is there is asked later
+    return wanted if wanted in ("cpu", "cuda") else resolve_device_type("auto")  # availability is checked later
 
 
 @bounded()
 def _to_plain(config: DictConfig, folder_key: str) -> Composed:
-    """One job's own part of a configuration; Hydra's part is what some of it is made of."""
+    """One job's part of a configuration; some of it is interpolated from Hydra's part."""
     HydraConfig.instance().set_config(config)
     folder = str(OmegaConf.select(config, folder_key))
     with read_write(config.hydra.runtime), open_dict(config.hydra.runtime):
@@ -156,7 +156,7 @@ def _to_plain(config: DictConfig, folder_key: str) -> Composed:
     values = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
     assert isinstance(values, dict)
     chosen = str(config.hydra.run.dir)
-    if chosen != "." and values.get("run_dir") is None:  # what people who know Hydra type
+    if chosen != "." and values.get("run_dir") is None:  # the option that Hydra users know
         _make_folder(Path(chosen), "hydra.run.dir")
         values["run_dir"] = chosen
     return Composed(values={str(key): value for key, value in values.items()}, notes=notes)
@@ -166,7 +166,7 @@ def _make_folder(folder: Path, key: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{key}={folder}: cannot be made ({error.strerror})") from None
+        raise UsageError(f"{key}={folder}: cannot be created ({error.strerror})") from None
 
 
 def _describe_shortened(config: DictConfig) -> Iterator[str]:
@@ -177,7 +177,7 @@ def _describe_shortened(config: DictConfig) -> Iterator[str]:
         if isinstance(value, str) and (match := _BY_DEVICE.fullmatch(value)) and match[1] != match[2]
     ]
     if found:
-        yield f"shortened for a CPU, as conf/ says: {', '.join(found)}; any value you give wins"
+        yield f"shortened for a CPU, as set in conf/: {', '.join(found)}; values that you give take precedence"
 
 
 def _flatten(value: object, where: str = "") -> Iterator[tuple[str, object]]:
@@ -195,15 +195,15 @@ def _locate(error: YAMLError) -> str:
 
 
 def _shorten(error: Exception) -> str:
-    """Hydra's message on one line: what is wrong and what there is instead."""
+    """Hydra's message on one line: what is wrong, and what is available instead."""
     text = str(error) or str(error.__cause__ or type(error).__name__)
     if unknown := re.match(r"Could not override '([^']+)'", text):
         return f"{unknown[1]}: unknown key; {HELP} lists every key"
-    override = getattr(error, "override", None)  # Hydra's parser names the place only here
+    override = getattr(error, "override", None)  # Hydra's parser gives the position only here
     key = str(override or "").partition("=")[0]
     if override and is_secret_name(key):
-        return f"the value of {key} cannot be read; a text goes in quotes: KEY='\"TEXT\"'"
+        return f"the value of {key} cannot be read; put texts in quotes: KEY='\"TEXT\"'"
     lines = [line.strip() for line in text.partition("Config search path")[0].splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "Set the env"))]
-    hint = "; a text goes in quotes: KEY='\"TEXT\"'" if override else ""
+    hint = "; put texts in quotes: KEY='\"TEXT\"'" if override else ""
     return (f"{override}: " if override else "") + " ".join(kept)[:600] + hint

@@ -1,4 +1,4 @@
-"""How much work a configuration may be: a few lines of YAML can ask for more than any machine has."""
+"""Limits the work of composing: a few lines of YAML can ask for more than any machine has."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from types import FrameType
 from distprof.errors import UsageError
 
 CPU_S = 4.0
-"""A configuration takes a third of a second. Processor time, so that a busy machine refuses nothing."""
+"""Composing takes a third of a second. This is processor time, so that a busy machine does not cause refusals."""
 MEMORY_BYTES = 500_000_000
 CHECK_EVERY_S = 0.05
 _STATUS = Path("/proc/self/statm")
 
 
 class _TooMuch(BaseException):
-    """Not an `Exception`: libraries that are at work must not take it for one of theirs."""
+    """Not an `Exception`, so that libraries do not handle it as one of their own."""
 
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """Ends what happens inside when it takes too long or too much memory. Looks, in the main thread only, every now
-    and then; anything may call it inside itself.
+    """Ends the enclosed code if it takes too long or too much memory. Checks periodically, in the main thread only,
+    and may be nested.
 
     Raises:
-        UsageError: It did.
+        UsageError: It took too much.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,11 +49,11 @@ def bounded() -> Iterator[None]:
     timer = signal.setitimer(signal.ITIMER_VIRTUAL, CHECK_EVERY_S, CHECK_EVERY_S)
     try:
         yield
-    except BaseException:  # `_TooMuch`, or what a library made of it while it was tidying up
+    except BaseException:  # `_TooMuch`, or what a library's cleanup turned it into
         if not spent:
             raise
         raise UsageError(
-            "the configuration is too large: files whose aliases or interpolations multiply, or a file that is no "
+            "the configuration is too large: files whose aliases or interpolations multiply, or a file that is not a "
             "configuration; see --config-dir, --config-path and hydra.searchpath"
         ) from None
     finally:
@@ -62,7 +62,7 @@ def bounded() -> Iterator[None]:
 
 
 def _read_memory() -> int:
-    """What the process has in memory; 0 where the system does not say."""
+    """The memory used by the process; 0 if the system does not say."""
     try:
         return int(_STATUS.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):

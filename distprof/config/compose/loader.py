@@ -1,7 +1,7 @@
-"""Hydra's loader, and around it what Hydra leaves open: a configuration may name code, modules, and no end of memory.
+"""Makes Hydra's loader safe: otherwise a configuration may name code, modules, and unlimited memory.
 
-Every configuration comes through `Loader.load_configuration`, whoever asks for it. distprof then takes values from it:
-it starts no callback, launcher, sweeper or logging handler, which are what Hydra would make of names in it.
+Every configuration passes through `Loader.load_configuration`. distprof then takes only values from it: it starts no
+callback, launcher, sweeper or logging handler, although Hydra would instantiate those that a configuration names.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from distprof.config.redact import MASK, is_secret_name, mask
 from distprof.errors import UsageError
 
 OWN_PATHS = ("pkg://hydra.conf", "structured://")
-"""Besides folders: Hydra's own files, and what it keeps in memory."""
+"""The sources besides folders: Hydra's own files, and what it keeps in memory."""
 ALLOWED = {
     "hydra.launcher": "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
     "hydra.sweeper": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
 }
-"""What may be named, and where. Others would run the job elsewhere, or judge it by what it returns: neither works."""
+"""What may be named, and where. Others would run the job elsewhere, or optimise its result, which cannot work."""
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler")
-"""The classes in Hydra's own logging choices; distprof sets none of them up."""
+"""The classes in Hydra's own logging choices; distprof instantiates none of them."""
 
 
 def make_hydra(request: JobRequest, secrets: Sequence[str]) -> Hydra:
-    """Hydra for a command line: its search path, its loader, and no plugins but its own.
+    """Hydra for a command line: with its search path, our loader, and only its own plugins.
 
     Raises:
-        UsageError: A place to look for files that is none.
+        UsageError: A folder in the search path does not exist.
     """
     _load_own_plugins()
     flags, path = request.flags, _SearchPath()
@@ -53,10 +53,10 @@ def make_hydra(request: JobRequest, secrets: Sequence[str]) -> Hydra:
 
 
 class Loader(ConfigLoaderImpl):
-    """Loads what can be loaded without running anything."""
+    """Loads configurations without running any code."""
 
     def __init__(self, search_path: ConfigSearchPathImpl, secrets: Sequence[str] | None) -> None:
-        """Looks along ``search_path``; with ``secrets`` for a reader's eyes: without those, and without others."""
+        """Uses ``search_path``; with ``secrets``, for display: masks those values and other secrets."""
         super().__init__(search_path)
         self._secrets = secrets
 
@@ -68,7 +68,7 @@ class Loader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """Hydra's own, checked before anybody uses it.
+        """Hydra's own method, with the result checked before it is used.
 
         Raises:
             UsageError: It names code, or is too large.
@@ -85,14 +85,14 @@ class Loader(ConfigLoaderImpl):
 
 
 class _Hydra(Hydra):
-    """Hydra, without its logging: a handler is a class with arguments."""
+    """Hydra without its logging, because a handler is a class with arguments."""
 
     def compose_config(self, *arguments: Any, **named: Any) -> DictConfig:
         return super().compose_config(*arguments, **{**named, "with_log_configuration": False})
 
 
 class _SearchPath(ConfigSearchPathImpl):
-    """Places to look for files. Hydra imports the modules that ``pkg://`` and ``structured://`` name."""
+    """Folders to search. Hydra would import the modules that ``pkg://`` and ``structured://`` name."""
 
     def append(self, provider: str, path: str, anchor: SearchPathQuery | None = None) -> None:
         super().append(provider, path if path in OWN_PATHS else _require_folder(path), anchor)
@@ -101,12 +101,12 @@ class _SearchPath(ConfigSearchPathImpl):
 def _require_folder(path: str) -> str:
     folder = path.removeprefix("file://")
     if not os.path.isdir(folder):
-        raise UsageError(f"{path}: no folder with configuration files; see --config-dir and hydra.searchpath")
+        raise UsageError(f"{path}: not a folder with configuration files; see --config-dir and hydra.searchpath")
     return os.path.abspath(folder)
 
 
 def _load_own_plugins() -> None:
-    """Hydra imports every module of a package called hydra_plugins, such as a folder of that name beside the user."""
+    """Blocks hydra_plugins: Hydra imports every module of a package with that name, even a folder beside the user."""
     if "hydra_plugins" not in sys.modules:
         sys.modules["hydra_plugins"] = None  # type: ignore[assignment]
         try:
@@ -116,10 +116,10 @@ def _load_own_plugins() -> None:
 
 
 def refuse_code(values: object, where: str = "") -> None:
-    """Refuses a configuration that names something to be run, wherever it stands.
+    """Refuses a configuration that names code to run, anywhere in it.
 
     Args:
-        values: Plain containers; interpolations are texts yet, so none can hide a name.
+        values: Plain containers; interpolations are still texts, so they cannot hide a name.
         where: The path of ``values``.
 
     Raises:
@@ -129,7 +129,7 @@ def refuse_code(values: object, where: str = "") -> None:
         for key, item in values.items():
             path = f"{where}.{key}" if where else str(key)
             if _names_code(where, key, item):
-                raise UsageError(f"{path}={item}: distprof runs no code that a configuration names; leave it out")
+                raise UsageError(f"{path}={item}: distprof does not run code that a configuration names; leave it out")
             refuse_code(item, path)
     elif isinstance(values, list):
         for item in values:
@@ -145,7 +145,7 @@ def _names_code(where: str, key: object, item: object) -> bool:
 
 
 def _hide_secrets(config: DictConfig | ListConfig, secrets: Sequence[str]) -> None:
-    """Masks secrets in place, so that Hydra can show the rest as it does."""
+    """Masks secrets in place, so that Hydra can show the rest as usual."""
     for key in range(len(config)) if isinstance(config, ListConfig) else list(config):
         node = config._get_node(key)
         if not isinstance(node, Node) or node._is_none() or node._is_missing():

@@ -1,4 +1,4 @@
-"""The command line of a training job, taken apart: Hydra's flags, and the overrides as its grammar reads them."""
+"""Parses the command line of a training job: Hydra's flags, and the overrides according to its grammar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distprof.errors import UsageError
 
 HELP = "python -m distprof --help"
 _PLAIN = re.compile(r"([^=]+)=([^=,\[{'\"][^,]*)", re.S)
-"""A key and one text: no list, nothing in quotes, and no sweep."""
+"""A key and one text: no list, no quotes, and no sweep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,21 +25,21 @@ class JobRequest:
     """What a command line asks for."""
 
     flags: argparse.Namespace
-    """Hydra's, by its own names; the overrides are among them."""
+    """Hydra's flags under its own names, including the overrides."""
     parser: argparse.ArgumentParser
 
     @property
     def shows_only(self) -> bool:
-        """Whether a configuration is shown, and nothing trained."""
+        """Whether a configuration is only shown, without training."""
         flags = self.flags
         return bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
 
 
 def read_request(arguments: Sequence[str]) -> JobRequest:
-    """Takes a command line apart. Nothing is composed yet, and no file is read.
+    """Parses a command line. Nothing is composed yet, and no file is read.
 
     Raises:
-        UsageError: An unknown flag, flags that exclude each other, or something that is no override.
+        UsageError: There is an unknown flag, flags that exclude each other, or an argument that is not an override.
     """
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
@@ -47,11 +47,11 @@ def read_request(arguments: Sequence[str]) -> JobRequest:
     if unknown:
         raise UsageError(f"unknown option {unknown[0].partition('=')[0]}; see {HELP}")
     if flags.experimental_rerun is not None:
-        raise UsageError("--experimental-rerun: reads a pickle, which can run anything; give the overrides again")
+        raise UsageError("--experimental-rerun: reads a pickle, which can run any code; give the overrides again")
     if flags.resolve and not (flags.cfg or flags.help):
-        raise UsageError("--resolve: goes with --cfg or --help")
+        raise UsageError("--resolve: only works with --cfg or --help")
     if flags.run + flags.multirun + bool(flags.cfg) + bool(flags.info) + flags.shell_completion > 1:
-        raise UsageError("--run, --multirun, --cfg, --info, --shell-completion: give one of them")
+        raise UsageError("--run, --multirun, --cfg, --info, --shell-completion: give only one of them")
     for text in flags.overrides:
         if "=" not in text and not text.startswith("~"):
             raise UsageError(f"{text}: expected KEY=VALUE, or a verb such as report before it; see {HELP}")
@@ -64,15 +64,15 @@ def _refuse(message: str) -> NoReturn:
 
 
 def quote(override: str) -> str:
-    """An override whose value Hydra's grammar cannot read, such as a path with letters beyond ASCII, as a quoted text.
+    """Quotes an override's value that Hydra's grammar cannot read, such as a path with non-ASCII letters.
 
-    What can be read stays as it is; so does what may be a list or a sweep. ``~/`` is the home folder.
+    Readable values stay unchanged, and so does what may be a list or a sweep. ``~/`` is the home folder.
     """
     plain = _PLAIN.fullmatch(override)
     if plain is None or _can_be_read(override):
         return override
     value = os.path.expanduser(plain[2]) if plain[2].startswith("~/") else plain[2]
-    value = re.sub(r"(\\*)(?='|$)", r"\1\1", value).replace("'", "\\'")  # a backslash counts only before a quote
+    value = re.sub(r"(\\*)(?='|$)", r"\1\1", value).replace("'", "\\'")  # a backslash is special only before a quote
     quoted = f"{plain[1]}='{value}'"
     return quoted if _can_be_read(quoted) else override
 

@@ -1,1 +1,1 @@
-"""Traces of PyTorch's profiler."""
+"""Reads traces of the PyTorch profiler."""

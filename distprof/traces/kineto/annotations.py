@@ -1,7 +1,7 @@
-"""Annotations that a profiler wrote among its operators: told by their names.
+"""Finds annotations that the profiler wrote among its operators, by their names.
 
-Up to torch 1.9 the profiler's steps and the user's ``record_function`` ranges have the operators' own category. Today's
-steps are found by their name as well, whatever their category.
+Up to torch 1.9 the profiler's steps and the user's ``record_function`` ranges have the operators' category. Steps of
+newer profilers are found by name as well, whatever their category.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ STEP = re.compile(r"ProfilerStep#\s*(\d{1,18})")
 _OPERATOR = re.compile(
     r".*::.*|.*Backward\d*|detach_?|_grad_sum_to_size|record_param_comms|<(forward|backward) op>", re.DOTALL
 )
-"""Names that PyTorch gives: namespaces, nodes of autograd, and a few without either."""
+"""Names that PyTorch itself uses: namespaced ones, autograd nodes, and a few others."""
 
 
 def is_step(name: str) -> bool:
-    """Whether a range of that name is a step of the profiler."""
+    """Whether this is the name of a profiler step."""
     return STEP.fullmatch(name) is not None
 
 
 def move_annotations(
     ops: dict[str, IntArray], ranges: dict[str, IntArray], names: tuple[str, ...], domain: int, *, old: bool
 ) -> None:
-    """Makes ranges of the operators that are annotations.
+    """Moves annotations from the operators to the ranges.
 
     Args:
-        ops: Rows of operators; those that are moved leave it.
-        ranges: Rows of annotations; the others join it.
-        names: By code.
+        ops: Rows of operators; those that are moved are removed here.
+        ranges: Rows of annotations; those that are moved are added here.
+        names: Names by code.
         domain: The code of the default domain.
-        old: Whether the profiler knew no annotations: then all that no operator is called is moved, else steps only.
+        old: Whether the profiler wrote no annotations: then all rows without an operator's name move, else only steps.
     """
     has_steps = _select(ranges["name"], is_step, names).any()
     moved = np.zeros(len(ops["name"]), dtype=bool)

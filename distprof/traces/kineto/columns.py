@@ -1,7 +1,7 @@
-"""Decoded events gathered as columns, part after part; what is not usable is dropped and counted.
+"""Collects decoded events as columns, part by part; unusable ones are dropped and counted.
 
-Times in a file are decimal microseconds. A float of 64 bits tells two nanoseconds apart up to `EXACT_US`; beyond, which
-files with fractions of a microsecond on the unix clock reach, the decimal text itself is read.
+Times in a file are decimal microseconds. A 64-bit float distinguishes nanoseconds only up to `EXACT_US`. Files with
+fractions of a microsecond on the Unix clock exceed that, so there the decimal text itself is read.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from distprof.traces.limits import Limits
 
 EXACT_US = 2.0**43
 MAX_TIME_US = 4.2e15
-"""The year 2103 on the unix clock; later times are nonsense."""
+"""The year 2103 on the Unix clock; later times are nonsense."""
 MAX_SPAN_US = 1e14
 """Three years."""
 NAME_COST_LETTERS = 64
-"""What a name takes beside its letters."""
+"""The memory that a name takes in addition to its letters."""
 MAX_PIDS = 10_000
 OTHER_NAMES = "(name not kept)"
 MODULE_PREFIX = "nn.Module: "
 MODULE_DOMAIN = "module"
 MEMORY_EVENT = "[memory]"
 CPU = 0
-"""PyTorch's number of this type of device; every other one is an accelerator."""
+"""PyTorch's number for the CPU as a device type; every other number is an accelerator."""
 
 ITEM_BYTES = {
     "double": 8, "long": 8, "int64": 8, "complexfloat": 8, "float": 4, "int": 4, "int32": 4, "half": 2, "bfloat16": 2,
     "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "complexdouble": 16,
 }  # fmt: skip
-"""Size of an element of a collective's message, by dtype in small letters; those of 8 bits also begin with "float8"."""
+"""Element size of a collective's message by dtype, in lower case; dtypes starting with "float8" have 1 byte too."""
 
 
 class NameTable(dict[str | None, int]):
-    """Codes of names, in order of first use. What is too long is cut, what is too much gets one name: counted."""
+    """Codes of names, in order of first use. Overlong names are cut, excess names share one code; both are counted."""
 
     def __init__(self, limits: Limits, losses: Losses) -> None:
         super().__init__()
@@ -68,23 +68,23 @@ class NameTable(dict[str | None, int]):
 
 
 class Columns:
-    """Columns that grow."""
+    """Columns that grow as rows are added."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[IntArray]] = defaultdict(list)
 
     def add(self, **columns: IntArray) -> None:
-        """More rows."""
+        """Adds rows."""
         for name, values in columns.items():
             self._parts[name].append(values)
 
     def close(self, *names: str) -> dict[str, IntArray]:
-        """The whole columns; empty ones where nothing was added."""
+        """The complete columns; empty if nothing was added."""
         return {name: np.concatenate(self._parts.pop(name, [np.zeros(0, np.int64)])) for name in names}
 
 
 class KinetoColumns:
-    """Everything that is used of a file's events."""
+    """All data that is used from a file's events."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.losses = Losses()
@@ -95,16 +95,16 @@ class KinetoColumns:
         self.strangers = Strangers()
         self.memory_peak_bytes = UNKNOWN
         self.is_old = False
-        """Whether the profiler knew no annotations."""
+        """Whether the profiler wrote annotations as operators."""
         self.num_used = 0
         self._num_events = 0
         self._path, self._limits = path, limits
 
     def add(self, part: Part[list[Event]]) -> None:
-        """The events of one more part.
+        """Adds the events of one more part.
 
         Raises:
-            DataError: The part is damaged, or there are more events than the limit.
+            DataError: The part is damaged, or there are more events than allowed.
         """
         read = EventPart(self._path, part, self.losses)
         self._num_events += read.num_events
@@ -124,7 +124,7 @@ class KinetoColumns:
                 self._add_spans(role, events, read)
 
     def _add_strangers(self, category: str | None, events: list[Event], read: EventPart) -> None:
-        """Steps are known by their name alone; of the others it is said that they are there."""
+        """Keeps steps, which are known by name alone; counts the others so that they are mentioned."""
         steps = [event for event in events if event.ph == "X" and is_step(event.name or "")]
         if steps:
             self._add_spans("ranges", steps, read)
@@ -175,16 +175,16 @@ class KinetoColumns:
             self.ranges.add(**common, domain=np.full(len(spans), domain, np.int64))
 
     def _read_args(self, args: list[Args], name: str) -> IntArray:
-        """A number of every event; what is none is counted, and not known."""
+        """One number per event; invalid ones are counted and become unknown."""
         values = [getattr(one, name) for one in args]
         if set(map(type, values)) == {int}:
-            return np.array(values, np.int64)  # within 62 bits, or it would not have been decoded
+            return np.array(values, np.int64)  # within 62 bits, since decoding checks that
         found = [UNKNOWN if value is None else read_int(value) for value in values]
         self._count_strange(name, sum(value is None for value in found))
         return np.array([UNKNOWN if value is None else value for value in found], np.int64)
 
     def _read_threads(self, values: list[Number], name: str) -> IntArray:
-        """Numbers of threads and processes; "stream 7" is 7, other words become a negative number of their own."""
+        """Thread and process numbers; "stream 7" becomes 7, other words get distinct negative numbers."""
         if set(map(type, values)) == {int}:
             return np.array(values, np.int64)
         found = [_read_thread(value) for value in values]
@@ -194,11 +194,11 @@ class KinetoColumns:
 
     def _count_pids(self, pids: Counter[int], spans: list[Event]) -> None:
         numbers = self._read_threads([event.pid for event in spans], "pid")
-        if len(pids) < MAX_PIDS:  # a trace has a few
+        if len(pids) < MAX_PIDS:  # a trace has only a few
             pids.update(numbers[numbers >= 0].tolist())
 
     def _read_word(self, value: Number, name: str) -> str | None:
-        """A name; also one that is a number."""
+        """A name, even if the file has it as a number."""
         if value is None or isinstance(value, str):
             return value
         self._count_strange(name, int(not isinstance(value, int)))
@@ -212,9 +212,9 @@ class KinetoColumns:
         """Begin and end in ns, and which of them are usable."""
         begin_us, begin_texts = _read_us([event.ts for event in spans])
         span_us, _ = _read_us([event.dur for event in spans])
-        good = self._count_bad("no begin, or one that cannot be", (begin_us >= 0) & (begin_us <= MAX_TIME_US), None)
+        good = self._count_bad("no begin, or an impossible one", (begin_us >= 0) & (begin_us <= MAX_TIME_US), None)
         good = self._count_bad("negative duration", ~(span_us < 0), good)
-        good = self._count_bad("no duration, or one that cannot be", ~(span_us < 0) & (span_us <= MAX_SPAN_US), good)
+        good = self._count_bad("no duration, or an impossible one", ~(span_us < 0) & (span_us <= MAX_SPAN_US), good)
         begin_ns = _to_ns(np.where(good, begin_us, 0.0))
         late = np.flatnonzero(good & (begin_us >= EXACT_US)) if np.any(begin_us >= EXACT_US) else ()
         inexact = [row for row in late if type(spans[row].ts) is float]
@@ -258,19 +258,19 @@ class KinetoColumns:
 
 
 def _read_us(values: list[Number]) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[int, str]]:
-    """Times, NaN where there is none, and the texts of those that are written as text, by their places."""
+    """Times, NaN where there is none, and by index the text of those that are written as text."""
     if set(map(type, values)) <= {int, float}:
         return np.array(values, np.float64), {}
-    texts = {place: text for place, value in enumerate(values) if (text := find_time_text(value)) is not None}
+    texts = {index: text for index, value in enumerate(values) if (text := find_time_text(value)) is not None}
     numbers = [
-        float(texts[place]) if place in texts else math.nan if value is None or isinstance(value, str) else value
-        for place, value in enumerate(values)
+        float(texts[index]) if index in texts else math.nan if value is None or isinstance(value, str) else value
+        for index, value in enumerate(values)
     ]  # fmt: skip
     return np.array(numbers, np.float64), texts
 
 
 def _to_ns(time_us: np.ndarray[Any, np.dtype[np.float64]]) -> IntArray:
-    """The whole microseconds and the rest apart: their product would not fit a float."""
+    """Converts whole microseconds and the fraction separately: their product would not fit a float."""
     whole = np.floor(time_us)
     time_ns: IntArray = whole.astype(np.int64) * 1000 + np.rint((time_us - whole) * 1000).astype(np.int64)
     return time_ns

@@ -1,4 +1,4 @@
-"""Events of PyTorch's profiler (Kineto), decoded: what is used of them, and of what is not as it should be the rest."""
+"""Decodes events of the PyTorch profiler (Kineto): the fields that are used, and what is valid of malformed events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRONG = "events dropped: fields of wrong types or beyond 64 bits"
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """What is used of an event's arguments. Numbers may be written as text: ROCm's tools do so."""
+    """The arguments of an event that are used. Numbers may be strings, as ROCm's tools write them."""
 
     correlation: Number = UNKNOWN
     stream: Number = UNKNOWN
@@ -39,7 +39,7 @@ NO_ARGS = Args()
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is used of an event. Times are decimal microseconds."""
+    """The fields of an event that are used. Times are decimal microseconds."""
 
     ph: str | None = None
     cat: str | None = None
@@ -61,11 +61,11 @@ _RawArgs = msgspec.defstruct(
 _RawEvent = msgspec.defstruct(
     "_RawEvent", [(name, msgspec.Raw, _UNREAD) for name in Event.__struct_fields__], gc=False
 )  # fmt: skip
-"""The same field by field, for events of which one is not as it should be."""
+"""The same fields one by one, for malformed events."""
 
 
 class _Begin(msgspec.Struct, gc=False):
-    """An event's begin as it stands in the file."""
+    """An event's begin as the file spells it."""
 
     ts: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -86,14 +86,14 @@ class Losses:
         self._mended = False
 
     def note_mended(self) -> None:
-        """The file is not strict JSON."""
+        """Notes that the file is not strict JSON."""
         self._mended = True
 
     def say(self) -> tuple[str, ...]:
-        """Notes for people."""
+        """Notes for the report."""
         notes = [f"{count} {what}" for what, count in sorted(self.counts.items()) if count]
         if self._mended:
-            notes.append("not strict JSON: what is no number (NaN, inf) or no letter was replaced")
+            notes.append("not strict JSON: invalid numbers (NaN, inf) and invalid characters were replaced")
         return tuple(notes)
 
 
@@ -101,16 +101,16 @@ class EventPart:
     """The events of one part of a file."""
 
     def __init__(self, path: Path, part: Part[list[Event]], losses: Losses) -> None:
-        """Decodes the part if nobody has yet.
+        """Decodes the part if that has not happened yet.
 
         Raises:
-            DataError: It is no JSON, also after mending.
+            DataError: It is not JSON, even after mending.
         """
         self._path, self._offset_bytes = path, part.offset_bytes
         self._text = part.text
         self._raw: list[msgspec.Raw] | None = None
         self.num_events = 0
-        """Those that were dropped included."""
+        """Includes the dropped ones."""
         self.events = self._decode_slowly(losses) if part.decoded is None else part.decoded
         self.num_events = self.num_events or len(self.events)
 
@@ -144,13 +144,13 @@ class EventPart:
         raise DataError(f"{self._path}: byte {self._offset_bytes}: {why}")
 
     def read_begins(self) -> dict[int, bytes]:
-        """The text of every event's begin, by the event's identity."""
+        """The text of every event's begin, by the event's ``id``."""
         raws = self._decode_raw() if self._raw is None else self._raw
         return {id(event): bytes(_decode_begin(raw).ts) for event, raw in zip(self.events, raws, strict=True)}
 
 
 def _decode_alone(raw: msgspec.Raw, losses: Losses) -> Event | None:
-    """The event without what is not readable of it, or None where nothing is told by what is left."""
+    """The event without its invalid fields, or None if what remains says nothing."""
     try:
         return _decode_event(raw)
     except BAD_TEXT:
@@ -168,17 +168,17 @@ def _decode_alone(raw: msgspec.Raw, losses: Losses) -> Event | None:
 
 
 def _decode_args(raw: msgspec.Raw, losses: Losses) -> Args:
-    """The arguments that are readable."""
+    """The arguments that are valid."""
     try:
         parts = msgspec.json.decode(raw, type=_RawArgs | None) if bytes(raw) else None
     except BAD_TEXT:
-        losses.counts["events whose arguments are no object: read without them"] += 1
+        losses.counts["events whose arguments are not an object: read without them"] += 1
         return NO_ARGS
     return NO_ARGS if parts is None else Args(**_decode_each(parts, Args.__struct_fields__))
 
 
 def _decode_each(parts: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """What is there; for what is not readable a number that is none, which is counted where it would have been used."""
+    """The fields present; invalid ones become an invalid number, which is counted where it would be used."""
     found: dict[str, Any] = {}
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""What a Kineto file says of its process beside the events: rank, job, device, clock. Nothing else is kept of it."""
+"""What a Kineto file says about its process outside the events: rank, job, device, clock. Nothing else is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distprof.traces.kineto.json_numbers import read_int
 from distprof.traces.limits import MAX_WORLD
 
 BY_NAME = "the file's name"
-"""What is said of a rank that nothing in the file tells."""
+"""The rank source if nothing inside the file tells the rank."""
 MAX_BASE_NS = 4_200_000_000_000_000_000
 """The year 2103."""
 MAX_MEMORY_BYTES = 1 << 50
@@ -28,9 +28,9 @@ _ABSENT = msgspec.Raw(b"null")
 
 
 class _Outside(msgspec.Struct, gc=False):
-    """The parts of the file's object that are used."""
+    """The fields of the top-level object that are used."""
 
-    distributedInfo: msgspec.Raw = _ABSENT  # noqa: N815 - the file's own words
+    distributedInfo: msgspec.Raw = _ABSENT  # noqa: N815 - the file's own spelling
     deviceProperties: msgspec.Raw = _ABSENT  # noqa: N815
     baseTimeNanoseconds: msgspec.Raw = _ABSENT  # noqa: N815
     distprof: msgspec.Raw = _ABSENT
@@ -38,7 +38,7 @@ class _Outside(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The file's own account, checked. None: it does not say, or says what cannot be."""
+    """The file's statements about itself, checked. None: not stated, or impossible."""
 
     rank: int | None = None
     rank_source: str = "not in the file"
@@ -47,7 +47,7 @@ class Outside:
     backend: str | None = None
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     base_ns: int = 0
-    """To add to every time."""
+    """Offset to add to every time."""
     devices: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -62,12 +62,12 @@ class DeviceProperties:
 
 
 def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
-    """The file's account of its process.
+    """Reads what the file says about its process.
 
     Args:
-        path: The file; its name may tell the rank.
+        path: The file; its name may contain the rank.
         head: The object before the events.
-        tail: The object behind them.
+        tail: The object after the events.
     """
     notes: list[str] = []
     parts = [_decode_outside(text) for text in (head, tail)]
@@ -93,10 +93,10 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
 
 
 def find_device(outside: Outside, number: int) -> DeviceProperties:
-    """The device of that number, or one that nothing is known of; no device has a number below 0.
+    """The device with that number, or one without properties; negative numbers are no devices.
 
-    AMD's tools number agents, of which the host's processors are some, and the file lists devices by numbers of its
-    own: where all that it lists are alike, it is one of them; of unlike ones nobody can tell.
+    AMD's tools number agents, which include the host's processors, while the file lists devices by their own numbers.
+    If all listed devices are alike, the result is one of them; otherwise it is unknown.
     """
     listed = [(read_int(device.get("id")), _describe_device(device)) for device in outside.devices]
     kinds = list(dict.fromkeys(device for _, device in listed))
@@ -123,7 +123,7 @@ def _decode_outside(text: bytes) -> _Outside:
 
 
 def _pick(parts: list[_Outside], name: str, notes: list[str]) -> Any:
-    """What stands under the name, before the events or behind them; None for nothing, or what cannot be read."""
+    """The value under the name, before or after the events; None if it is missing or unreadable."""
     found = None
     for part in parts:
         try:
@@ -153,7 +153,7 @@ def _cut(word: object) -> str | None:
 
 
 def _find_rank(name: str, most: int) -> int | None:
-    """The rank that a file's name tells, if it tells one."""
+    """The rank in a file's name, if there is one."""
     for pattern in _RANK_WORDS:
         found = {int(digits) for digits in pattern.findall(name)}
         if len(found) == 1 and max(found) <= most:
@@ -162,7 +162,7 @@ def _find_rank(name: str, most: int) -> int | None:
 
 
 def _read_groups(config: object, world_size: int | None) -> dict[str, tuple[int, ...]]:
-    """Members of the process groups that the file lists; a group that is not well described is left out."""
+    """Members of the process groups that the file lists; malformed groups are left out."""
     groups: dict[str, tuple[int, ...]] = {}
     for group in config if isinstance(config, list) else ():
         name, ranks = (group.get("pg_name"), group.get("ranks")) if isinstance(group, dict) else (None, None)

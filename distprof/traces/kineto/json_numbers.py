@@ -1,4 +1,4 @@
-"""Whole numbers and times in JSON that nobody vouches for: as numbers, or as text that can mean nothing else."""
+"""Integers and times in untrusted JSON: as numbers, or as text with only one possible meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 Number = Int | float | str | None
-"""What a number may be in a file; see `read_int`."""
+"""The JSON types of a number in a file; see `read_int`."""
 LARGEST = 2**62
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
@@ -17,7 +17,7 @@ _TIME = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,20})?")
 
 
 def read_int(value: object) -> int | None:
-    """A whole number, also one written as 7.0, "7" or "0x7". None: it is none, or larger than 62 bits."""
+    """An integer, also if written as 7.0, "7" or "0x7". None: not an integer, or larger than 62 bits."""
     if isinstance(value, str):
         text = value.strip()
         if _DECIMAL.fullmatch(text):
@@ -32,6 +32,6 @@ def read_int(value: object) -> int | None:
 
 
 def find_time_text(value: object) -> str | None:
-    """The decimal number that a text is. None: it is no text, or no plain decimal number."""
+    """The decimal number in a text. None: not a text, or not a plain decimal number."""
     text = value.strip() if isinstance(value, str) else ""
     return text if _TIME.fullmatch(text) else None

@@ -1,9 +1,9 @@
-"""A long JSON array of objects, read in parts, with what stands before and behind it.
+"""Reads a long JSON array of objects in parts, and the text before and after it.
 
-Memory is a few parts, whatever the length of the file. A part ends where an object of the array ends. Such a place is
-guessed first: a ``}``, a comma and a ``{`` near the end of what was read are one if, and only if, the text before them
-decodes as an array, since inside a string or a deeper object it would be left open. Where the guess fails, the text is
-gone through for strings and brackets.
+Memory stays at a few parts, however long the file is. A part ends where an object of the array ends. That position is
+guessed first: a ``}``, a comma and a ``{`` near the end of the text read so far separate two objects exactly if the
+text before them decodes as an array, because inside a string or a nested object it would be left open. If the guess
+fails, the text is scanned for strings and brackets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PART_BYTES = 1 << 20
 """Text decoded at once; larger parts leave the processor's cache and are slower."""
 MAX_GUESSES = 16
 MAX_KEYS = 8
-"""Places that may look like the array's key, and are not, before the file is given up."""
+"""How many matches of the array's key may turn out to be something else before the file is given up."""
 _QUOTE, _OPEN, _CLOSE = 2, 1, -1
 _KIND = np.zeros(256, np.int8)
 _KIND[list(b'{["]}')] = _OPEN, _OPEN, _QUOTE, _CLOSE, _CLOSE
@@ -35,18 +35,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Generic[T]):
-    """Some whole elements of the array."""
+    """Some complete elements of the array."""
 
     text: bytes
-    """They alone, as an array."""
+    """These elements alone, as an array."""
     decoded: T | None
-    """None: it did not decode, or was not tried."""
+    """None: decoding failed, or was not tried."""
     offset_bytes: int
-    """Where it begins in the file's text, after unpacking."""
+    """Where the part begins in the decompressed text."""
 
 
 class ArrayParts(Generic[T]):
-    """Iterates over the elements of one array, in parts, once."""
+    """Iterates once over the elements of an array, in parts."""
 
     def __init__(
         self, path: Path, key: str, decode: Callable[[bytes], T], limits: Limits, part_bytes: int = PART_BYTES
@@ -54,20 +54,20 @@ class ArrayParts(Generic[T]):
         """Opens the file and reads up to the array.
 
         Args:
-            path: The file: an object with the array at its top, or the array alone.
+            path: The file: an object with the array at its top level, or just the array.
             key: The array's key.
-            decode: Of a part's text; raises one of `BAD_TEXT` at least if the text is not whole.
-            limits: What to refuse.
-            part_bytes: About how much text a part has.
+            decode: Decodes a part's text; must raise one of `BAD_TEXT` if the text is incomplete.
+            limits: When to refuse the file.
+            part_bytes: The approximate size of a part.
 
         Raises:
             DataError: The file cannot be read, or there is no such array.
         """
         self._path, self._key, self._decode, self._limits, self._part_bytes = path, key, decode, limits, part_bytes
         self.head = b"{}"
-        """The object up to the array, made whole."""
+        """The object up to the array, completed to valid JSON."""
         self.tail = b"{}"
-        """The object from the array on, made whole; known when all parts are through."""
+        """The object after the array, completed to valid JSON; known after the last part."""
         self._text = JsonText(path, limits)
         try:
             self._rest = self._text.read(part_bytes).removeprefix(BOM).lstrip(SPACE)
@@ -86,7 +86,7 @@ class ArrayParts(Generic[T]):
         while self._rest[:1] == b"{":
             for match in pattern.finditer(self._rest, begin):
                 head = mend_object(self._rest[: match.start()] + b'"":0}')
-                if head is not None:  # it is no part of a string, and not deeper in the object
+                if head is not None:  # the match is not in a string, nor in a nested object
                     self.head, self._rest = head, self._rest[match.end() :]
                     return
                 if (tries := tries + 1) >= MAX_KEYS:
@@ -96,7 +96,7 @@ class ArrayParts(Generic[T]):
             if not more or tries >= MAX_KEYS or len(self._rest) > self._limits.max_part_bytes:
                 break
             self._rest += more
-        raise DataError(f'{self._path}: has no list "{self._key}": not a trace, or cut short')
+        raise DataError(f'{self._path}: has no list "{self._key}": not a trace, or truncated')
 
     def __iter__(self) -> Iterator[Part[T]]:
         """The parts.
@@ -130,9 +130,9 @@ class ArrayParts(Generic[T]):
             elif not more:
                 if self._bare and not body:
                     return
-                self._refuse("ends in the middle of the events: cut short: copy or profile it anew")
+                self._refuse("ends in the middle of the events: truncated: copy it again or profile again")
             elif len(body) > self._limits.max_part_bytes:
-                self._refuse(f"an event longer than {self._limits.max_part_bytes} bytes")
+                self._refuse(f"an event is longer than {self._limits.max_part_bytes} bytes")
             else:
                 size = max(self._part_bytes, len(body))
 
@@ -140,16 +140,16 @@ class ArrayParts(Generic[T]):
         raise DataError(f"{self._path}: byte {self._text.num_bytes - len(self._rest)}: {why}")
 
     def _guess(self, body: bytes) -> tuple[tuple[bytes, T | None], int] | None:
-        """The part up to the last place that looks like the border of two elements, if it is one."""
-        place = len(body)
+        """The part up to the last position that looks like a border between two elements, if it is one."""
+        index = len(body)
         for _ in range(MAX_GUESSES):
-            place = body.rfind(b"{", 0, place)
-            if place < 1:
+            index = body.rfind(b"{", 0, index)
+            if index < 1:
                 return None
-            before = body[max(place - 256, 0) : place].rstrip(SPACE)
+            before = body[max(index - 256, 0) : index].rstrip(SPACE)
             if before[-1:] != b"," or not (before := before[:-1].rstrip(SPACE)).endswith(b"}"):
                 continue
-            end = max(place - 256, 0) + len(before)
+            end = max(index - 256, 0) + len(before)
             text = b"".join((b"[", memoryview(body)[:end], b"]"))
             try:
                 return (text, self._decode(text)), end
@@ -158,23 +158,23 @@ class ArrayParts(Generic[T]):
         return None
 
     def _scan(self, body: bytes) -> tuple[tuple[bytes, T | None], int] | None:
-        """The part up to the last end of an element, or up to the array's end. None: no element is whole."""
+        """The part up to the end of the last complete element, or of the array. None: no element is complete."""
         letters = np.frombuffer(blank_escapes(body), np.uint8)
         kinds = _KIND[letters]
-        places = np.flatnonzero(kinds)
-        kinds = kinds[places]
+        indexes = np.flatnonzero(kinds)
+        kinds = kinds[indexes]
         quotes = kinds == _QUOTE
         brackets = ~quotes & (np.cumsum(quotes, dtype=np.int32) % 2 == 0)
-        places, kinds = places[brackets], kinds[brackets]
+        indexes, kinds = indexes[brackets], kinds[brackets]
         depth = np.cumsum(kinds, dtype=np.int32)
         beyond = np.flatnonzero(depth < 0)
         if len(beyond):
-            end = int(places[beyond[0]])
+            end = int(indexes[beyond[0]])
         else:
-            ends = np.flatnonzero((depth == 0) & (letters[places] == ord("}")))
+            ends = np.flatnonzero((depth == 0) & (letters[indexes] == ord("}")))
             if not len(ends):
                 return None
-            end = int(places[ends[-1]]) + 1
+            end = int(indexes[ends[-1]]) + 1
         whole = body[:end].rstrip(SPACE).removesuffix(b",")
         return ((b"[" + whole + b"]", None), end) if whole else None
 
@@ -182,11 +182,11 @@ class ArrayParts(Generic[T]):
         while more := self._text.read(max(self._part_bytes, len(text))):
             text += more
             if len(text) > self._limits.max_part_bytes:
-                self._refuse(f"more than {self._limits.max_part_bytes} bytes behind the events")
+                self._refuse(f"more than {self._limits.max_part_bytes} bytes after the events")
         text = text.strip(SPACE)
         if self._bare and not text:
             return
         tail = None if self._bare else mend_object(b"{" + text.removeprefix(b","))
         if tail is None:
-            self._refuse("damaged or cut short behind the events")
+            self._refuse("damaged or truncated after the events")
         self.tail = tail

@@ -1,4 +1,4 @@
-"""The text of a JSON file that nobody vouches for: unpacked up to limits, and mended where it is almost JSON."""
+"""The text of an untrusted JSON file: decompressed up to limits, and mended if it is almost JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 INPUT_BYTES = 64 << 10
 SPACE = b" \t\r\n"
 BAD_TEXT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for text that is no JSON, or not of the wanted shape."""
+"""What decoding raises for text that is not JSON, or not of the expected shape."""
 
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _WORD = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|nan|Infinity|inf)(?=[\s,}\]])")
@@ -28,16 +28,16 @@ _HALF_PAIR = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 SPACED = bytes(byte if byte >= 32 else 32 for byte in range(256))
-"""A table for `bytes.translate`: control letters, which JSON has in no string, become spaces."""
+"""A table for `bytes.translate`: control characters, which JSON strings must not contain, become spaces."""
 
 
 class JsonText:
-    """The bytes of a file, unpacked where it is gzip, up to the limits."""
+    """The bytes of a file, decompressed if it is gzip, up to the limits."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.path, self._limits = path, limits
         self.num_bytes = 0
-        """Text read up to now."""
+        """Bytes of text read so far."""
         self._packed_bytes = 0
         self._packed = b""
         try:
@@ -53,10 +53,10 @@ class JsonText:
         self._file.close()
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most ``size``; none at the end. What stands before a cut in a gzip still comes.
+        """The next bytes, at most ``size``; none at the end. Data before the cut of a truncated gzip is still returned.
 
         Raises:
-            DataError: The file cannot be read, its gzip is damaged or cut, or a limit is passed.
+            DataError: The file is unreadable, its gzip is damaged or truncated, or a limit is exceeded.
         """
         try:
             text = self._file.read(size) if self._unpack is None else b"".join(self._inflate(size))
@@ -83,8 +83,8 @@ class JsonText:
                 self._unpack = zlib.decompressobj(31)
             elif not self._packed:
                 if made > begun:
-                    return  # the next call says it
-                raise DataError(f"{self.path}: byte {self._packed_bytes}: the gzip is cut short: copy the file anew")
+                    return  # the next call raises
+                raise DataError(f"{self.path}: byte {self._packed_bytes}: the gzip is truncated: copy the file again")
             text = self._unpack.decompress(self._packed, size)
             self._packed = self._unpack.unused_data if self._unpack.eof else self._unpack.unconsumed_tail
             size -= len(text)
@@ -95,12 +95,12 @@ class JsonText:
 
 
 def blank_escapes(text: bytes) -> bytes:
-    """The same text, as long, in which every quote that is left opens or closes a string."""
+    """The text at the same length, in which every remaining quote opens or closes a string."""
     return _ESCAPE.sub(b"  ", text) if b"\\" in text else text
 
 
 def mend(text: bytes) -> bytes:
-    """Text that a program took for JSON, made JSON: numbers that are none become null, bad letters are replaced."""
+    """Turns almost-JSON into JSON: invalid numbers become null, invalid characters are replaced."""
     text = text.translate(SPACED).decode("utf-8", "replace").encode()
     if b"\\" in text:
         text = _WRONG_ESCAPE.sub(lambda found: found[1] or b"\\\\", text)
@@ -119,7 +119,7 @@ def mend(text: bytes) -> bytes:
 
 
 def mend_object(text: bytes) -> bytes | None:
-    """The text, mended if need be, if it is one whole JSON object; None if it is not."""
+    """The text, mended if needed, if it is one complete JSON object; else None."""
     if _is_object(text):
         return text
     mended = mend(text)
@@ -127,7 +127,7 @@ def mend_object(text: bytes) -> bytes | None:
 
 
 class _AnyObject(msgspec.Struct, gc=False):
-    """An object of which nothing is kept."""
+    """Any object; none of its content is kept."""
 
 
 _OBJECT = msgspec.json.Decoder(_AnyObject)

@@ -1,9 +1,9 @@
-"""A trace of PyTorch's profiler (Kineto's Chrome JSON, gzipped or not) read as a `Trace`, old and new spellings alike.
+"""Reads a PyTorch profiler trace (Kineto's Chrome JSON, gzipped or not) as a `Trace`, in old and new spellings.
 
-Categories in, columns out: kernels, copies and memsets are the device's activities; runtime and driver calls are calls;
-``cpu_op`` are operators; user annotations are ranges of the default domain, and PyTorch's modules ranges of the domain
-"module". The ranges that the profiler projects onto the device are left out: they are not the host's. Events of other
-categories, such as other accelerators', are counted and named.
+Categories become columns: kernels, copies and memsets are device activities; runtime and driver calls are calls;
+``cpu_op`` events are operators; user annotations are ranges of the default domain, and PyTorch's modules are ranges of
+the domain "module". Ranges that the profiler projects onto the device are left out, because they are not the host's.
+Events of other categories, such as those of other accelerators, are counted and named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_SNIFF_BYTES = 1 << 20
 LONGEST_TRACE_NS = 10 * 86_400_000_000_000
 """Ten days."""
 SIGNS = (b'"traceEvents"', b'"ph"', b'"distributedInfo"', b'"deviceProperties"')
-"""One of them stands near the beginning of every trace."""
+"""Every trace has one of these near its beginning."""
 _COPY = re.compile(r"(HtoD|DtoH|DtoD|PtoP|HtoH|HostToDevice|DeviceToHost|DeviceToDevice|HostToHost)", re.IGNORECASE)
 COPIES = {
     "htod": CopyKind.HOST_TO_DEVICE, "dtoh": CopyKind.DEVICE_TO_HOST, "dtod": CopyKind.DEVICE_TO_DEVICE,
@@ -47,11 +47,11 @@ COPIES = {
     "devicetohost": CopyKind.DEVICE_TO_HOST, "devicetodevice": CopyKind.DEVICE_TO_DEVICE,
     "hosttohost": CopyKind.HOST_TO_HOST,
 }  # fmt: skip
-"""Which way, by the word in the activity's name."""
+"""The direction of a copy, by a word in the activity's name."""
 
 
 def looks_like_kineto(path: Path) -> bool:
-    """Does the content begin as a trace does? Reads little; never raises for what is in the file."""
+    """Whether the content begins like a trace. Reads little, and never raises because of the content."""
     try:
         text = JsonText(path, USUAL_LIMITS)
     except DataError:
@@ -64,7 +64,7 @@ def looks_like_kineto(path: Path) -> bool:
             more = text.read(SNIFF_BYTES)
             if not more or text.num_bytes > MAX_SNIFF_BYTES:
                 return False
-            begin = begin[-32:] + more  # a sign may stand across
+            begin = begin[-32:] + more  # a sign may span two reads
         return True
     except DataError:
         return False
@@ -73,15 +73,15 @@ def looks_like_kineto(path: Path) -> bool:
 
 
 def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = PART_BYTES) -> Trace:
-    """The process that the file tells of. Times are ns, on the unix clock where the file names its base.
+    """Reads the process in the file. Times are ns, on the Unix clock if the file states its base.
 
     Args:
         path: The file.
-        limits: What to refuse.
-        part_bytes: JsonText decoded at once; nothing in the trace depends on it.
+        limits: When to refuse the file.
+        part_bytes: Text decoded at once; the result does not depend on it.
 
     Raises:
-        DataError: The file is damaged, cut short, beyond a limit, or holds no event of use.
+        DataError: The file is damaged, truncated, beyond a limit, or holds no usable event.
     """
     columns = KinetoColumns(path, limits)
     parts = ArrayParts(path, "traceEvents", decode_events, limits, part_bytes)
@@ -90,7 +90,7 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
     if not columns.num_used:
         found = columns.strangers.say()
         what = f"has no kernel, call, operator or annotation{f' but {found}' if found else ''}"
-        raise DataError(f"{path}: {what}: not a trace of PyTorch's profiler")
+        raise DataError(f"{path}: {what}: not a trace of the PyTorch profiler")
     return _make_trace(path, columns, read_outside(path, parts.head, parts.tail))
 
 
@@ -105,12 +105,12 @@ def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     default = columns.names[""]
     names, order = _order_names(columns)
     begins_ns = np.concatenate([table["begin_ns"] for table in tables])
-    middle_ns = int(np.partition(begins_ns, len(begins_ns) // 2)[len(begins_ns) // 2])  # one of them: it stays
+    middle_ns = int(np.partition(begins_ns, len(begins_ns) // 2)[len(begins_ns) // 2])  # an element, so it is kept
     for table in tables:
         columns.losses.counts["events dropped: days away from the others"] += _drop_strays(table, middle_ns)
     notes = [*outside.notes, *columns.losses.say(), *_add_base(tables, middle_ns, outside.base_ns)]
     if strangers := columns.strangers.say():
-        notes.append(f"events of kinds that are not understood, and in no figure: {strangers}")
+        notes.append(f"events of unknown kinds, which no figure includes: {strangers}")
     for table in tables:
         for column in ("name", "domain", "group", "collective"):
             if column in table:
@@ -126,7 +126,7 @@ def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
 
 
 def _order_names(columns: KinetoColumns) -> tuple[tuple[str, ...], IntArray]:
-    """The names sorted, so that they do not depend on how the file was cut, and their numbers by code; -1 stays."""
+    """The names sorted, so that they do not depend on the parts, and their new numbers by code; -1 stays."""
     texts = [name for name in columns.names if name is not None]
     by_text = sorted(range(len(texts)), key=texts.__getitem__)
     order = np.full(len(texts) + 1, UNKNOWN, np.int64)
@@ -135,7 +135,7 @@ def _order_names(columns: KinetoColumns) -> tuple[tuple[str, ...], IntArray]:
 
 
 def _drop_strays(table: dict[str, IntArray], middle_ns: int) -> int:
-    """Drops rows whose begin cannot belong to the same trace. How many."""
+    """Drops rows whose begin cannot belong to the same trace, and returns how many."""
     near = np.abs(table["begin_ns"] - middle_ns) <= LONGEST_TRACE_NS
     if near.all():
         return 0
@@ -144,9 +144,9 @@ def _drop_strays(table: dict[str, IntArray], middle_ns: int) -> int:
 
 
 def _add_base(tables: tuple[dict[str, IntArray], ...], middle_ns: int, base_ns: int) -> list[str]:
-    """Puts all times on the unix clock. Notes."""
+    """Moves all times to the Unix clock. Returns notes."""
     if middle_ns + base_ns > MAX_BASE_NS:
-        return ["baseTimeNanoseconds not added: the events' times are on the unix clock already"] if base_ns else []
+        return ["baseTimeNanoseconds not added: the events' times are on the Unix clock already"] if base_ns else []
     for table in tables:
         table["begin_ns"] = table["begin_ns"] + base_ns
         table["end_ns"] = table["end_ns"] + base_ns
@@ -154,27 +154,27 @@ def _add_base(tables: tuple[dict[str, IntArray], ...], middle_ns: int, base_ns: 
 
 
 def _sort(table: dict[str, IntArray]) -> dict[str, IntArray]:
-    """By begin, an outer row before an inner one."""
+    """Sorts by begin, an outer row before an inner one."""
     order = np.lexsort((-table["end_ns"], table["begin_ns"]))
     return {name: values[order] for name, values in table.items()}
 
 
 def _sort_calls(called: dict[str, IntArray]) -> tuple[Calls, IntArray]:
-    """The calls by begin, and their correlation numbers."""
+    """The calls sorted by begin, and their correlation numbers."""
     table = _sort(called)
     correlation = table.pop("correlation")
     return Calls(**table), correlation
 
 
 def _find_calls(correlation: IntArray, launched: IntArray) -> IntArray:
-    """Which call has the number, the first of them; -1 for none. Numbers below 1 say that there is none."""
+    """The first call with each number; -1 for none. Numbers below 1 mean that there is no call."""
     if not len(launched):
         return np.full(len(correlation), UNKNOWN, np.int64)
     order = np.argsort(launched, kind="stable")
     sorted_numbers = launched[order]
-    place = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
-    known = (sorted_numbers[place] == correlation) & (correlation > 0)
-    return np.where(known, order[place], UNKNOWN)
+    index = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
+    known = (sorted_numbers[index] == correlation) & (correlation > 0)
+    return np.where(known, order[index], UNKNOWN)
 
 
 def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tuple[str, ...]) -> Activities:
@@ -193,7 +193,7 @@ def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tupl
 
 
 def _read_pageable(name: str) -> int:
-    """Of ``Memcpy HtoD (Pageable -> Device)``: is an end pageable? -1 where the name does not say what the ends are."""
+    """Whether an end of ``Memcpy HtoD (Pageable -> Device)`` is pageable; -1 if the name does not tell."""
     ends = name.partition("(")[2].lower()
     if "pageable" in ends:
         return 1
@@ -201,7 +201,7 @@ def _read_pageable(name: str) -> int:
 
 
 def _make_ranges(table: dict[str, IntArray], names: tuple[str, ...]) -> Ranges:
-    """Annotated steps carry their number as payload."""
+    """Steps that are annotated carry their number as payload."""
     table = _sort(table)
     numbers = np.full(len(names), UNKNOWN, np.int64)
     for code in np.unique(table["name"]):

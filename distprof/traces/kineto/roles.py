@@ -1,4 +1,4 @@
-"""What the events of PyTorch's profiler are, by their categories, however those are spelled; and what nobody knows."""
+"""What the PyTorch profiler's events are, by category in any spelling; unknown categories are counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from distprof.facts.trace import ActivityKind
 
 MAX_CATEGORIES = 1_000
-"""Categories that are told apart; a profiler has some thirty."""
+"""Categories that are counted separately; a profiler has about thirty."""
 NAMED_CATEGORIES = 5
 NAME_LETTERS = 40
 LEFT_OUT = "left out"
@@ -32,22 +32,22 @@ _ROLES = {
     "userannotation": "ranges", "pythonfunction": "modules", "cpuinstantevent": "memory",
     **dict.fromkeys((*_KNOWN, *_COUNTERS), LEFT_OUT),
 }  # fmt: skip
-"""By category in small letters, without signs; `LEFT_OUT`: it is known, and says nothing that is used."""
+"""By category in lower case, letters and digits only; `LEFT_OUT`: known, but of no use here."""
 
 
 @lru_cache(maxsize=MAX_CATEGORIES)
 def find_role(category: str | None) -> str | None:
-    """What to do with the events of a category; None: nobody knows what they are."""
+    """What to do with the events of a category; None: the category is unknown."""
     return _ROLES.get(_plain(category)) if category else None
 
 
 def find_activity_kind(category: str) -> ActivityKind:
-    """What the device did in the events of a category whose role is "gpu"."""
+    """What the device did in events of a category whose role is "gpu"."""
     return _KINDS[_plain(category)]
 
 
 def is_old(category: str) -> bool:
-    """Whether the category is of a profiler that wrote annotations among its operators: up to torch 1.9."""
+    """Whether the category is from a profiler that wrote annotations as operators: up to torch 1.9."""
     return _plain(category) == "operator"
 
 
@@ -56,18 +56,18 @@ def _plain(category: str) -> str:
 
 
 class Strangers:
-    """Events of categories that nobody knows, counted."""
+    """Counts events of unknown categories."""
 
     def __init__(self) -> None:
         self._counts: Counter[str | None] = Counter()
 
     def add(self, category: str | None, count: int) -> None:
-        """More of a category; None: without one."""
+        """Counts more events of a category; None: events without one."""
         known = category in self._counts or len(self._counts) < MAX_CATEGORIES
         self._counts[category if known else _MORE] += count
 
     def say(self) -> str | None:
-        """How many there are, by category, the largest first. None: none."""
+        """The counts by category, the largest first. None: there are none."""
         counts = sorted(self._counts.items(), key=lambda item: (-item[1], item[0] or ""))
         if not counts:
             return None

@@ -1,1 +1,1 @@
-"""Captures of Nsight Systems."""
+"""Reads captures of Nsight Systems."""

@@ -1,4 +1,4 @@
-"""What an export of nsys holds, as columns, all processes together."""
+"""Reads an nsys export as columns, all processes together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distprof.traces.nsys.names import StringIds
 
 Columns = dict[str, IntArray]
 MAX_NS = 1 << 60
-"""36 years: later times are no times."""
+"""36 years: later times are impossible."""
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 _WHERE = {"correlation": ("correlationId",), "device": ("deviceId",), "stream": ("streamId",)}
 _LAUNCHED = ("start", "end", "globalPid")
@@ -50,10 +50,10 @@ NVTX_TABLE = Wanted(
 )  # fmt: skip
 ALL_TABLES = (*GPU_TABLES, *CALL_TABLES, OS_TABLE, NVTX_TABLE)
 TIMES = frozenset({"end", "string", "domain", "class", "graph"})
-"""Optional columns without which begins, ends and names are not to be had."""
+"""The optional columns that begins, ends and names need."""
 OS_CALL_CLASS = 27
 STYLES = {59: RangeStyle.PUSH_POP, 70: RangeStyle.PUSH_POP, 60: RangeStyle.START_END, 71: RangeStyle.START_END}
-"""Types of NVTX events that are ranges."""
+"""NVTX event types that are ranges."""
 MARKS = (34, 65)
 DOMAIN = 75
 COPY_LABELS = (
@@ -61,7 +61,7 @@ COPY_LABELS = (
     "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer",
     "Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device",
 )  # fmt: skip
-"""As nsys words them, for files that lack ENUM_CUDA_MEMCPY_OPER."""
+"""nsys' own words, for files without ENUM_CUDA_MEMCPY_OPER."""
 COPY_KINDS = (
     CopyKind.OTHER, CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST,
     CopyKind.DEVICE_TO_DEVICE, CopyKind.DEVICE_TO_DEVICE, CopyKind.DEVICE_TO_DEVICE, CopyKind.DEVICE_TO_DEVICE,
@@ -74,8 +74,8 @@ PAGEABLE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """Columns of all processes. ``process`` and ``thread`` are as nsys numbers them: the process' number with the
-    machine's above it, and the thread's own. Times are in ns; rows that cannot be are left out."""
+    """Columns of all processes. ``process`` and ``thread`` are nsys' numbers: the process number combined with the
+    machine's, and the thread number. Times are ns; impossible rows are left out."""
 
     gpu: Columns
     """begin_ns, end_ns, name, kind, device, stream, size_bytes, copy, pageable, correlation, process"""
@@ -84,30 +84,30 @@ class Capture:
     os_calls: Columns
     """The same, without correlation."""
     ranges: Columns
-    """begin_ns, end_ns, name, style, thread, payload, end_thread, domain, process; ``domain`` is the process' number"""
+    """begin_ns, end_ns, name, style, thread, payload, end_thread, domain, process; ``domain``: the process' number"""
     marks: Columns
     """begin_ns, name, domain, process"""
     domains: Columns
     """begin_ns, name, domain, process"""
     names: tuple[str, ...]
     last_event_ns: int | None
-    """The latest time in NVTX_EVENTS; None: it has none."""
+    """The latest time in NVTX_EVENTS; None: the table is empty."""
     notes: tuple[str, ...]
 
 
 def read_capture(database: Database, *, only_times: bool = False) -> Capture:
-    """Reads all tables, several at once. ``only_times``: names, begins and ends; what else is optional stays unknown.
+    """Reads all tables, several at once. ``only_times``: names, begins and ends; other optional columns stay unknown.
 
     Raises:
-        DataError: It is no export of nsys, or a table lacks a column, or the file is damaged or too large.
+        DataError: It is not an nsys export, a table lacks a column, or the file is damaged or too large.
     """
     if not any(map(database.has, ("StringIds", "META_DATA_EXPORT", *(one.table for one in ALL_TABLES)))):
-        raise DataError(f"{database.path}: an SQLite file, but no export of Nsight Systems: it has none of its tables")
+        raise DataError(f"{database.path}: an SQLite file, but not an Nsight Systems export: it has none of its tables")
     rows = database.count_rows([one.table for one in ALL_TABLES if database.has(one.table)])
     wanted = [_skim(one) if only_times else one for one in ALL_TABLES if one.table in rows]
     wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
     with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for numbers that are none
+        warnings.simplefilter("error", DeprecationWarning)  # how NumPy reports text that is not a number
         tables = pool.map(lambda one: read_columns(database, one), wanted)
         read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
     return _Assembly(database, read).assemble()
@@ -118,14 +118,16 @@ def _skim(wanted: Wanted) -> Wanted:
 
 
 class _Assembly:
-    """Makes one capture of the tables that were read, and lets go of each when it has its columns."""
+    """Makes one capture from the tables read, and frees each table once its columns are made."""
 
     def __init__(self, database: Database, read: dict[str, Rows]) -> None:
         self._database, self._read = database, read
         nvtx = read.get(NVTX_TABLE.table)
         self._names = StringIds(database, nvtx.texts if nvtx else Texts(database.limits))
         self._notes = [
-            f"{rows.dropped:,} rows of {table}: values of a wrong type" for table, rows in read.items() if rows.dropped
+            f"{rows.dropped:,} rows of {table}: values of the wrong type"
+            for table, rows in read.items()
+            if rows.dropped
         ]
 
     def assemble(self) -> Capture:
@@ -136,7 +138,7 @@ class _Assembly:
         ranges, marks, domains = self._nvtx()
         names, renumber, notes = self._names.finish()
         for columns in (gpu, calls, os_calls, ranges, marks, domains):
-            columns["name"] = renumber[columns["name"]]  # -1 is the last of them
+            columns["name"] = renumber[columns["name"]]  # -1 selects the last element
         return Capture(
             gpu=gpu, calls=calls, os_calls=os_calls, ranges=ranges, marks=marks, domains=domains, names=names,
             last_event_ns=last_ns, notes=(*self._notes, *notes),
@@ -149,13 +151,13 @@ class _Assembly:
         return int(max(rows["start"].max(), rows["end"].max()))
 
     def _keep_sound(self, table: str, columns: Columns, *, open_ended: bool = False) -> Columns:
-        """The rows that ran forwards, at times that can be."""
+        """The rows that end after they begin, at possible times."""
         begin_ns, end_ns = columns["begin_ns"], columns["end_ns"]
         sound = (begin_ns >= 0) & (begin_ns < MAX_NS) & (end_ns < MAX_NS)
         sound &= (end_ns >= begin_ns) | ((end_ns == UNKNOWN) & open_ended)
         sound &= columns["process"] >= 0
         if wrong := len(sound) - int(np.count_nonzero(sound)):
-            self._notes.append(f"{wrong:,} rows of {table}: they end before they begin, or at no possible time")
+            self._notes.append(f"{wrong:,} rows of {table}: they end before they begin, or have impossible times")
             return pick(columns, sound)
         return columns
 
@@ -190,7 +192,7 @@ class _Assembly:
         return self._keep_sound(wanted.table, columns)
 
     def _describe_copies(self, rows: Rows) -> Columns:
-        """Names, directions, and whether host memory at an end was pageable."""
+        """Names, directions, and whether the host memory involved was pageable."""
         said = {
             code: label
             for code, label in self._database.read_few("ENUM_CUDA_MEMCPY_OPER", ("id", "label"))
@@ -249,7 +251,7 @@ class _Assembly:
         return ranges, _take(columns, np.isin(kind, MARKS)), _take(columns, kind == DOMAIN)
 
     def _reopen(self, end_ns: IntArray) -> IntArray:
-        """nsys ends what was never closed with the session: those are open again."""
+        """Reopens ranges that were never closed: nsys ends them with the session."""
         stops = [
             row[0] for row in self._database.read_few("ANALYSIS_DETAILS", ("duration",)) if isinstance(row[0], int)
         ]
@@ -261,7 +263,7 @@ def _split_thread(threads: IntArray) -> Columns:
 
 
 def _find_others(end_threads: IntArray, threads: IntArray) -> IntArray:
-    """Where a range was closed on another thread than its own, which; -1: on its own."""
+    """The thread that closed each range, if not the range's own thread; else -1."""
     if is_repeated(end_threads, UNKNOWN):
         return end_threads
     return np.where((end_threads == threads) | (end_threads == UNKNOWN), UNKNOWN, end_threads & 0xFFFFFF)
@@ -281,7 +283,7 @@ def _join(parts: Iterable[Columns]) -> Columns:
 
 
 def _append(columns: Sequence[IntArray]) -> IntArray:
-    """One behind the other; of the same value again and again it stays one that takes no memory."""
+    """Concatenates columns; repetitions of one value stay a column that takes no memory."""
     first = int(columns[0][0])
     if all(is_repeated(column, first) for column in columns):
         return repeat(first, sum(map(len, columns)))

@@ -1,9 +1,9 @@
-"""Tables of a foreign SQLite file as columns, fast.
+"""Reads tables of an untrusted SQLite file as columns, fast.
 
-Nothing runs per row in Python, and most outside of Python's lock, so that several tables are read at once. A table that
-is laid out as nsys does it is taken from the file's pages. Of others SQLite joins the values of a column of many rows
-to one text, and NumPy takes that apart; and rows that do not come out as one whole number per column are read again one
-by one, where they are dropped and counted if they are at fault.
+Nothing runs per row in Python, and most of it without Python's lock, so that several tables are read at once. A table
+laid out as nsys does it is read directly from the file's pages. For other tables, SQLite joins the values of many rows
+of a column into one text, which NumPy parses. Rows that do not give one integer per column are read again one by one,
+and are dropped and counted if they are malformed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SLOW_CHUNK_ROWS = 1_000
 LAST_ROW = (1 << 63) - 1
 SEPARATOR = b"\x1f"
 WHOLE, WHOLE_OR_NONE = "'integer'", "'integer', 'null'"
-"""SQLite's types of values."""
+"""Names of SQLite's value types."""
 
 
 class Texts(dict[bytes, int]):
-    """Different texts by number, in the order in which they came, the empty one first; all together bounded."""
+    """Codes of distinct texts, in order of first use, the empty text first; their total size is bounded."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__({b"": 0})
         self._left = limits.max_names_letters
         self.refused = 0
-        """How often a text found no room; its number is -1."""
+        """How many texts exceeded the bound; their code is -1."""
 
     def __missing__(self, text: bytes) -> int:
         if len(text) > self._left:
@@ -50,13 +50,13 @@ class Texts(dict[bytes, int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is read of a table. Values are whole numbers; the text, if any, becomes numbers of `Texts`."""
+    """What to read of a table. Values are integers; the text, if any, becomes codes of `Texts`."""
 
     table: str
     needed: tuple[str, ...]
-    """Columns that the table must have; a row without a value there is dropped."""
+    """Columns that the table must have; rows without a value in one of them are dropped."""
     optional: Mapping[str, tuple[str, ...]]
-    """What else is read, by our own name: the first of these columns that is there and has a value; -1: none has."""
+    """Other columns by our own name: the first of these that exists and has a value; -1: none does."""
     text: str | None = None
 
 
@@ -66,19 +66,19 @@ class Rows:
 
     columns: Mapping[str, IntArray]
     texts: Texts
-    """What the numbers in the column of text stand for."""
+    """The texts that the codes in the text column stand for."""
     dropped: int
-    """Rows of which a value was not a whole number where one has to be."""
+    """Rows with something other than an integer where one is required."""
 
     def __getitem__(self, name: str) -> IntArray:
         return self.columns[name]
 
 
 def read_columns(database: Database, wanted: Wanted) -> Rows:
-    """All rows of a table, in the order in which the file has them. Warnings must be errors meanwhile.
+    """Reads all rows of a table, in file order. The caller must have turned warnings into errors.
 
     Raises:
-        DataError: A needed column is not there, or the file is damaged.
+        DataError: A needed column is missing, or the file is damaged.
     """
     with database.connect() as base:
         return _Reader(database, base, wanted).read()
@@ -117,24 +117,24 @@ class _Reader:
         return Rows(columns=columns, texts=self._texts, dropped=self._dropped)
 
     def _read_pages(self) -> dict[str, IntArray] | None:
-        """Everything past SQLite; None: the table is too unusual for that."""
+        """Reads all columns without SQLite; None: the table's layout is too unusual for that."""
         table, needed = self._wanted.table, self._wanted.needed
-        places = self._database.find_places(self._base, table)
-        if places is None:
+        positions = self._database.find_indexes(self._base, table)
+        if positions is None:
             return None
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
         asked = {*(one for several in spellings.values() for one in several), *([self._text] if self._text else [])}
-        if asked & self._there - set(places):
+        if asked & self._there - set(positions):
             return None
-        known = {name: [places[one] for one in several if one in places] for name, several in spellings.items()}
-        wanted = sorted({place for several in known.values() for place in several})
+        known = {name: [positions[one] for one in several if one in positions] for name, several in spellings.items()}
+        wanted = sorted({position for several in known.values() for position in several})
         rows, at = self._database.count(self._base, table), 0
         names = [name for name, several in known.items() if several] + ([self._text] if self._text else [])
         columns = {name: np.empty(rows, np.int64) for name in names}
         try:
             with open_file(self._database.path) as file:
                 root = self._database.find_root(table)
-                for block in Pages(file.fileno()).read(root, wanted, places[self._text] if self._text else None):
+                for block in Pages(file.fileno()).read(root, wanted, positions[self._text] if self._text else None):
                     if any(block.has_null[wanted.index(known[name][0])] for name in needed):
                         return None
                     values = dict(zip(wanted, block.columns, strict=True))
@@ -144,15 +144,15 @@ class _Reader:
                         return None
                     for name, several in known.items():
                         if several:
-                            columns[name][here] = _coalesce([values[place] for place in several])
+                            columns[name][here] = _coalesce([values[position] for position in several])
                     if self._text and block.has_text is not None:
-                        columns[self._text][here] = self._place_texts(block.has_text, block.texts)
+                        columns[self._text][here] = self._put_texts(block.has_text, block.texts)
         except (Unusual, OSError, KeyError):
             return None
         return columns if at == rows else None
 
     def _find_chunks(self) -> Iterator[tuple[int, int]]:
-        """First and last row number; numbers may have gaps of any size."""
+        """First and last row number of each chunk; row numbers may have gaps of any size."""
         after = -LAST_ROW - 1
         query = f"SELECT min(rowid) FROM {self._wanted.table} WHERE rowid >= ?"
         while (first := self._base.execute(query, (after,)).fetchone()[0]) is not None:
@@ -164,11 +164,11 @@ class _Reader:
             after = last + 1
 
     def _read_fast(self, first: int, last: int) -> dict[str, IntArray] | None:
-        """The rows of a chunk; None: not every row has one whole number in every column."""
+        """The rows of a chunk; None: some row does not have one integer in every column."""
         needed = len(self._wanted.needed)
         counts = [
-            f"count(CASE WHEN typeof({value}) IN ({WHOLE if place < needed else WHOLE_OR_NONE}) THEN 1 END)"
-            for place, value in enumerate(self._values.values())
+            f"count(CASE WHEN typeof({value}) IN ({WHOLE if position < needed else WHOLE_OR_NONE}) THEN 1 END)"
+            for position, value in enumerate(self._values.values())
         ]
         joined = [
             f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
@@ -180,7 +180,7 @@ class _Reader:
         query = f"SELECT count(*), {', '.join(counts + joined)} FROM {self._wanted.table} NOT INDEXED"
         try:
             rows, *found = self._base.execute(f"{query} WHERE rowid BETWEEN ? AND ?", (first, last)).fetchone()
-        except sqlite3.DataError:  # the text would be too long
+        except sqlite3.DataError:  # the joined text would be too long
             return None
         if any(count != rows for count in found[: len(counts)]):
             return None
@@ -192,19 +192,19 @@ class _Reader:
         return whole if len(whole) == len(columns) else None
 
     def _number_texts(self, there: IntArray | None, joined: bytes | None) -> IntArray | None:
-        """Numbers of the texts in the rows that have one; None: it cannot be told which text is whose."""
+        """Codes of the texts in the rows that have one; None: the texts cannot be matched to rows."""
         parts = [] if joined is None else joined.split(SEPARATOR)
         if there is None or len(parts) != np.count_nonzero(there):
             return None
-        return self._place_texts(there != 0, parts)
+        return self._put_texts(there != 0, parts)
 
-    def _place_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
+    def _put_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
         numbers = np.full(len(there), UNKNOWN)
         numbers[there] = np.fromiter(map(self._texts.__getitem__, texts), np.int64, len(texts))
         return numbers
 
     def _read_slowly(self, first: int, last: int) -> dict[str, IntArray]:
-        """The rows of a chunk that are as they have to be; the others are counted."""
+        """The well-formed rows of a chunk; the others are counted."""
         values = ", ".join([*self._values.values(), self._cut or "NULL"])
         query = f"SELECT {values} FROM {self._wanted.table} NOT INDEXED WHERE rowid BETWEEN ? AND ?"
         cursor = self._base.execute(query, (first, last))
@@ -219,22 +219,23 @@ class _Reader:
                     self._dropped += 1
         table = np.array(kept, np.int64).reshape(len(kept), len(self._values) + 1)
         return {
-            name: table[:, place] for place, name in enumerate([*self._values, *([self._text] if self._text else [])])
+            name: table[:, position]
+            for position, name in enumerate([*self._values, *([self._text] if self._text else [])])
         }
 
 
 def repeat(value: int, count: int) -> IntArray:
-    """A column of one value, which takes no memory and cannot be written to."""
+    """A column of one repeated value, which takes no memory and is read-only."""
     return np.broadcast_to(np.int64(value), count)
 
 
 def is_repeated(column: IntArray, value: int) -> bool:
-    """Whether `repeat` made the column, of this value."""
+    """Whether the column was made by `repeat` from this value."""
     return column.strides == (0,) and len(column) > 0 and int(column[0]) == value
 
 
 def pick(columns: Mapping[str, IntArray], rows: npt.NDArray[np.bool_] | IntArray) -> dict[str, IntArray]:
-    """These rows of all columns, by mask or by place; columns of one value stay as they are made by `repeat`."""
+    """These rows of all columns, by mask or by index; columns made by `repeat` stay so."""
     count = int(np.count_nonzero(rows)) if rows.dtype == bool else len(rows)
     return {
         name: repeat(int(values[0]), count) if len(values) and values.strides == (0,) else values[rows]
@@ -243,7 +244,7 @@ def pick(columns: Mapping[str, IntArray], rows: npt.NDArray[np.bool_] | IntArray
 
 
 def _coalesce(columns: Sequence[IntArray]) -> IntArray:
-    """By row the first value that is there."""
+    """The first known value of each row."""
     found = columns[0]
     for column in columns[1:]:
         found = np.where(found == UNKNOWN, column, found)
@@ -251,12 +252,12 @@ def _coalesce(columns: Sequence[IntArray]) -> IntArray:
 
 
 def _is_whole(numbers: Sequence[object], needed: int) -> bool:
-    """Whether all are whole numbers; behind those that are needed, None will do."""
+    """Whether all are integers; after the first ``needed``, None is accepted too."""
     return all(type(number) is int or (number is None and at >= needed) for at, number in enumerate(numbers))
 
 
 def _parse(joined: bytes | None, count: int) -> IntArray | None:
-    """Numbers, one per row; None: they are not."""
+    """One number per row; None: the text is something else."""
     if not count:
         return np.empty(0, np.int64)
     try:

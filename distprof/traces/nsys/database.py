@@ -1,5 +1,5 @@
-"""A foreign SQLite file, opened without trusting it: it is never written to, nothing that it brings along is run, and
-its size and the time that it takes are bounded."""
+"""Opens an untrusted SQLite file: it is never written to, no code that it brings along is run, and its size and the
+time it may take are bounded."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ WAL_FORMAT = 2
 MAX_SECONDS = 300.0
 SECONDS_BETWEEN_ALARMS = 0.05
 MAX_VALUE_BYTES = 64 << 20
-"""The longest text that SQLite may read or make."""
+"""The longest text that SQLite may read or build."""
 LONGEST_REASON = 200
 FRACTIONS = (b"REA", b"FLO", b"DOU")
-"""What the type of a column of fractions has in its name (https://www.sqlite.org/datatype3.html, 3.1)."""
+"""Substrings of the types of floating-point columns (https://www.sqlite.org/datatype3.html, 3.1)."""
 FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "coalesce", "substr", "char", "min", "typeof"})
 
 
 class Database:
-    """One file. A connection belongs to the thread that uses it: `connect` makes one."""
+    """One file. Each thread needs a connection of its own, which `connect` makes."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         """Opens the file.
@@ -61,17 +61,17 @@ class Database:
         if not head.startswith(MAGIC):
             raise DataError(f"{self.path}: not an SQLite file, or its beginning is damaged: export it again")
         if size_bytes > self.limits.max_bytes:
-            raise DataError(f"{self.path}: {size_bytes:,} bytes: more than the {self.limits.max_bytes:,} that are read")
+            raise DataError(f"{self.path}: {size_bytes:,} bytes: more than the limit of {self.limits.max_bytes:,}")
         if waiting:
-            raise DataError(f"{self.path}: {waiting[0]} lies beside it: wait for nsys to end, or export it again")
+            raise DataError(f"{self.path}: {waiting[0]} lies beside it: wait for nsys to finish, or export it again")
         return f"{self.path.resolve().as_uri()}?mode=ro{'&immutable=1' if WAL_FORMAT in head[18:20] else ''}"
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own, that can read and nothing else.
+        """Opens a separate read-only connection.
 
         Raises:
-            DataError: Whatever SQLite finds wrong while it is used, in one line.
+            DataError: Any error from SQLite during its use, in one line.
         """
         base: sqlite3.Connection | None = None
         try:
@@ -84,7 +84,7 @@ class Database:
             base.set_authorizer(_allow)
             with self._limit_time(base):
                 yield base
-        except UnicodeError:  # SQLite names what the file names so
+        except UnicodeError:  # SQLite uses the file's own names in its messages
             raise DataError(f"{self.path}: its schema is damaged: export it again") from None
         except sqlite3.Error as error:
             self.check_time()
@@ -96,8 +96,8 @@ class Database:
 
     @contextlib.contextmanager
     def _limit_time(self, base: sqlite3.Connection) -> Iterator[None]:
-        """Interrupts what runs when time is up, and what is begun then. A progress handler would not do: SQLite counts
-        rows in a single step, and a tree whose branches are shared has no end of them."""
+        """Interrupts statements once the time is up, including later ones. A progress handler would not do: SQLite
+        counts rows in a single step, and a tree whose branches are shared can be endless."""
         done = threading.Event()
 
         def watch() -> None:
@@ -115,19 +115,19 @@ class Database:
             watcher.join()
 
     def check_time(self) -> None:
-        """Between two steps, which an alarm does not stop.
+        """To be called between steps, which the timer does not interrupt.
 
         Raises:
-            DataError: Time is up.
+            DataError: The time is up.
         """
         if time.monotonic() >= self._deadline:
             raise DataError(f"{self.path}: took longer than {MAX_SECONDS:g} s: capture fewer steps")
 
     def has(self, table: str) -> bool:
-        """Whether the file has the table. Tables are known by name, and nothing else may bear the name of one.
+        """Whether the file has the table. No other object may have a table's name.
 
         Raises:
-            DataError: It is something else: a view, a trigger, or a table that code of an extension makes up.
+            DataError: The name is a view, a trigger, or a virtual table that an extension would compute.
         """
         if table.lower() not in self._kinds:
             return False
@@ -142,18 +142,19 @@ class Database:
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
     def hides_row_numbers(self, base: sqlite3.Connection, table: str) -> bool:
-        """Whether a column, computed ones included, has the name by which SQLite knows a row's number."""
+        """Whether a column, computed ones included, hides the name under which SQLite gives row numbers."""
         return any(row[1].lower() == b"rowid" for row in base.execute(f"PRAGMA table_xinfo({table})"))
 
-    def find_places(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
-        """Where those of a table's columns stand in its rows whose values are there as they are read: SQLite keeps
-        whole numbers of a column of fractions as whole ones. None: it computes columns, or keeps them elsewhere."""
+    def find_indexes(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
+        """The index in the stored row of each column whose values are stored as they are read. Floating-point columns
+        are not: SQLite stores whole numbers in them as integers. None: the table has computed columns, or a key stored
+        elsewhere."""
         rows = base.execute(f"PRAGMA table_xinfo({table})").fetchall()
         if any(hidden or key for *_, key, hidden in rows):
             return None
         return {
-            name.decode("utf-8", "replace"): place
-            for place, name, kind, *_ in rows
+            name.decode("utf-8", "replace"): position
+            for position, name, kind, *_ in rows
             if not any(word in kind.upper() for word in FRACTIONS)
         }
 
@@ -165,12 +166,12 @@ class Database:
         """Rows of each table.
 
         Raises:
-            DataError: They are too many together.
+            DataError: Together they are too many.
         """
         with self.connect() as base:
             rows = {table: self.count(base, table) for table in tables}
         if (total := sum(rows.values())) > self.limits.max_events:
-            raise DataError(f"{self.path}: {total:,} rows: more than the {self.limits.max_events:,} that are read")
+            raise DataError(f"{self.path}: {total:,} rows: more than the limit of {self.limits.max_events:,}")
         return rows
 
     def count(self, base: sqlite3.Connection, table: str) -> int:
@@ -180,13 +181,13 @@ class Database:
         return self._rows[table]
 
     def read_few(self, table: str, columns: Sequence[str], where: str = "", *, most: int = 10_000) -> list[list[Any]]:
-        """Rows of a small table: whole numbers, texts cut as names are, and None, also for columns that are not there.
+        """Reads a small table: integers, texts cut like names, and None, also for columns that do not exist.
 
         Args:
             table: Its name.
             columns: Their names.
             where: SQL of our own.
-            most: Rows beyond are left out.
+            most: Further rows are left out.
         """
         if not self.has(table):
             return []
@@ -199,7 +200,7 @@ class Database:
         return [[decode(value, letters) if isinstance(value, bytes) else value for value in row] for row in rows]
 
     def read_texts(self, table: str, key: str, text: str, where: str) -> list[tuple[int, bytes]]:
-        """Texts by number, cut one character late so that it shows; rows of other types are left out."""
+        """Texts by number, cut one character late so that cuts can be detected; rows of other types are left out."""
         if not self.has(table):
             return []
         with self.connect() as base:
@@ -211,17 +212,17 @@ class Database:
 
 
 def decode(text: bytes, letters: int) -> str:
-    """A text of a foreign file, cut."""
+    """Decodes and cuts a text of an untrusted file."""
     return text.decode("utf-8", "replace")[:letters]
 
 
 def cut_text(column: str, letters: int) -> str:
-    """SQL for a text, cut so that it can be seen that it was."""
+    """SQL for a text, cut one character late so that cuts can be detected."""
     return f'substr("{column}", 1, {letters + 1})'
 
 
 def _allow(action: int, first: str | None, second: str | None, _base: str | None, _inner: str | None) -> int:
-    """Reading, and functions that we use ourselves; what a file brings along could call others."""
+    """Allows reading and the functions that we use; what a file brings along might call others."""
     if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ):
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS:

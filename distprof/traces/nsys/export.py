@@ -1,4 +1,4 @@
-"""Captures as nsys itself stores them: only nsys can read those, so it is asked for an SQLite export."""
+"""Reports in nsys' own format: only nsys can read them, so it is asked for an SQLite export."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from distprof.traces.nsys.read_nsys import looks_like_sqlite
 
 
 def export_report(path: Path, folder: Path) -> Path:
-    """The SQLite export of a capture: one that lies beside it and is no older, else a new one.
+    """The SQLite export of a report: the one beside it if it is not older, else a new one.
 
     Args:
         path: A ``.nsys-rep`` file.
-        folder: Where a new export goes.
+        folder: Where to write a new export.
 
     Raises:
-        DataError: There is no nsys, or it made no export. Its exit code is not believed, only the file.
+        DataError: nsys is missing, or made no export. The file counts, not the exit code.
     """
     beside = path.with_suffix(".sqlite")
     try:
@@ -30,8 +30,8 @@ def export_report(path: Path, folder: Path) -> Path:
     nsys = find_nsys()
     if nsys is None:
         raise DataError(
-            f"{path}: only nsys can read it, and there is none on PATH or in NSYS: run `nsys export --type sqlite "
-            f"{path.name}` where it is installed, and name the .sqlite file"
+            f"{path}: only nsys can read it, and it is neither on PATH nor in NSYS: run `nsys export --type sqlite "
+            f"{path.name}` where it is installed, and pass the .sqlite file"
         )
     target = folder / f"{path.stem}.sqlite"
     export_sqlite(nsys, path, target)
@@ -39,5 +39,5 @@ def export_report(path: Path, folder: Path) -> Path:
 
 
 def _is_export(path: Path) -> bool:
-    """Whether an export lies there; a link is none, because nobody named it."""
+    """Whether there is an export; links are not followed, because the user did not name them."""
     return path.exists() and not path.is_symlink() and looks_like_sqlite(path)

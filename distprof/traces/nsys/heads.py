@@ -1,4 +1,4 @@
-"""Who the processes of a capture are: rank, host and device."""
+"""Identifies the processes of a capture: rank, host and device."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SHOWN = 8
 
 
 class Heads:
-    """Finds out once for the whole file, and describes one process after the other."""
+    """Reads what concerns the whole file once, then describes one process after another."""
 
     def __init__(self, database: Database, capture: Capture, processes: Sequence[int], others: Sequence[int]) -> None:
-        """Ranks the processes.
+        """Assigns ranks to the processes.
 
         Args:
             database: The file.
             capture: Its columns.
             processes: Those that may be ranks, ascending.
-            others: Those that have a trace and no rank in any case.
+            others: Those that have a trace but are never ranks.
         """
         self._path = str(database.path)
         self._names = capture.names
@@ -49,17 +49,17 @@ class Heads:
         self.notes: list[str] = []
         ranked = sorted((key for key in processes if key in self._marks), key=lambda key: (self._marks[key][0], key))
         unmarked = [key for key in processes if key not in self._marks]
-        self._order = {} if ranked else {key: place for place, key in enumerate(unmarked)}
+        self._order = {} if ranked else {key: position for position, key in enumerate(unmarked)}
         self.ranked: tuple[int, ...] = tuple(ranked or unmarked)
-        """Processes that are ranks, by rank."""
+        """The processes that are ranks, ordered by rank."""
         self.unranked: tuple[int, ...] = (*(unmarked if ranked else ()), *others)
         if ranked and unmarked:
             pids = ", ".join(str(key & 0xFFFFFF) for key in unmarked[:SHOWN])
             more = ", ..." if len(unmarked) > SHOWN else ""
-            self.notes.append(f"processes without the mark of distprof, which others have: no ranks ({pids}{more})")
+            self.notes.append(f"processes without distprof's mark, which others have, are not ranks ({pids}{more})")
 
     def _read_marks(self, marks: Columns) -> dict[int, tuple[int, int, str]]:
-        """Rank, world size and host by process; a process' first mark counts."""
+        """Rank, world size and host by process, from each process' first mark."""
         found: dict[int, tuple[int, int, str]] = {}
         order = np.argsort(marks["begin_ns"], kind="stable")
         texts = {code: MARK.fullmatch(self._names[code]) for code in np.unique(marks["name"]).tolist()}
@@ -74,14 +74,14 @@ class Heads:
         return found
 
     def find_domains(self, process: int, numbers: IntArray) -> IntArray:
-        """Names of the domains that a process numbers so; the empty one for those that nothing is said of."""
+        """Codes of the names of a process' domains; the empty name for unknown ones."""
         different, which = number_values(numbers)
         empty = self._names.index("")
         names = [self._domains.get((process, number), empty) for number in different.tolist()]
         return np.array(names, np.int64)[which]
 
     def describe(self, process: int, devices: IntArray, notes: Sequence[str]) -> TraceHead:
-        """The head of a process' trace; ``devices``: of all that it ran."""
+        """The head of a process' trace; ``devices``: of all its activities."""
         pid = process & 0xFFFFFF
         rank, world_size, host, source = self._identify(process)
         name, memory_bytes, *version = self._find_device(pid, devices)
@@ -98,7 +98,7 @@ class Heads:
         )  # fmt: skip
 
     def _identify(self, process: int) -> tuple[int | None, int | None, str | None, str]:
-        """Rank, world size, host, and where they are known from."""
+        """Rank, world size, host, and the source of the rank."""
         if process in self._marks:
             return *self._marks[process], BY_MARK
         if process in self._order:
@@ -106,7 +106,7 @@ class Heads:
         return None, None, None, "nothing"
 
     def _find_device(self, pid: int, devices: IntArray) -> Sequence[object]:
-        """What the file says of the device that a process used most."""
+        """What the file says about the device that a process used most."""
         different, which = number_values(devices[devices >= 0])
         if not len(different):
             return NO_DEVICE
@@ -119,7 +119,7 @@ _GPU = ("id", "name", "totalMemory", "computeMajor", "computeMinor", "smMajor", 
 
 
 def _find_domains(capture: Capture) -> dict[tuple[int, int], int]:
-    """The name's number, by process and the process' number of the domain; the first one counts."""
+    """The name's code by process and by the process' number for the domain; the first entry counts."""
     rows = capture.domains
     order = np.argsort(rows["begin_ns"], kind="stable")
     columns = (rows[name][order].tolist() for name in ("process", "domain", "name"))
@@ -130,13 +130,13 @@ def _find_domains(capture: Capture) -> dict[tuple[int, int], int]:
 
 
 def _read_session_start(database: Database) -> int | None:
-    """What the Unix clock showed when the session began, from which all times count."""
+    """The Unix time at which the session began; all times count from there."""
     found = [row[0] for row in database.read_few("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",), most=2)]
     known = len(found) == 1 and isinstance(found[0], int) and UNIX_NS < found[0] < LATEST_NS
     return found[0] if known else None
 
 
 def _read_hosts(database: Database) -> dict[int, str]:
-    """Host names by machine. Nothing else of that table is read: it is the environment of whoever captured."""
+    """Host names by machine. Nothing else of that table is read: it holds the environment of the person capturing."""
     rows = database.read_few("TARGET_INFO_SYSTEM_ENV", ("globalVid", "value"), "WHERE name = 'Hostname'")
     return {vid >> 48: host for vid, host in rows if isinstance(vid, int) and isinstance(host, str) and host}

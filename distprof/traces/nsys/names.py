@@ -1,4 +1,4 @@
-"""Names of a capture: texts that stand in the rows, and texts that rows name by a number of StringIds."""
+"""Names in a capture: texts in the rows, and texts that rows reference by their number in StringIds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ASKED_AT_ONCE = 5_000
 
 
 class StringIds:
-    """Numbers for all names of a file. Numbers of `Texts` stay as they are; `finish` makes them numbers of names."""
+    """Codes for all names of a file. Codes of `Texts` stay unchanged; `finish` turns them into indexes of names."""
 
     def __init__(self, database: Database, texts: Texts) -> None:
         self._database, self._texts = database, texts
         self._lost = 0
 
     def add(self, text: str) -> int:
-        """The number of a name of our own."""
+        """The code of a name of our own."""
         return self._texts[text.encode()]
 
     def find(self, strings: IntArray) -> IntArray:
-        """Numbers of the names that have these numbers in StringIds; -1 there is the empty name."""
+        """Codes of the names with these numbers in StringIds; -1 gives the empty name."""
         different, which = number_values(strings)
         known = self._read(different[different != UNKNOWN])
         lost = self._texts[LOST] if len(known) < np.count_nonzero(different != UNKNOWN) else UNKNOWN
@@ -36,7 +36,7 @@ class StringIds:
         return found
 
     def _read(self, strings: IntArray) -> dict[int, int]:
-        """Only the texts that are asked for: StringIds holds also what programs printed."""
+        """Reads only the texts needed: StringIds also holds what programs printed."""
         found: dict[int, int] = {}
         for begin in range(0, len(strings), ASKED_AT_ONCE):
             self._database.check_time()
@@ -47,7 +47,7 @@ class StringIds:
         return found
 
     def finish(self) -> tuple[tuple[str, ...], IntArray, list[str]]:
-        """The names; for each number given so far, and behind them for -1, which name it is; and what to tell of it."""
+        """The names; for each code given so far, and finally for -1, its name's index; and notes about losses."""
         letters = self._database.limits.max_name_letters
         texts = [decode(text, letters) for text in self._texts] + [CROWDED]
         names = {text: at for at, text in enumerate(dict.fromkeys(texts))}
@@ -56,7 +56,7 @@ class StringIds:
             f"{count:,} {what}"
             for count, what in (
                 (long, f"names longer than {letters:,} letters: cut"),
-                (self._texts.refused, f"rows whose names found no room: named {CROWDED!r}"),
+                (self._texts.refused, f"rows whose names exceeded the total size limit: named {CROWDED!r}"),
                 (self._lost, "rows whose names are not in StringIds"),
             )
             if count

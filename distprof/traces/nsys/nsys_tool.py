@@ -1,4 +1,4 @@
-"""The nsys command: where it is, which version, which `nvtx` packages it is deaf to, and its export to SQLite."""
+"""The nsys command: its path, its version, which `nvtx` packages it silently ignores, and its export to SQLite."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from distprof.errors import DataError
 VERSION_TIMEOUT_S = 10.0
 EXPORT_TIMEOUT_S = 600.0
 QUIET_TIMEOUT_S = 60.0
-"""For so long an export may print nothing and write nothing before it is given up."""
+"""How long an export may neither print nor write anything before it is stopped."""
 LOOK_EVERY_S = 0.2
 FIRST_WORD_S = 10.0
-"""How long an export takes before the user hears of it; then after twice as long, and so on."""
+"""How long an export runs before the user is told; the interval then doubles."""
 LONGEST_LOG_BYTES, LONGEST_REASON = 10_000, 200
 SILENT_NVTX = (0, 2, 12)
-"""From this `nvtx` package on, ranges made from Python are not seen by older tools, and nothing says so."""
-LAST_DEAF_NSYS = (2024, 2)
-"""The newest release, year and number, that does not see them."""
+"""From this `nvtx` release on, older nsys releases silently drop ranges made from Python."""
+LAST_DROPPING_NSYS = (2024, 2)
+"""The newest nsys release, year and number, that drops them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nsys:
-    """An nsys that was found."""
+    """An installed nsys."""
 
     path: str
     version: str | None
-    """As it says itself: "2023.4.4.54-234433681190v0". None: it does not say one."""
+    """As nsys prints it: "2023.4.4.54-234433681190v0". None: it prints none."""
 
-    def is_deaf_to(self, nvtx_version: str | None) -> bool:
-        """Whether it records nothing of the ranges that this version of the `nvtx` package makes."""
+    def drops_ranges_of(self, nvtx_version: str | None) -> bool:
+        """Whether it silently drops the ranges that this version of the `nvtx` package makes."""
         own, package = read_numbers(self.version), read_numbers(nvtx_version)
-        return bool(own and package) and own[:2] <= LAST_DEAF_NSYS and package[:3] >= SILENT_NVTX
+        return bool(own and package) and own[:2] <= LAST_DROPPING_NSYS and package[:3] >= SILENT_NVTX
 
 
 def read_numbers(version: str | None) -> tuple[int, ...]:
-    """The leading numbers of a version; empty: there are none."""
+    """The leading numbers of a version; empty if there are none."""
     found = re.match(r"\d+(\.\d+)*", version or "")
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def find_nsys(environment: Mapping[str, str] = os.environ) -> Nsys | None:
-    """The nsys that the variable NSYS names, else the one on PATH. None: there is none."""
+    """The nsys that the variable NSYS names, else the one on PATH. None: not found."""
     path = shutil.which(environment.get("NSYS") or "nsys", path=environment.get("PATH"))
     if path is None:
         return None
@@ -66,15 +66,15 @@ def find_nsys(environment: Mapping[str, str] = os.environ) -> Nsys | None:
 
 
 def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:
-    """Writes a report (.nsys-rep) as SQLite, in place of what lies there.
+    """Exports a report (.nsys-rep) to SQLite, replacing an existing file.
 
     Args:
         nsys: The tool.
-        report: What it wrote.
-        target: Where the SQLite goes.
+        report: The report.
+        target: Where to write the SQLite file.
 
     Raises:
-        DataError: nsys left no file; judged by the file, whatever its exit code says. Or it stood still and was ended.
+        DataError: nsys left no file, whatever its exit code says; or it made no progress and was stopped.
     """
     target.unlink(missing_ok=True)
     command = [nsys.path, "export", "--type", "sqlite", "--output", str(target), str(report.resolve())]
@@ -86,17 +86,17 @@ def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:
         ended, killed = _run(command, log, lambda: _measure(target), limit_s=EXPORT_TIMEOUT_S, say=say)
         reason = _find_last_line(log)
     if killed:
-        target.unlink(missing_ok=True)  # the part of a file
+        target.unlink(missing_ok=True)  # it is incomplete
     if not target.is_file() or target.stat().st_size == 0:
         raise DataError(
-            f"{report}: nsys export made no file ({ended}{reason}): is the report whole, the disk full, or "
-            f"nsys {nsys.version or ''} older than it?"
+            f"{report}: nsys export made no file ({ended}{reason}): is the report incomplete, the disk full, or "
+            f"nsys {nsys.version or ''} older than the report?"
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class Patience:
-    """How long a program is waited for that should print or write something now and then."""
+    """Decides how long to wait for a program that should print or write something now and then."""
 
     limit_s: float
     quiet_s: float
@@ -107,14 +107,14 @@ class Patience:
     _next_word_s: float = FIRST_WORD_S
 
     def judge(self, now_s: float, size_bytes: int) -> str | None:
-        """Takes how much there is by now; returns why it is enough, or None. Tells the user of a long wait."""
+        """Takes the current output size; returns why to stop waiting, or None. Tells the user about a long wait."""
         if size_bytes != self._size_bytes:
             self._size_bytes, self._grown_s = size_bytes, now_s
         passed_s = now_s - self.begin_s
         if passed_s >= self.limit_s:
             return f"it took longer than {self.limit_s:g} s"
         if now_s - self._grown_s >= self.quiet_s:
-            return f"it stood still for {self.quiet_s:g} s, nothing printed and nothing written"
+            return f"it made no progress for {self.quiet_s:g} s, nothing printed and nothing written"
         if passed_s >= self._next_word_s:
             self.say(f"{passed_s:.0f} s so far")
             self._next_word_s *= 2
@@ -129,7 +129,7 @@ def _run(
     limit_s: float,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, bool]:
-    """Runs nsys, and whatever it starts, for a limited time. Returns how it ended, and whether it had to be."""
+    """Runs nsys, with all processes it starts, for a limited time. Returns how it ended, and whether it was killed."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -150,16 +150,16 @@ def _run(
 
 
 def _measure(target: Path) -> int:
-    """Bytes in the file and in those that are written beside it on its way."""
+    """Bytes in the file and in the temporary files beside it."""
     try:
         with os.scandir(target.parent) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.name.startswith(target.stem))
-    except OSError:  # one has just been taken away
+    except OSError:  # a temporary file has just been removed
         return 0
 
 
 def _find_last_line(log: IO[bytes]) -> str:
-    """The last line that nsys printed, behind a colon."""
+    """The last line that nsys printed, after a colon."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LOG_BYTES))
     lines = log.read().decode(errors="replace").split("\n")
     said = [shown for line in lines if (shown := "".join(filter(str.isprintable, line)).strip())]

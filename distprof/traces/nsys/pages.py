@@ -1,10 +1,9 @@
-"""Columns of an SQLite table, taken from the pages of the file: about twice as fast as through SQL.
+"""Reads columns of an SQLite table directly from the pages of the file: about twice as fast as through SQL.
 
-A table is a tree of pages. Its leaves hold cells; a cell is a row: its size, its number, a header that names the type
-of every value, and the values, one behind the other (https://www.sqlite.org/fileformat2.html). NumPy goes through all
-cells of many pages at once. Whatever is not as simple as nsys lays it out, a row that goes on in another page, a row
-that lacks columns, a fraction, a page that is damaged, ends in `Unusual`: then SQLite has to read the table, and finds
-the words for what is wrong.
+A table is a tree of pages. Its leaves hold cells, and a cell is a row: its size, its number, a header with the type of
+every value, and then the values (https://www.sqlite.org/fileformat2.html). NumPy parses all cells of many pages at
+once. Anything less simple than what nsys writes, such as a row that continues on another page, missing columns, a
+fraction or a damaged page, raises `Unusual`: SQLite then reads the table, and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from distprof.facts.trace import UNKNOWN, IntArray
 LEAF, INTERIOR = 13, 5
 LEAF_HEAD_BYTES, INTERIOR_HEAD_BYTES = 8, 12
 PAGES_AT_ONCE = 128
-"""What is worked on at once stays in the processor's cache."""
+"""What is processed at once stays in the processor's cache."""
 MAX_DEPTH = 20
 UTF_8 = b"\0\0\0\1"
 PADDING_BYTES = 16
-"""Behind the pages, so that eight bytes can be read from everywhere in them."""
+"""After the pages, so that eight bytes can be read at any position in them."""
 
 _WHOLE_BYTES = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, 8: 0, 9: 0}
-"""Sizes of whole numbers by their types: 0 is NULL, 8 and 9 are the numbers 0 and 1."""
+"""Sizes of integers by type: 0 is NULL, 8 and 9 are the constants 0 and 1."""
 _FRACTION, _FIRST_BLOB = 7, 12
 _BYTES = np.array(
     [_WHOLE_BYTES.get(kind, 8 if kind == _FRACTION else max(kind - _FIRST_BLOB, 0) // 2) for kind in range(256)],
@@ -40,30 +39,30 @@ _IS_WHOLE = np.array([kind in _WHOLE_BYTES for kind in range(256)])
 
 
 class Unusual(Exception):
-    """The table is not laid out as nsys lays tables out."""
+    """The table is not laid out as nsys does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageBlock:
-    """Rows of some pages."""
+    """The rows of some pages."""
 
     columns: list[IntArray]
-    """Whole numbers, -1 for NULL, in the order in which they were asked for."""
+    """Integers, -1 for NULL, in the requested order."""
     has_null: list[bool]
     has_text: npt.NDArray[np.bool_] | None
-    """By row; None: no text was asked for."""
+    """By row; None: no text was requested."""
     texts: list[bytes]
-    """Of the rows that have one."""
+    """The texts of the rows that have one."""
 
 
 class Pages:
     """The pages of a file."""
 
     def __init__(self, file: int) -> None:
-        """Looks at the head of an open file.
+        """Reads the header of an open file.
 
         Raises:
-            Unusual: Its pages are not filled to their ends, or its texts are in another encoding.
+            Unusual: Pages are not used to their ends, or texts have another encoding.
         """
         head = os.pread(file, 100, 0)
         stored = int.from_bytes(head[16:18], "big")
@@ -73,12 +72,12 @@ class Pages:
         self._count = os.fstat(file).st_size // self._size
 
     def read(self, root: int, wanted: Sequence[int], text: int | None) -> Iterator[PageBlock]:
-        """All rows of a table, in their order.
+        """Reads all rows of a table, in order.
 
         Args:
-            root: The page at which its tree begins.
-            wanted: Which columns hold whole numbers, by their places in the table.
-            text: Which one holds text. None: no text is wanted.
+            root: The root page of the table's tree.
+            wanted: Indexes of the columns to read as integers.
+            text: Index of the column to read as text. None: none.
         """
         leaves = self._find_leaves(root)
         for begin in range(0, len(leaves), PAGES_AT_ONCE):
@@ -86,7 +85,7 @@ class Pages:
             yield _Cells(self._load(some), len(some), self._size).read(wanted, text)
 
     def _load(self, pages: IntArray) -> bytes:
-        """Pages side by side."""
+        """The pages concatenated."""
         if pages.min() < 1 or pages.max() > self._count:
             raise Unusual
         breaks = np.flatnonzero(np.diff(pages) != 1) + 1
@@ -98,7 +97,7 @@ class Pages:
         return content
 
     def _find_leaves(self, root: int) -> IntArray:
-        """Numbers of the leaves, from the lowest row to the highest."""
+        """Page numbers of the leaves, in row order."""
         level = np.array([root], np.int64)
         for _ in range(MAX_DEPTH):
             first = self._load(level[:1])[0]
@@ -120,7 +119,7 @@ class Pages:
 
 
 class _Cells:
-    """The rows of some leaves, followed all at once."""
+    """The rows of some leaves, parsed all at once."""
 
     def __init__(self, content: bytes, pages: int, size: int) -> None:
         self._content, self._bytes = content, np.frombuffer(content, np.uint8)
@@ -140,17 +139,17 @@ class _Cells:
         self._find_rows(cell, page + size)
 
     def _find_rows(self, cell: IntArray, page_end: IntArray) -> None:
-        """Where every row's header begins and ends, and where the row ends."""
+        """Finds where every row's header begins and ends, and where the row ends."""
         size, at = self._read_varint(cell)
         open_ended = np.ones(len(at), bool)
-        for _ in range(9):  # the row's number is of no use
+        for _ in range(9):  # skips the row number, which is not needed
             goes_on = open_ended & (self._bytes[np.minimum(at, page_end)] >= 128)
             at += open_ended
             open_ended = goes_on
             if not open_ended.any():
                 break
         self._end = at + size
-        if (self._end > page_end).any():  # it goes on elsewhere, or the page is damaged
+        if (self._end > page_end).any():  # it continues on another page, or the page is damaged
             raise Unusual
         head_bytes, self._types = self._read_varint(at)
         self._values = at + head_bytes
@@ -158,7 +157,7 @@ class _Cells:
             raise Unusual
 
     def _read_varint(self, at: IntArray) -> tuple[IntArray, IntArray]:
-        """Numbers of one or two bytes, and the places behind them."""
+        """Numbers of one or two bytes, and the positions after them."""
         value = self._bytes[at].astype(np.int64)
         behind = at + 1
         if (rows := np.flatnonzero(value >= 128)).size:
@@ -170,20 +169,20 @@ class _Cells:
         return value, behind
 
     def read(self, wanted: Sequence[int], text: int | None) -> PageBlock:
-        places = {place: nth for nth, place in enumerate(wanted)}
+        indexes = {index: nth for nth, index in enumerate(wanted)}
         columns: list[IntArray] = [np.empty(0, np.int64)] * len(wanted)
         has_null = [False] * len(wanted)
         has_text: npt.NDArray[np.bool_] | None = None
         texts: list[bytes] = []
         types, at = self._types, self._values
-        for place in range(1 + max([*wanted, -1 if text is None else text])):
-            if (types >= self._values).any():  # a row from before the table had so many columns
+        for index in range(1 + max([*wanted, -1 if text is None else text])):
+            if (types >= self._values).any():  # the row is older than a column that was added later
                 raise Unusual
             kind = self._bytes[types]
             low, high = int(kind.min(initial=255)), int(kind.max(initial=0))
-            if place in places:
-                columns[places[place]] = self._read_numbers(kind, at, low, high)
-                has_null[places[place]] = low == 0
+            if index in indexes:
+                columns[indexes[index]] = self._read_numbers(kind, at, low, high)
+                has_null[indexes[index]] = low == 0
             size: npt.NDArray[np.integer] | int
             if high < 128:
                 size, types = int(_BYTES[low]) if low == high else _BYTES[kind], types + 1
@@ -194,12 +193,12 @@ class _Cells:
             begin, at = at, at + size
             if (at > self._end).any():
                 raise Unusual
-            if place == text:
+            if index == text:
                 has_text, texts = self._read_texts(kind, begin, at)
         return PageBlock(columns=columns, has_null=has_null, has_text=has_text, texts=texts)
 
     def _read_numbers(self, kind: npt.NDArray[np.uint8], at: IntArray, low: int, high: int) -> IntArray:
-        """Values of a column. Mostly all have one type: ``low``, which is ``high`` then."""
+        """Values of a column. Usually all have the same type: then ``low`` equals ``high``."""
         if not _IS_WHOLE[kind if low < high else low].all():
             raise Unusual
         if low == high and not _WHOLE_BYTES[low]:
@@ -219,5 +218,5 @@ class _Cells:
         there = kind != 0
         if not ((kind[there] > _FIRST_BLOB) & (kind[there] % 2 == 1)).all():
             raise Unusual
-        places = zip(begin[there].tolist(), end[there].tolist(), strict=True)
-        return there, [self._content[first:last] for first, last in places]
+        indexes = zip(begin[there].tolist(), end[there].tolist(), strict=True)
+        return there, [self._content[first:last] for first, last in indexes]

@@ -1,4 +1,4 @@
-"""The columns of a capture taken apart by process: one trace each."""
+"""Splits the columns of a capture by process: one trace each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_PROCESSES = 4096
 
 
 def split_capture(database: Database, capture: Capture, *, all_processes: bool) -> list[Trace]:
-    """One trace per process that is a rank, by rank. ``all_processes``: and one for each of the others.
+    """One trace per process that is a rank, ordered by rank. ``all_processes``: then one for each other process.
 
     Raises:
-        DataError: There is none, or they are too many.
+        DataError: There are no processes, or too many.
     """
     parts = [_Parts(columns) for columns in (capture.gpu, capture.calls, capture.ranges, capture.os_calls)]
     active = np.unique(np.concatenate([part.processes for part in parts[:3]]))
@@ -29,12 +29,12 @@ def split_capture(database: Database, capture: Capture, *, all_processes: bool) 
     if not len(active) and not (idle and all_processes):
         raise DataError(f"{database.path}: no CUDA call, kernel or NVTX range: capture with nsys profile -t cuda,nvtx")
     if len(active) + len(idle) > MAX_PROCESSES:
-        raise DataError(f"{database.path}: {len(active) + len(idle):,} processes: {MAX_PROCESSES:,} is the most")
+        raise DataError(f"{database.path}: {len(active) + len(idle):,} processes: at most {MAX_PROCESSES:,} are read")
     heads = Heads(database, capture, active.tolist(), idle)
     kept = (*heads.ranked, *heads.unranked) if all_processes else heads.ranked
     notes = [*capture.notes, *heads.notes]
     if idle:
-        notes.append(f"processes that only called the operating system: no ranks ({len(idle):,})")
+        notes.append(f"processes that only made operating system calls are not ranks ({len(idle):,})")
     return [
         _build(capture, heads, parts, process, notes if not at else [], all_names=all_processes)
         for at, process in enumerate(kept)
@@ -42,15 +42,15 @@ def split_capture(database: Database, capture: Capture, *, all_processes: bool) 
 
 
 class _Parts:
-    """Which rows of a table are of which process."""
+    """Finds the rows of each process in a table."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self.processes, which = number_values(columns["process"])
         self._order: IntArray | None = None
-        """None: the rows stand together already."""
+        """None: each process' rows are contiguous already."""
         if (which[1:] < which[:-1]).any():
-            small = len(self.processes) < 1 << 16  # which NumPy sorts without comparing
+            small = len(self.processes) < 1 << 16  # NumPy radix-sorts 16-bit integers
             self._order = np.argsort(which.astype(np.uint16) if small else which, kind="stable")
         sizes = np.bincount(which, minlength=len(self.processes))
         self._ends = np.cumsum(sizes)
@@ -70,7 +70,7 @@ class _Parts:
 def _build(
     capture: Capture, heads: Heads, parts: Sequence[_Parts], process: int, notes: Sequence[str], *, all_names: bool
 ) -> Trace:
-    """One process' trace. ``all_names``: its names are the file's, in their order, which tables of several need."""
+    """One process' trace. ``all_names``: keep all names of the file in order, as tables of several traces need."""
     gpu, calls, ranges, os_calls = (part.find(process) for part in parts)
     gpu, calls, os_calls = _sort(gpu), _sort(calls), _sort(os_calls)
     ranges = _sort_nested(ranges)
@@ -95,7 +95,7 @@ def _build(
 
 
 def _shrink_names(names: Sequence[str], tables: Sequence[Columns]) -> tuple[str, ...]:
-    """The names that the tables use. Their columns are numbered anew, in place."""
+    """The names that the tables use; the tables' codes are renumbered in place."""
     columns = [(table, column) for table in tables for column in ("name", "domain") if column in table]
     used = np.zeros(len(names), bool)
     for table, column in columns:
@@ -113,7 +113,7 @@ def _make_calls(columns: Columns) -> Calls:
 
 
 def _sort(columns: Columns) -> Columns:
-    """In order of begin: nsys wrote its tables so until 2025.5."""
+    """Sorts by begin, the order in which nsys wrote its tables until 2025.5."""
     begin_ns = columns["begin_ns"]
     if np.all(begin_ns[1:] >= begin_ns[:-1]):
         return columns
@@ -121,7 +121,7 @@ def _sort(columns: Columns) -> Columns:
 
 
 def _sort_nested(columns: Columns) -> Columns:
-    """In order of begin, an outer range before an inner one; one that was never closed is the outermost."""
+    """Sorts by begin, an outer range before an inner one; ranges that were never closed are outermost."""
     begin_ns = columns["begin_ns"]
     if np.all(begin_ns[1:] > begin_ns[:-1]):
         return columns
@@ -130,7 +130,7 @@ def _sort_nested(columns: Columns) -> Columns:
 
 
 def _find_calls(wanted: IntArray, correlations: IntArray) -> IntArray:
-    """Which call has the correlation: the first in time; -1: none, or the activity has no correlation."""
+    """The first call with each correlation; -1: none, or the activity has no correlation."""
     found = np.full(len(wanted), UNKNOWN)
     known = correlations > 0
     if not known.any():
@@ -139,7 +139,7 @@ def _find_calls(wanted: IntArray, correlations: IntArray) -> IntArray:
     top = int(ids.max())
     if top < max(DENSE, 4 * len(ids)):
         by_id = np.full(top + 2, UNKNOWN)
-        by_id[ids[::-1]] = rows[::-1]  # where several write, the last one stays: the first in time
+        by_id[ids[::-1]] = rows[::-1]  # of duplicates the last write wins: the first in time
         return by_id[np.where((wanted > 0) & (wanted <= top), wanted, top + 1)]
     different, first = np.unique(ids, return_index=True)
     at = np.minimum(np.searchsorted(different, wanted), len(different) - 1)

@@ -1,4 +1,4 @@
-"""Captures of Nsight Systems: an SQLite export becomes one trace per rank in it."""
+"""Reads an SQLite export of an Nsight Systems capture: one trace per rank in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distprof.traces.nsys.processes import split_capture
 
 
 def looks_like_sqlite(path: Path) -> bool:
-    """Whether a file begins as SQLite's do."""
+    """Whether a file begins like an SQLite database."""
     try:
         with open_file(path) as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -25,22 +25,22 @@ def looks_like_sqlite(path: Path) -> bool:
 def read_nsys(
     path: Path, limits: Limits = USUAL_LIMITS, *, all_processes: bool = False, only_times: bool = False
 ) -> list[Trace]:
-    """One trace per process that is a rank, by rank: every process with device activity, CUDA calls or NVTX ranges,
-    or, where processes carry the mark of distprof, those that do. What concerns the file as a whole, such as rows that
-    were dropped, stands in the notes of the first.
+    """One trace per process that is a rank, ordered by rank: every process with device activity, CUDA calls or NVTX
+    ranges or, if some processes carry distprof's mark, only those. Notes about the file as a whole, such as dropped
+    rows, are those of the first trace.
 
-    Ranks without a mark are counted by process number, in which order a launcher starts them.
+    Ranks without a mark are numbered by process number, the order in which launchers start them.
 
     Args:
-        path: What `nsys export --type sqlite` made.
-        limits: What is read of it at most.
-        all_processes: Also a trace of every other process, without a rank, behind the ranks: nsys' own tables are
-            over all of them.
+        path: Output of `nsys export --type sqlite`.
+        limits: When to refuse the file.
+        all_processes: Add a trace for every other process, without a rank, after the ranks: nsys' own tables include
+            them all.
         only_times: Leave out what those tables do not show, which is faster: devices, streams, launching calls, kinds
-            of memory and payloads are not known then.
+            of memory and payloads are then unknown.
 
     Raises:
-        DataError: The file is no such export, is damaged or too large, or holds nothing of a rank.
+        DataError: The file is not such an export, is damaged or too large, or contains no rank.
     """
     database = Database(path, limits)
     return split_capture(database, read_capture(database, only_times=only_times), all_processes=all_processes)

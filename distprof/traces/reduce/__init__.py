@@ -1,1 +1,1 @@
-"""What a trace says of one rank: pure functions from a `Trace` to facts small enough to keep."""
+"""Reduces a `Trace` to facts about one rank that are small enough to keep: pure functions."""

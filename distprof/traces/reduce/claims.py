@@ -1,4 +1,4 @@
-"""What a trace says of the job that it is of, so that traces of different jobs are told apart before they are mixed."""
+"""What a trace says about its job, so that traces of different jobs are recognised before they are mixed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from distprof.facts.trace import Trace, TraceHead
 
 UNIX_NS = 10**18
-"""Times beyond this are of the Unix clock: since 2001."""
+"""Later times are on the Unix clock: since 2001."""
 _VENDORS = {
     "AMD": re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d", re.IGNORECASE),
     "NVIDIA": re.compile(r"NVIDIA|Tesla|GeForce|Quadro", re.IGNORECASE),
@@ -20,17 +20,17 @@ _CALLS = {"AMD": re.compile(r"hip[A-Z]"), "NVIDIA": re.compile(r"cu(?:da)?[A-Z]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One trace's account of its job."""
+    """What one trace says about its job."""
 
     head: TraceHead
     extent_ns: tuple[int, int] | None
-    """First begin and last end on the Unix clock. None: the trace's clock is another one."""
+    """First begin and last end on the Unix clock. None: the trace uses another clock."""
     vendor: str | None
-    """Who made the device. None: there is none, or nobody says."""
+    """The device's vendor. None: there is no device, or the vendor is unknown."""
 
 
 def read_claim(trace: Trace) -> Claim:
-    """What the trace claims."""
+    """What the trace says about its job."""
     return Claim(head=trace.head, extent_ns=_find_extent(trace), vendor=_find_vendor(trace))
 
 
@@ -45,7 +45,7 @@ def _find_extent(trace: Trace) -> tuple[int, int] | None:
 
 
 def _find_vendor(trace: Trace) -> str | None:
-    """By the device's name, else by the runtime that was called."""
+    """From the device's name, else from the runtime that was called."""
     for vendor, pattern in _VENDORS.items():
         if trace.head.device_name and pattern.search(trace.head.device_name):
             return vendor

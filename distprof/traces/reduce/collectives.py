@@ -1,4 +1,4 @@
-"""The collectives of a traced rank, step by step, as a live rank would have told them."""
+"""The collectives of a traced rank, step by step, as a live rank would have recorded them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from distprof.facts.intervals import measure_within, subtract, unite
 from distprof.facts.run import KINDS, PHASES, Phase
 from distprof.facts.trace import IntArray, Trace
 from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, IssuedCollective, Order, RankCollectives
-from distprof.traces.intervals import measure_within, subtract, unite
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.launches import launch_times
 from distprof.traces.reduce.segments import StepSegments
 from distprof.traces.reduce.steps import Steps
 
 UNNAMED_GROUP = "communicator"
-"""Collectives of files that name no group: those of one stream belong together, in the order the streams appear."""
+"""Collectives in files without group names: those of one stream form a group, in the streams' order of appearance."""
 
 
 def list_collectives(
     trace: Trace, steps: Steps, segments: StepSegments, *, origin_ns: int
 ) -> tuple[RankCollectives, ...]:
-    """The steps' collectives by their order, as `distprof.storage.match_collectives` takes them.
+    """The steps' collectives in their order, as `distprof.storage.match_collectives` takes them.
 
-    A collective arrives when its kernel begins: then the rank's device is ready. It belongs to the step that launched
-    it, or else the step it began in. Exposed is the part in which nothing but collectives ran.
+    A collective arrives when its kernel begins, because that is when the rank's device is ready. It belongs to the step
+    that launched it or, if that is unknown, to the step in which it began. The time in which only collectives ran is
+    exposed.
     """
     if not len(steps.number):
         return ()
@@ -45,27 +46,27 @@ def list_collectives(
 
 
 def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
-    """A code per collective, and the groups by code."""
+    """One code per collective, and the groups by code."""
     gpu = trace.gpu
-    streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # their own numbers may be negative
+    streams = np.unique(gpu.stream[rows], return_inverse=True)[1].reshape(-1)  # stream numbers may be negative
     keys = np.where(gpu.group[rows] >= 0, gpu.group[rows], -1 - streams)
     distinct, first, codes = np.unique(keys, return_index=True, return_inverse=True)
-    unnamed = sorted((int(first[place]), place) for place in range(len(distinct)) if distinct[place] < 0)
-    numbers = {place: number for number, (_, place) in enumerate(unnamed)}
+    unnamed = sorted((int(first[index]), index) for index in range(len(distinct)) if distinct[index] < 0)
+    numbers = {index: number for number, (_, index) in enumerate(unnamed)}
     groups = {}
-    for place, key in enumerate(distinct.tolist()):
-        name = trace.names[key] if key >= 0 else f"{UNNAMED_GROUP} {numbers[place]}"
+    for index, key in enumerate(distinct.tolist()):
+        name = trace.names[key] if key >= 0 else f"{UNNAMED_GROUP} {numbers[index]}"
         ranks = trace.head.group_ranks.get(name) if key >= 0 else None
         everyone = ranks is None or len(ranks) == trace.head.world_size
-        groups[place] = GroupInfo(name=name, ranks=None if everyone else ranks)
+        groups[index] = GroupInfo(name=name, ranks=None if everyone else ranks)
     return codes.reshape(-1), groups
 
 
 def _list_issues(
     segments: StepSegments, kinds: IntArray, launch_ns: IntArray, groups: IntArray, sizes_bytes: IntArray
 ) -> list[IssuedCollective]:
-    place = segments.locate(launch_ns)
-    phases = segments.code[np.maximum(place, 0)]
+    index = segments.locate(launch_ns)
+    phases = segments.code[np.maximum(index, 0)]
     return [
         IssuedCollective(KINDS[kind], group, PHASES[phase] if phase >= 0 else Phase.OTHER, size if size >= 0 else None)
         for kind, group, phase, size in zip(
@@ -75,7 +76,7 @@ def _list_issues(
 
 
 def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
-    """The part of each collective in which nothing but collectives ran, ns."""
+    """The part of each collective during which nothing but collectives ran, ns."""
     gpu = trace.gpu
     other = kinds < 0
     alone = subtract(unite(gpu.begin_ns[rows], gpu.end_ns[rows]), unite(gpu.begin_ns[other], gpu.end_ns[other]))
@@ -85,11 +86,11 @@ def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
 def _tabulate(
     steps: Steps, step: IntArray, issues: list[IssuedCollective], groups: Mapping[int, GroupInfo], times_ns: IntArray
 ) -> tuple[RankCollectives, ...]:
-    """Args: ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
+    """Builds the tables; ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
     by_step = np.argsort(step, kind="stable")
     by_order: dict[Order, list[IntArray]] = {}
     for part in np.split(by_step, np.flatnonzero(np.diff(step[by_step])) + 1):
-        key = tuple(issues[place] for place in part.tolist())
+        key = tuple(issues[index] for index in part.tolist())
         if key in by_order or len(by_order) < MAX_ORDERS:
             by_order.setdefault(key, []).append(part)
     tables = []

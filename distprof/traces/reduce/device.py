@@ -1,9 +1,9 @@
 """Where did the device's time go, and how much of it did each kind of collective take?
 
-A process normally uses one device. Where a trace has several, the one that worked longest is looked at, because the
+A process normally uses one device. If a trace has several, only the one that worked longest is considered, because the
 idle time of one would hide behind the work of another; `describe_other_devices` says so.
 
-Activities are cut at the windows' borders. Which cause an idle moment has does not depend on the windows: it is that of
+Activities are cut at the windows' borders. The cause of an idle moment does not depend on the windows: it is that of
 the whole gap between two activities.
 """
 
@@ -13,10 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import KINDS, CollectiveKind
-from distprof.facts.trace import ActivityKind, BoolArray, IntArray, Trace
-from distprof.facts.trace_summary import DeviceTime
-from distprof.traces.intervals import (
+from distprof.facts.intervals import (
     Intervals,
     find_inside,
     intersect,
@@ -26,6 +23,9 @@ from distprof.traces.intervals import (
     subtract,
     unite,
 )
+from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.trace import ActivityKind, BoolArray, IntArray, Trace
+from distprof.facts.trace_summary import DeviceTime
 from distprof.traces.reduce.kernel_names import classify_collective, find_kind
 from distprof.traces.reduce.launches import NEVER_NS, find_launched
 from distprof.traces.reduce.operations import find_operations
@@ -36,26 +36,26 @@ class KindTimes:
     """Collectives by window and kind, ``[num_windows, len(KINDS)]`` each; device time in ns."""
 
     count: IntArray
-    """Those that count for the window."""
+    """Collectives that count for the window."""
     size_bytes: IntArray
-    """Their messages; -1: of some it is not known."""
+    """Their message sizes; -1: some are unknown."""
     busy_ns: IntArray
     """Union of the kind's intervals, cut at the window's borders."""
     exposed_ns: IntArray
-    """The part of ``busy_ns`` in which nothing but collectives ran; where two kinds ran, both are exposed."""
+    """The part of ``busy_ns`` during which only collectives ran; if two kinds ran, both are exposed."""
 
 
 def measure_device(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
     """Splits the windows' time by what the device did. None: nothing ran on a device in them.
 
-    An idle gap is the host's up to the moment when what ran next was launched, as `find_launched` has it, and the
-    launch's from then on; of several that begin together the first launched counts. Activities that take no time end no
-    gap. Without a known launch, or with nothing to follow, nobody can tell.
+    In an idle gap the device waits for the host until the activity that ends the gap has been launched, as given by
+    `find_launched`, and for the launch from then on. If several activities begin together, the first launched counts.
+    Activities of zero length do not end a gap. If the launch is unknown, or nothing follows, the cause is unknown.
 
     Args:
         trace: One process.
-        windows: Begins and ends of the measured steps on the device's timeline, ns, ``[num, 2]``. None: from the first
-            activity's begin to the last one's end.
+        windows: Begins and ends of the measured steps on the device's timeline, ns, ``[num, 2]``. None: from the begin
+            of the first activity to the end of the last.
     """
     chosen = find_device(trace)
     window = frame(trace, windows, chosen)
@@ -79,12 +79,12 @@ def measure_device(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
 
 
 def measure_kinds(trace: Trace, windows: IntArray | None, assigned: IntArray | None = None) -> KindTimes:
-    """Adds up the collectives of each window.
+    """Sums up the collectives of each window.
 
     Args:
         trace: One process.
         windows: As for `measure_device`; they may touch but not overlap.
-        assigned: Which window each activity counts for, ``[num_activities]``; -1: none. None: that in which it begins.
+        assigned: The window that each activity counts for, ``[num_activities]``; -1: none. None: the one it begins in.
     """
     chosen, codes, gpu = find_device(trace), code_collectives(trace), trace.gpu
     bounds = np.stack(frame(trace, None, chosen), axis=1) if windows is None else windows.reshape(-1, 2)
@@ -99,11 +99,11 @@ def measure_kinds(trace: Trace, windows: IntArray | None, assigned: IntArray | N
         exposed_ns[:, code] = measure_within(subtract(busy, working), window)
     rows = np.flatnonzero(chosen & (codes >= 0))
     if assigned is not None:
-        place = assigned[rows]
+        index = assigned[rows]
     else:
-        place = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
-    rows, place = rows[place >= 0], place[place >= 0]
-    count, size_bytes = _add_up(place * len(KINDS) + codes[rows], gpu.size_bytes[rows], busy_ns.size)
+        index = np.zeros_like(rows) if windows is None else find_inside(gpu.begin_ns[rows], window)
+    rows, index = rows[index >= 0], index[index >= 0]
+    count, size_bytes = _add_up(index * len(KINDS) + codes[rows], gpu.size_bytes[rows], busy_ns.size)
     shape = busy_ns.shape
     return KindTimes(
         count=count.reshape(shape), size_bytes=size_bytes.reshape(shape), busy_ns=busy_ns, exposed_ns=exposed_ns
@@ -111,10 +111,10 @@ def measure_kinds(trace: Trace, windows: IntArray | None, assigned: IntArray | N
 
 
 def code_collectives(trace: Trace) -> IntArray:
-    """The kind of each activity, an index into `KINDS`, ``[num_activities]``; -1: it is no collective."""
+    """The kind of each activity, an index into `KINDS`, ``[num_activities]``; -1: not a collective."""
     gpu = trace.gpu
     kernels = gpu.kind == ActivityKind.KERNEL
-    codes = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last one is that of unknown names, which are -1
+    codes = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last element is for unknown names, which are -1
     for name in np.unique(gpu.name[kernels]).tolist():
         kind = classify_collective(trace.names[name]) if name >= 0 else None
         codes[name] = -1 if kind is None else KINDS.index(kind)
@@ -128,24 +128,24 @@ def code_collectives(trace: Trace) -> IntArray:
 
 def find_device(trace: Trace) -> BoolArray:
     """Which activities ran on the device that worked longest, of equals the first one, ``[num_activities]``."""
-    numbers, _ = _rank_devices(trace)
+    numbers = _rank_devices(trace)
     return trace.gpu.device == numbers[0] if numbers else np.zeros(len(trace.gpu.device), dtype=bool)
 
 
 def describe_other_devices(trace: Trace) -> str | None:
-    """A note for the coverage; None: there is one device or none."""
-    numbers, share_ratio = _rank_devices(trace)
+    """A note for the coverage. None: there is one device or none."""
+    numbers = _rank_devices(trace)
     if len(numbers) < 2:
         return None
-    rest = ", ".join(str(number) for number in sorted(numbers[1:])[:8])
+    rest = ", ".join(str(number) for number in sorted(numbers[1:])[:8]) + (", ..." if len(numbers) > 9 else "")
     return (
-        f"the process used {len(numbers)} devices: device time is that of device {numbers[0]}, which has "
-        f"{share_ratio * 100:.0f} % of the activity; not of {rest}"
+        f"the process used {len(numbers)} devices: device time is that of device {numbers[0]}, which worked longest, "
+        f"and leaves out {rest}"
     )
 
 
 def frame(trace: Trace, windows: IntArray | None, chosen: BoolArray) -> Intervals:
-    """The windows as intervals; without any, from the first chosen activity's begin to the last one's end."""
+    """The windows as intervals; without windows, from the first chosen activity's begin to the last one's end."""
     gpu = trace.gpu
     if windows is None:
         if not chosen.any():
@@ -155,19 +155,17 @@ def frame(trace: Trace, windows: IntArray | None, chosen: BoolArray) -> Interval
     return unite(bounds[:, 0], bounds[:, 1])
 
 
-def _rank_devices(trace: Trace) -> tuple[list[int], float]:
-    """The devices, the one that worked longest first, and its share of all the work."""
+def _rank_devices(trace: Trace) -> list[int]:
+    """The devices, the one that worked longest first."""
     gpu = trace.gpu
-    numbers, place = np.unique(gpu.device, return_inverse=True)
-    if len(numbers) < 2:
-        return numbers.tolist(), 1.0
-    work = np.bincount(place.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0))
-    order = np.argsort(-work, kind="stable")
-    return numbers[order].tolist(), float(work[order[0]] / max(work.sum(), 1.0))
+    numbers, index = np.unique(gpu.device, return_inverse=True)
+    work = np.bincount(index.reshape(-1), weights=np.maximum(gpu.end_ns - gpu.begin_ns, 0), minlength=len(numbers))
+    found: list[int] = numbers[np.argsort(-work, kind="stable")].tolist()
+    return found
 
 
 def _sort_work(trace: Trace, chosen: BoolArray) -> tuple[Intervals, Intervals, Intervals]:
-    """When kernels and graphs ran, copies and memsets, and collectives; a graph with collectives in it is compute."""
+    """When kernels and graphs, copies and memsets, and collectives ran; a graph with collectives in it is compute."""
     gpu, collective = trace.gpu, code_collectives(trace) >= 0
     moving = (gpu.kind == ActivityKind.MEMCPY) | (gpu.kind == ActivityKind.MEMSET)
     compute, memory, exchange = (
@@ -180,7 +178,7 @@ def _sort_work(trace: Trace, chosen: BoolArray) -> tuple[Intervals, Intervals, I
 def _split_gaps(
     trace: Trace, chosen: BoolArray, busy: Intervals, window: Intervals
 ) -> tuple[Intervals, Intervals, Intervals]:
-    """What lies between activities, before and after them: the host's, the launch's, and what has no known cause."""
+    """The time between, before and after activities: spent by the host, by the launch, and with unknown cause."""
     begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
     end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))
     launch_ns = np.append(_find_first_launches(trace, chosen, busy[0]), NEVER_NS)
@@ -194,17 +192,17 @@ def _split_gaps(
 
 
 def _find_first_launches(trace: Trace, chosen: BoolArray, starts_ns: IntArray) -> IntArray:
-    """When the first of the activities that begin at each start was launched, ns, ``[num_starts]``."""
+    """The earliest launch among the activities that begin at each start, ns, ``[num_starts]``."""
     rows = np.flatnonzero(chosen & (trace.gpu.end_ns > trace.gpu.begin_ns))
-    place = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
-    first = starts_ns[place] == trace.gpu.begin_ns[rows]
+    index = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
+    first = starts_ns[index] == trace.gpu.begin_ns[rows]
     found = np.full(len(starts_ns), NEVER_NS)
-    np.minimum.at(found, place[first], find_launched(trace)[rows][first])
+    np.minimum.at(found, index[first], find_launched(trace)[rows][first])
     return found
 
 
 def _add_up(cell: IntArray, size_bytes: IntArray, num_cells: int) -> tuple[IntArray, IntArray]:
-    """Counts and summed sizes by cell, ``[num_cells]``; -1 where a size is not known."""
+    """Counts and summed sizes by cell, ``[num_cells]``; -1 where a size is unknown."""
     count = np.bincount(cell, minlength=num_cells).astype(np.int64)
     sums = np.zeros(num_cells, dtype=np.int64)
     np.add.at(sums, cell, size_bytes)

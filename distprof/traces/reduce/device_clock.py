@@ -1,4 +1,4 @@
-"""When does the device come to what the host's program does at a time?"""
+"""When does the device reach what the host's program does at a given time?"""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from distprof.traces.reduce.launches import launch_times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedDeviceClock:
-    """When the compute stream comes to what the host does at a time: as an event recorded there would say.
+    """Converts host times to the times at which the compute stream reaches them, as an event recorded there would.
 
     An event waits for everything launched before it, and cannot be earlier than its own record:
     ``max(t, latest end of the compute launched before t)``.
     """
 
     launch_ns: IntArray
-    """When the host launched each of the stream's activities, ascending, as `launch_times` has it."""
+    """When the host launched each of the stream's activities, ascending, as given by `launch_times`."""
     reached_ns: IntArray
-    """The latest end of all launched so far."""
+    """The latest end of everything launched so far."""
 
     def read(self, times_ns: IntArray) -> IntArray:
-        """Times of the host's program on the device's timeline; same shape, and never going back."""
+        """Host times converted to the device's timeline; same shape, never decreasing."""
         if not len(self.launch_ns):
             return times_ns
-        place = np.searchsorted(self.launch_ns, times_ns, side="left")
-        return np.where(place > 0, np.maximum(times_ns, self.reached_ns[np.maximum(place - 1, 0)]), times_ns)
+        index = np.searchsorted(self.launch_ns, times_ns, side="left")
+        return np.where(index > 0, np.maximum(times_ns, self.reached_ns[np.maximum(index - 1, 0)]), times_ns)
 
 
 def find_device_clock(trace: Trace) -> TracedDeviceClock | None:
-    """The clock of the stream that computes longest; None: no launch on it is known, so nobody can tell."""
+    """The clock of the stream that computes longest; None: no launch on it is known."""
     gpu = trace.gpu
     compute = find_device(trace) & (code_collectives(trace) < 0)
-    streams, place = np.unique(gpu.stream[compute], return_inverse=True)
+    streams, index = np.unique(gpu.stream[compute], return_inverse=True)
     if not len(streams):
         return None
-    busy_ns = np.bincount(place.reshape(-1), weights=(gpu.end_ns - gpu.begin_ns)[compute])
+    busy_ns = np.bincount(index.reshape(-1), weights=(gpu.end_ns - gpu.begin_ns)[compute])
     compute &= gpu.stream == streams[busy_ns.argmax()]
     if not (compute & (gpu.call != UNKNOWN)).any():
         return None

@@ -1,7 +1,7 @@
 """How long was the host inside calls of the device's API, and in which did it wait for the device? Host time, ns.
 
-A call belongs to the window it begins in. The runtime's calls are made of calls of the driver, and some tools list
-both: what lies inside another call of the same thread is not counted again.
+A call belongs to the window in which it begins. Runtime calls make driver calls, and some tools list both: a call
+inside another one of the same thread is not counted again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from distprof.facts.trace import UNKNOWN, Calls, CopyKind, IntArray, Trace
 from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.reduce.ranges import find_measured
 
-HELD = " (open while its copy ran)"
-"""What is added to the name of a call that waited though it need not have."""
+BLOCKED = " (open while its copy ran)"
+"""Added to the name of a call that waited although it need not have."""
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
-"""Versions, and variants with a stream per thread."""
+"""Version suffixes, and variants with one stream per thread."""
 _WAITS = re.compile(
     r"(cuda|hip)(Device|Thread|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
     r"|(cuda|hip)Memcpy((2D|3D)|(2D)?(To|From)(Symbol|Array)|WithStream)?|hipMemcpy(HtoD|DtoH)|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?"
@@ -27,8 +27,8 @@ _WAITS = re.compile(
 
 
 def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]:
-    """The calls that wait for the device, longest total first: synchronisations, copies that are not asynchronous or
-    did not turn out to be, and the freeing of device memory.
+    """The calls that wait for the device, longest total first: synchronisations, copies that are synchronous or turned
+    out to be, and the freeing of device memory.
 
     Args:
         trace: One process.
@@ -38,39 +38,39 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
     waits = [code for code, name in plain.items() if _WAITS.fullmatch(name)]
     named = np.isin(calls.name, np.array(waits, dtype=np.int64))
-    held = _find_held(trace) & ~named & (calls.name != UNKNOWN)
-    rows = np.flatnonzero(named | held)
+    blocking = _find_blocking(trace) & ~named & (calls.name != UNKNOWN)
+    rows = np.flatnonzero(named | blocking)
     rows = rows[find_outermost(calls, rows)]
     rows = rows[find_measured(calls.begin_ns[rows], windows)]
-    kinds, which = np.unique(2 * calls.name[rows] + held[rows], return_inverse=True)
-    names = [plain[kind // 2] + HELD * (kind % 2) for kind in kinds.tolist()]
-    places = {name: place for place, name in enumerate(sorted(set(names)))}
-    place = np.array([places[name] for name in names], dtype=np.int64)[which]
-    counts, totals_ns = np.zeros((2, len(places)), dtype=np.int64)
-    np.add.at(counts, place, 1)
-    np.add.at(totals_ns, place, calls.end_ns[rows] - calls.begin_ns[rows])
+    kinds, which = np.unique(2 * calls.name[rows] + blocking[rows], return_inverse=True)
+    names = [plain[kind // 2] + BLOCKED * (kind % 2) for kind in kinds.tolist()]
+    indexes = {name: index for index, name in enumerate(sorted(set(names)))}
+    index = np.array([indexes[name] for name in names], dtype=np.int64)[which]
+    counts, totals_ns = np.zeros((2, len(indexes)), dtype=np.int64)
+    np.add.at(counts, index, 1)
+    np.add.at(totals_ns, index, calls.end_ns[rows] - calls.begin_ns[rows])
     totals = [
         SyncTotal(name=name, count=count, total_ns=ns)
-        for name, count, ns in zip(places, counts.tolist(), totals_ns.tolist(), strict=True)
+        for name, count, ns in zip(indexes, counts.tolist(), totals_ns.tolist(), strict=True)
     ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 
 
-def _find_held(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which calls stayed open while a copy ran that they asked for, ``[num_calls]``.
+def _find_blocking(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls stayed open while a copy that they requested ran, ``[num_calls]``.
 
-    Copies between the device and pageable memory keep the host, whatever their call is named: it is open for half of
-    the copy or more. With pinned memory that means nothing: a short copy may just be over before the call returns.
-    Where the trace does not tell the kind of memory, being open is what tells it.
+    Copies between the device and pageable memory block the host, whatever the call's name: the call is open for at
+    least half of the copy. With pinned memory an open call means nothing: a short copy may simply end before the call
+    returns. If the trace does not tell the kind of memory, an open call counts.
     """
     gpu, calls = trace.gpu, trace.calls
     crosses = np.isin(gpu.copy, (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST))
     rows = np.flatnonzero(crosses & (gpu.call != UNKNOWN) & (gpu.pageable != 0))
     begin_ns, end_ns, returned_ns = gpu.begin_ns[rows], gpu.end_ns[rows], calls.end_ns[gpu.call[rows]]
     beside_ns = np.minimum(returned_ns, end_ns) - begin_ns
-    held = np.zeros(len(calls.begin_ns), dtype=bool)
-    held[gpu.call[rows][(beside_ns > 0) & (2 * beside_ns >= end_ns - begin_ns)]] = True
-    return held
+    blocking = np.zeros(len(calls.begin_ns), dtype=bool)
+    blocking[gpu.call[rows][(beside_ns > 0) & (2 * beside_ns >= end_ns - begin_ns)]] = True
+    return blocking
 
 
 def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
@@ -90,12 +90,12 @@ def name_call(name: str) -> str:
 
 
 def find_outermost(calls: Calls, rows: IntArray) -> npt.NDArray[np.bool_]:
-    """Which of some calls lie in no other of them on the same thread, ``[num_rows]``; those that take no time do not
-    count."""
+    """Which calls lie in no other of the given calls on the same thread, ``[num_rows]``; calls of zero length do not
+    contain others."""
     begin_ns, end_ns = calls.begin_ns[rows], calls.end_ns[rows]
     ends_ns = np.sort(end_ns)
     base = np.unique(calls.thread[rows], return_inverse=True)[1].reshape(-1) * (len(rows) + 1)
-    before = base + np.searchsorted(ends_ns, begin_ns, side="right")  # ends that are over at the begin
+    before = base + np.searchsorted(ends_ns, begin_ns, side="right")  # calls that have ended by the begin
     reached = base + np.searchsorted(ends_ns, end_ns, side="left") + 1
     order = np.lexsort((-end_ns, begin_ns, base))
     reached_before = np.concatenate(([0], np.maximum.accumulate(reached[order])[:-1]))

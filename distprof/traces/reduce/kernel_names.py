@@ -1,7 +1,7 @@
-"""What the name of a kernel tells: whether it is a collective, what it is for, and in which precision it multiplies.
+"""What a kernel's name tells: whether it is a collective, its category, and the precision of its matrix products.
 
-Nothing is guessed: a name that does not tell is `Category.OTHER`, or has no precision. Kernels are judged by the
-function they are, not by types that appear in its template: an element-wise kernel over a ``...AllReduceFunctor`` is no
+Nothing is guessed: a kernel whose name does not tell is `Category.OTHER`, or has no precision. Kernels are judged by
+their function, not by types in their template: an element-wise kernel over a ``...AllReduceFunctor`` is not a
 collective. Only wrappers, such as ``cutlass::Kernel2<...>``, are judged by what they wrap.
 """
 
@@ -15,7 +15,7 @@ from distprof.facts.run import CollectiveKind
 from distprof.facts.trace_summary import Category
 
 LONGEST_JUDGED = 4_000
-"""Characters of a name that are looked at: what a kernel is stands at the front."""
+"""Characters of a name to look at: what a kernel is stands at the front."""
 _CACHED = 16_384
 
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::")
@@ -30,7 +30,7 @@ _EXCHANGE = re.compile(
     r"|moea2a|(^|::)(a2a_|ep)(dispatch|combine)|exchangesplitandoffset"
 )
 _ROUTED = re.compile(r"dispatch(?!_layout)|combine|exchangesplit")
-"""Of the libraries that send tokens to their experts and back: an exchange of all with all."""
+"""Kernels of libraries that send tokens to experts and back: an all-to-all exchange."""
 _LOCAL = re.compile(
     r"^triton_(poi|red|per|tem|for|mm|bmm)|(warp|block)_?all_?reduce|(?<!fb)gemm|matmul|copy_(in|out)|elementwise"
 )
@@ -44,7 +44,7 @@ _KINDS: tuple[tuple[str, CollectiveKind], ...] = (
     ("all2all", CollectiveKind.ALL_TO_ALL),
 )
 _OPERATION = re.compile(r"([a-z]{1,4}ccl|gloo|ucc|mpi|_?c10d(_functional)?)::?\w", re.IGNORECASE)
-"""What PyTorch calls the annotations around collectives, and the operators that issue them."""
+"""PyTorch's names for annotations around collectives, and for operators that issue them."""
 
 _TRITON: tuple[tuple[Category, str], ...] = (
     (Category.ATTENTION, r"attention|sdpa"),
@@ -85,7 +85,7 @@ _RULES: tuple[tuple[Category, tuple[str, ...]], ...] = (
         r"reshape_and_cache|bounds_check_indices|linearize_index|offsets_range",
     )),
 )  # fmt: skip
-"""In this order: the first that fits counts."""
+"""In order: the first match counts."""
 _COMPILED = tuple((category, re.compile("|".join(patterns))) for category, patterns in _RULES)
 _COMPILED_TRITON = tuple((category, re.compile(pattern)) for category, pattern in _TRITON)
 
@@ -99,7 +99,7 @@ _TOKEN = f"({'|'.join(sorted(_DATA, key=len, reverse=True))})"
 _LETTER: Mapping[str, str] = {
     "h": "fp16", "t": "bf16", "b": "bf16", "s": "fp32", "d": "fp64", "q": "fp8", "f8": "fp8", "b8": "fp8",
 }  # fmt: skip
-"""Of cuBLAS's ``nvjet`` and of Tensile's ``Cijk`` kernels: the first letter is the operands'."""
+"""For cuBLAS' ``nvjet`` and Tensile's ``Cijk`` kernels: the first letter is the operand type."""
 _NO_PRECISION = re.compile(r"splitk_?reduce|reducesplitk|epilogue::impl|cudnn_generated|computeoffsets")
 _BY_LETTER = (
     re.compile(r"^nvjet_(?:sm\d+_)?([htqd])\w*_"),
@@ -118,32 +118,33 @@ _BY_SHAPE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(ampere|_80_tensorop|_86_tensorop|_89_tensorop|_90_tensorop)_s1688gemm(?!_(b?f16|fp16))"), "tf32"),
     (re.compile(r"volta_s884gemm(?!_(b?f16|fp16))"), "fp16"),
 )
-"""Instruction shapes of cuBLAS and CUTLASS: 16x8x8 on data of 32 bits is TF32 from Ampere on."""
+"""Instruction shapes of cuBLAS and CUTLASS: 16x8x8 on 32-bit data is TF32 from Ampere on."""
 _MATRIX_UNITS = re.compile(r"_mi\d+x\d+x\d+|mfma|wmma|_gtcx?\d?_|xdl")
 _AMD = re.compile(r"\bcijk_|_isa\d{3}|_isa\d\d[a-f]|gfx\d|^_zn2ck|(^|\W)ck(_tile)?::|miopen|_gtcx?\d?_|mfma")
 _MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|(?P<length>\d+)|(?P<type>DF16[_b]|Dh|[a-z])|.", re.DOTALL)
 _BUILT_IN: Mapping[str, str] = {
     "t": "bf16", "DF16b": "bf16", "DF16_": "fp16", "Dh": "fp16", "f": "fp32", "d": "fp64", "a": "int8",
 }  # fmt: skip
-"""Types of Composable Kernel's operands as they stand in a mangled name; its bf16 is an unsigned short."""
+"""Operand types of Composable Kernel in mangled names; its bf16 is an unsigned short."""
 _COMPOSABLE = re.compile(r"(void )?ck(_tile)?::")
 _C_TYPE = re.compile(r"[<,] ?(unsigned short|signed char), ?(unsigned short|signed char), ")
 _WIDTHS = ("int8", "fp16", "bf16", "fp32", "fp64")
 _LEAST_TYPES = 3
-"""Operands and what they are added up in: shorter rows of types are something else."""
+"""Operands and accumulator: shorter lists of types are something else."""
 _ANY_TOKEN = re.compile(rf"(?<![a-z0-9]){_TOKEN}(?![a-z0-9])")
 _FLOAT_VECTOR = re.compile(r"gem(v|m(k1|sn)_).*<[^a-z]*(int, int, )?float,")
-"""Only here does ``float`` name the operands: elsewhere in a template it may be what products are added up in."""
+"""Only here ``float`` is the operand type; elsewhere in a template it may be the accumulator."""
 
 
 @lru_cache(maxsize=_CACHED)
 def classify_collective(name: str) -> CollectiveKind | None:
-    """The kind of collective that a kernel is; None: it is none. `CollectiveKind.OTHER`: any other, or unspecified.
+    """The kind of a kernel that is a collective; None: it is not. `CollectiveKind.OTHER`: any other, or unspecified.
 
-    Knows NCCL of all generations and its relatives, MSCCL and MSCCL++, oneCCL, NVSHMEM, PyTorch's symmetric memory,
-    DeepEP, MORI, and kernels that say in their own name that they exchange data between devices, such as the inference
-    servers' all-reduces. All kernels of such a library count: what prepares a dispatch is part of what it costs. A
-    kernel that multiplies matrices *and* exchanges is compute; one that only adds up or normalises what arrives is not.
+    Knows all generations of NCCL and its relatives, MSCCL and MSCCL++, oneCCL, NVSHMEM, PyTorch's symmetric memory,
+    DeepEP, MORI, and kernels whose own name says that they exchange data between devices, such as the all-reduces of
+    inference servers. All kernels of such a library count: preparing a dispatch is part of its cost. A kernel that
+    multiplies matrices *and* exchanges data is compute; one that only adds up or normalises what arrives is a
+    collective.
     """
     own = _find_own_name(name)
     if _LOCAL.search(own) or not (_LIBRARY.match(own) or _EXCHANGE.search(own)):
@@ -153,22 +154,22 @@ def classify_collective(name: str) -> CollectiveKind | None:
 
 
 def names_operation(label: str) -> bool:
-    """Whether an annotation or operator tells by its name which collective is issued inside it."""
+    """Whether the name of an annotation or operator tells which collective is issued inside it."""
     return bool(_OPERATION.match(label))
 
 
 def find_kind(operation: str) -> CollectiveKind:
-    """The kind of a collective by what its operation is called, such as ``_allgather_base``."""
+    """The kind of a collective from the name of its operation, such as ``_allgather_base``."""
     plain = re.sub(r"[^a-z0-9]", "", operation[:LONGEST_JUDGED].lower())
     return next((kind for word, kind in _KINDS if word in plain), CollectiveKind.OTHER)
 
 
 @lru_cache(maxsize=_CACHED)
 def classify_kernel(name: str) -> Category:
-    """What a kernel is for.
+    """The category of a kernel.
 
-    Element-wise: arithmetic one by one, and what only moves data about: casts, fills, gathers, permutations.
-    Reduction: many into fewer, or into order: sums, softmax, losses, pools, scans, sorts. Optimizer: also every
+    Element-wise: arithmetic on single elements, and moving data: casts, fills, gathers, permutations. Reduction:
+    many values to fewer, or to an order: sums, softmax, losses, pools, scans, sorts. Optimizer: includes every
     ``foreach`` kernel.
     """
     if classify_collective(name) is not None:
@@ -180,9 +181,9 @@ def classify_kernel(name: str) -> Category:
 
 @lru_cache(maxsize=_CACHED)
 def find_precision(name: str) -> str | None:
-    """The precision in which a matrix product or an attention multiplies; None: another kernel, or not told.
+    """The precision in which a matrix product or attention multiplies; None: another kernel, or unknown.
 
-    Of two operands the wider one: "fp64", "fp32" (no tensor cores), "tf32", "bf16", "fp16", "fp8", "fp4", "int8".
+    The wider one of two operands: "fp64", "fp32" (no tensor cores), "tf32", "bf16", "fp16", "fp8", "fp4", "int8".
     """
     subject = name[:LONGEST_JUDGED].lower()
     if classify_kernel(name) not in (Category.MATMUL, Category.ATTENTION) or _NO_PRECISION.search(subject):
@@ -211,28 +212,28 @@ def find_precision(name: str) -> str | None:
 
 
 def runs_on_amd(name: str) -> bool:
-    """Whether a kernel is of a library that only AMD's devices run: Tensile, Composable Kernel, MIOpen."""
+    """Whether a kernel is from a library that runs only on AMD devices: Tensile, Composable Kernel, MIOpen."""
     return bool(_AMD.search(name[:LONGEST_JUDGED].lower()))
 
 
 def multiplies_on_matrix_cores(name: str) -> bool:
-    """Whether a kernel for AMD's devices says that it uses their matrix instructions; where it does not say, no."""
+    """Whether the name of an AMD kernel says that it uses matrix instructions; no if the name does not tell."""
     return bool(_MATRIX_UNITS.search(name[:LONGEST_JUDGED].lower()))
 
 
 def _read_mangled(name: str) -> tuple[list[str], list[str]]:
-    """The words of a mangled name, and the first two types of its first row of built-in types that are operands'.
+    """The words of a mangled name, and the first two types of its first list of built-in types: the operands'.
 
-    Substitutions such as ``S8_`` and numbers are neither. Source: the Itanium C++ ABI, "Mangling".
+    Substitutions such as ``S8_`` and numbers are skipped. Source: the Itanium C++ ABI, "Mangling".
     """
     words: list[str] = []
     row: list[str] = []
     operands: list[str] = []
-    place = 2
-    while place < len(name):
-        found = _MANGLED.match(name, place)
+    index = 2
+    while index < len(name):
+        found = _MANGLED.match(name, index)
         assert found is not None
-        place = found.end()
+        index = found.end()
         if found["type"]:
             row.append(found["type"])
             continue
@@ -241,19 +242,19 @@ def _read_mangled(name: str) -> tuple[list[str], list[str]]:
         row = []
         if found["length"]:
             length = int(found["length"][:4])
-            words.append(name[place : place + length])
-            place += length
+            words.append(name[index : index + length])
+            index += length
     return words, operands
 
 
 def _find_subject(name: str) -> str:
-    """What a kernel is judged by, in lower case: its own name and, of a wrapper, the template too."""
+    """The lower-case text by which to judge a kernel: its own name; for a wrapper, the template too."""
     own = _find_own_name(name)
     return name[:LONGEST_JUDGED].lower() if _WRAPPER.search(own) else own
 
 
 def _find_own_name(name: str) -> str:
-    """The function's qualified name in lower case, without return type, template and arguments."""
+    """The function's qualified name in lower case, without return type, template or arguments."""
     plain = _UNNAMED.sub("", name[:LONGEST_JUDGED].lower()).removeprefix("void ")
     if plain.startswith("std::enable_if"):
         plain = plain.partition(">::type ")[2]

@@ -1,4 +1,4 @@
-"""Which kernels and copies took how long, by name and by direction? Device time, ns, all devices of the process.
+"""Which kernels and copies took how long, by name and by direction? Device time, ns, on all devices of the process.
 
 An activity counts with its whole length, or not at all.
 """
@@ -17,7 +17,7 @@ from distprof.traces.reduce.kernel_names import classify_kernel, find_precision
 SMALL_NS = 10_000
 """Shorter kernels cost more to launch than to run."""
 MAX_KERNELS = 200
-"""Names that are kept of one trace."""
+"""Names to keep per trace."""
 _UNNAMED = "(unnamed)"
 _DIRECTIONS: Mapping[int, str] = {
     CopyKind.HOST_TO_DEVICE: "host to device",
@@ -29,7 +29,7 @@ _DIRECTIONS: Mapping[int, str] = {
 
 
 def total_kernels(trace: Trace, counted: BoolArray | None) -> tuple[KernelTotal, ...]:
-    """Everything that ran, by name, longest total first; beyond `MAX_KERNELS` names summed up by category.
+    """All kernels by name, longest total first; names beyond `MAX_KERNELS` are summed up by category.
 
     Args:
         trace: One process.
@@ -62,7 +62,7 @@ def total_kernels(trace: Trace, counted: BoolArray | None) -> tuple[KernelTotal,
 
 
 def total_copies(trace: Trace, counted: BoolArray | None) -> tuple[CopyTotal, ...]:
-    """Copies by direction, and apart where an end is known to be pageable, longest total first; no memsets.
+    """Copies by direction, separately if an end is known to be pageable, longest total first; no memsets.
 
     ``counted``: as for `total_kernels`.
     """
@@ -87,7 +87,7 @@ def total_copies(trace: Trace, counted: BoolArray | None) -> tuple[CopyTotal, ..
 
 
 def _group(keys: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """The order that puts equal keys together, where each key starts in it, and the keys."""
+    """The order that groups equal keys, where each group starts in it, and the groups' keys."""
     order = np.argsort(keys, kind="stable")
     starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
     return order, starts, keys[order][starts]

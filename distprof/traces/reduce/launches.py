@@ -1,28 +1,28 @@
-"""When was launched what ran on the device, and for which step?
+"""When was each activity of the device launched, and for which step?
 
-A stream works in order. What ran on it before the first activity whose call the trace knows was launched before the
-trace began, as the profiler of a device that lags behind its host sees it; what follows was launched no later than the
-next activity whose call is known.
+A stream works in order. What ran on it before its first activity with a known call was launched before the trace began,
+as the profiler sees it on a device that lags behind its host; what follows was launched no later than the next activity
+whose call is known.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from distprof.facts.intervals import Intervals, find_inside
 from distprof.facts.trace import UNKNOWN, ActivityKind, IntArray, Trace
-from distprof.traces.intervals import Intervals, find_inside
 
 BEFORE_NS = np.iinfo(np.int64).min
 """Launched before the trace began: earlier than any time."""
 NEVER_NS = np.iinfo(np.int64).max
-"""Not known: later than any time."""
+"""Unknown: later than any time."""
 
 
 def launch_times(trace: Trace) -> IntArray:
-    """When the host called for each activity, ns, ``[num_activities]``.
+    """When the host made the call for each activity, ns, ``[num_activities]``.
 
-    Where the call is not known: `BEFORE_NS` if nothing that ran before it on its stream has a known call and something
-    after it has; else its own begin, or the call for what runs next on its stream, whichever is earlier.
+    If the call is unknown: `BEFORE_NS` if nothing earlier on its stream has a known call but something later has;
+    else its own begin, or the call for the next activity on its stream, whichever is earlier.
     """
     gpu = trace.gpu
     known = gpu.call != UNKNOWN
@@ -33,10 +33,10 @@ def launch_times(trace: Trace) -> IntArray:
         return found
     order = np.lexsort((gpu.begin_ns, gpu.stream, gpu.device))
     number = np.cumsum(_find_changes(gpu.device[order], gpu.stream[order]))
-    place, is_known = np.arange(len(order)), known[order]
-    last = np.maximum.accumulate(np.where(is_known, place, -1))
-    following = np.minimum.accumulate(np.where(is_known, place, len(order))[::-1])[::-1]
-    numbers = np.append(number, UNKNOWN)  # the last one stands for none: no row is on such a stream
+    index, is_known = np.arange(len(order)), known[order]
+    last = np.maximum.accumulate(np.where(is_known, index, -1))
+    following = np.minimum.accumulate(np.where(is_known, index, len(order))[::-1])[::-1]
+    numbers = np.append(number, UNKNOWN)  # the last element means none: no row is on such a stream
     has_last = numbers[np.where(last < 0, len(order), last)] == number
     has_next = numbers[following] == number
     sorted_ns = found[order]
@@ -47,11 +47,10 @@ def launch_times(trace: Trace) -> IntArray:
 
 
 def find_launched(trace: Trace) -> IntArray:
-    """From when on each activity is launched, ns, ``[num_activities]``: its call has returned, or the first activity of
-    that call has begun. `NEVER_NS`: the call is not known.
+    """The time from which each activity counts as launched, ns, ``[num_activities]``: its call has returned, or the
+    first activity of that call has begun. `NEVER_NS`: the call is unknown.
 
-    A call that is still open may be held up, in the driver's lock or for room in the queue, before anything is on its
-    way to the device.
+    An open call may still be blocked, by the driver's lock or a full queue, before anything goes to the device.
     """
     gpu, calls = trace.gpu, trace.calls
     known = np.flatnonzero(gpu.call != UNKNOWN)
@@ -63,10 +62,10 @@ def find_launched(trace: Trace) -> IntArray:
 
 
 def assign_windows(trace: Trace, host_windows: IntArray, device_windows: IntArray) -> IntArray:
-    """Which window each activity counts for, ``[num_activities]``: that in which the host called for it. -1: none.
+    """The window that each activity counts for, ``[num_activities]``: where the host called for it. -1: none.
 
-    Where the call is not known it is the window in which the activity begins on the device, and none of what was
-    launched before the trace began.
+    If the call is unknown, it is the window in which the activity begins on the device, or none if it was launched
+    before the trace began.
 
     Args:
         trace: One process.
@@ -80,10 +79,10 @@ def assign_windows(trace: Trace, host_windows: IntArray, device_windows: IntArra
 
 
 def find_cut_off(trace: Trace) -> int | None:
-    """When the host launched the first of the kernels that are missing at the end of the trace, ns; None: none is.
+    """When the host launched the first kernel that is missing at the end of the trace, ns; None: none is missing.
 
-    They are missing where calls follow the last one that launched anything, and are named as those that launch kernels;
-    calls that such a call is made of are no others.
+    Kernels are missing if calls that launch kernels, by their names, follow the last call that launched anything;
+    nested calls that make up such a call do not count.
     """
     gpu, calls = trace.gpu, trace.calls
     launching = gpu.call[(gpu.call != UNKNOWN) & (gpu.kind == ActivityKind.KERNEL)]
@@ -96,11 +95,11 @@ def find_cut_off(trace: Trace) -> int | None:
 
 
 def describe_left_out(trace: Trace, assigned: IntArray) -> str | None:
-    """A note about activities that count for no step, for the coverage; None: there are none.
+    """A note for the coverage about activities that count for no step; None: there are none.
 
     Args:
         trace: One process.
-        assigned: Of each activity the step, warm-up included; -1: none.
+        assigned: The step of each activity, warm-up included; -1: none.
     """
     early = int(np.count_nonzero(launch_times(trace) == BEFORE_NS))
     outside = int(np.count_nonzero(assigned == UNKNOWN)) - early
@@ -112,13 +111,13 @@ def describe_left_out(trace: Trace, assigned: IntArray) -> str | None:
         if count
     ]
     return (
-        f"{early + outside:,} of {len(assigned):,} activities of the device count for no step, {', '.join(reasons)}; a "
-        "step begins on the device when what was launched before it is done"
+        f"{early + outside:,} of {len(assigned):,} device activities count for no step, {', '.join(reasons)}; a "
+        "step begins on the device when everything launched before it is done"
     )
 
 
 def _find_changes(*keys: IntArray) -> IntArray:
-    """1 where any key differs from the one before, else 0, ``[num]``; 0 at the first."""
+    """1 where any key differs from the previous one, else 0, ``[num]``; 0 for the first."""
     changes = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
         changes[1:] |= key[1:] != key[:-1]

@@ -1,9 +1,8 @@
-"""Which range holds which, and which range does something called at a time belong to?
+"""Which range contains which, and which range does a call at a given time belong to?
 
-Ranges that are pushed and popped nest on their thread. A start/end range lies in no stack: it holds what its thread
-called while it was open, as nsys has it, but nothing is nested in it and it is nested in nothing; one that is closed by
-another thread than opened it belongs to neither, and holds no calls. A range holds a time from its begin on, up to but
-not at its end. Times are host ns.
+Push/pop ranges nest on their thread. A start/end range is on no stack: as in nsys, it contains what its thread called
+while it was open, but it neither contains nor is nested in other ranges; if another thread closed it, it contains no
+calls. A range contains times from its begin up to, but excluding, its end. Times are host ns.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nest:
-    """The stacks of all threads, ``[num_ranges]`` each, by the ranges' own rows."""
+    """The stacks of all threads, ``[num_ranges]`` each, by row of the ranges."""
 
     stacked: BoolArray
-    """Pushed and popped, and closed: these are in the stacks. Of the others the rest of the columns says nothing."""
+    """Whether it is a closed push/pop range: only those are on the stacks, and only they have the other columns."""
     parent: IntArray
     """The row of the innermost range around it; -1: none."""
     depth: IntArray
-    """0: nothing is around it."""
+    """0: no range is around it."""
     until_ns: IntArray
-    """Its end; of a range that another one crosses, which no program can make with push and pop, that one's begin."""
+    """Its end; if another range crosses it, which push and pop cannot produce, that range's begin."""
     exclusive_ns: IntArray
-    """From begin to ``until_ns``, less what is nested in it directly."""
+    """Time from its begin to ``until_ns``, without the ranges directly nested in it."""
 
 
 def find_closed(ranges: Ranges) -> BoolArray:
-    """Ranges that were closed, after they were opened, ``[num_ranges]``."""
+    """Ranges that were closed after they were opened, ``[num_ranges]``."""
     closed: BoolArray = (ranges.end_ns != UNKNOWN) & (ranges.end_ns >= ranges.begin_ns)
     return closed
 
 
 def find_holders(ranges: Ranges) -> BoolArray:
-    """Ranges that can hold calls: closed, on the thread that opened them, ``[num_ranges]``."""
+    """Ranges that can contain calls: closed on the thread that opened them, ``[num_ranges]``."""
     holders: BoolArray = find_closed(ranges) & (ranges.thread != UNKNOWN)
     if ranges.end_thread is not None:
         holders &= ranges.end_thread == UNKNOWN
@@ -46,7 +45,7 @@ def find_holders(ranges: Ranges) -> BoolArray:
 
 
 def nest_ranges(ranges: Ranges) -> Nest:
-    """Nests the ranges in one pass over each thread's, so that neither depth nor crossing ranges cost more."""
+    """Nests the ranges in one pass per thread, so that neither depth nor crossing ranges cost more."""
     stacked = find_holders(ranges) & (ranges.style == RangeStyle.PUSH_POP)
     rows = np.flatnonzero(stacked)
     rows = rows[np.lexsort((-ranges.end_ns[rows], ranges.begin_ns[rows], ranges.thread[rows]))]
@@ -65,11 +64,11 @@ def nest_ranges(ranges: Ranges) -> Nest:
 
 
 def _stack(threads: list[int], begins: list[int], ends: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """For each place the one around it, its depth and where it ends; ordered by thread, begin and end downwards."""
+    """The parent, depth and end of each range; sorted by thread, begin and descending end."""
     stack: list[int] = []
     parents, depths, untils = [UNKNOWN] * len(begins), [0] * len(begins), ends.copy()
     thread = None
-    for place, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
+    for index, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
         if here != thread:
             stack.clear()
             thread = here
@@ -78,18 +77,18 @@ def _stack(threads: list[int], begins: list[int], ends: list[int]) -> tuple[list
         while stack and ends[stack[-1]] < end:
             untils[stack.pop()] = begin
         if stack:
-            parents[place], depths[place] = stack[-1], len(stack)
-        stack.append(place)
+            parents[index], depths[index] = stack[-1], len(stack)
+        stack.append(index)
     return parents, depths, untils
 
 
 def find_innermost(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray) -> IntArray:
-    """The row of the innermost range of the thread's stack at each time, ``[num]``; -1: no range is open."""
+    """The row of the thread's innermost range at each time, ``[num]``; -1: no range is open."""
     rows = np.flatnonzero(nest.stacked & (nest.until_ns > ranges.begin_ns))
     state = np.concatenate([nest.parent[rows], rows, np.full(len(at_ns), UNKNOWN)])
     threads = np.concatenate([ranges.thread[rows], ranges.thread[rows], thread])
     times = np.concatenate([nest.until_ns[rows], ranges.begin_ns[rows], at_ns])
-    rank = np.repeat(np.arange(3), [len(rows), len(rows), len(at_ns)])  # at one time: ends, begins, then who asks
+    rank = np.repeat(np.arange(3), [len(rows), len(rows), len(at_ns)])  # at equal times: ends, begins, queries
     inner = np.concatenate([-nest.depth[rows], nest.depth[rows], np.zeros(len(at_ns), dtype=np.int64)])
     order = np.lexsort((inner, rank, times, threads))
     last = np.maximum.accumulate(np.where(rank[order] < 2, np.arange(len(order)), -1))
@@ -106,13 +105,13 @@ class Spots:
     thread: IntArray
     at_ns: IntArray
     row: IntArray
-    """What it is: an activity's row, or a call's."""
+    """The row of the activity or call."""
     doubled: bool
-    """A row may stand on two threads."""
+    """Whether a row may appear on two threads."""
 
 
 def sort_spots(thread: IntArray, at_ns: IntArray, row: IntArray, *, doubled: bool = False) -> Spots:
-    """Spots in order. Those of unknown threads are left out: no range holds them."""
+    """Sorts spots. Those of unknown threads are left out, since no range contains them."""
     known = thread != UNKNOWN
     thread, at_ns, row = thread[known], at_ns[known], row[known]
     order = np.lexsort((at_ns, thread))
@@ -120,13 +119,13 @@ def sort_spots(thread: IntArray, at_ns: IntArray, row: IntArray, *, doubled: boo
 
 
 def count_before(spots: Spots, thread: IntArray, at_ns: IntArray, *, included: bool = False) -> IntArray:
-    """How many spots stand before each time of a thread, ``[num]``; those of lower threads count.
+    """The number of spots before each time of a thread, ``[num]``; spots of lower threads count too.
 
     Args:
         spots: Sorted.
         thread: Threads, ``[num]``.
         at_ns: Times, ``[num]``.
-        included: Whether spots at that very time stand before it.
+        included: Whether spots at exactly that time count as before it.
     """
     asks = len(at_ns)
     threads, times = np.concatenate([thread, spots.thread]), np.concatenate([at_ns, spots.at_ns])
@@ -138,9 +137,9 @@ def count_before(spots: Spots, thread: IntArray, at_ns: IntArray, *, included: b
 
 
 def find_main_thread(ranges: Ranges, nest: Nest) -> int | None:
-    """The thread whose stack is open longest, if no other's is open half as long; None: nobody can tell.
+    """The thread whose stack is open longest, if no other's is open half as long; None: it cannot be decided.
 
-    PyTorch runs backward on threads of its own: what they launch, the main thread's ranges wait for.
+    PyTorch runs backward on other threads, while the main thread's ranges wait for what they launch.
     """
     top = np.flatnonzero(nest.stacked & (nest.parent == UNKNOWN))
     threads, codes = np.unique(ranges.thread[top], return_inverse=True)

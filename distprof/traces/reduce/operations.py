@@ -1,7 +1,7 @@
-"""Which operation does a collective's kernel carry out, where its own name does not tell?
+"""Which operation does a collective's kernel perform, if its own name does not tell?
 
-NCCL's kernels for sending and receiving, and its generic ones, serve many operations. The tool may say which one; else
-the annotation or operator does that was open on the launching thread when the kernel was launched.
+NCCL's send and receive kernels, and its generic ones, serve many operations. The tool may record which one; else the
+annotation or operator tells that was open on the launching thread at the launch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distprof.traces.reduce.kernel_names import names_operation
 
 
 def find_operations(trace: Trace, rows: IntArray) -> IntArray:
-    """The names of the operations of some activities, codes of ``Trace.names``, ``[num_rows]``; -1: nothing tells."""
+    """The operation names of some activities, as codes of ``Trace.names``, ``[num_rows]``; -1: unknown."""
     gpu = trace.gpu
     found = np.full(len(rows), UNKNOWN) if gpu.collective is None else gpu.collective[rows].copy()
     left = np.flatnonzero((found < 0) & (gpu.call[rows] >= 0))
@@ -21,21 +21,21 @@ def find_operations(trace: Trace, rows: IntArray) -> IntArray:
         return found
     call = gpu.call[rows[left]]
     thread, launch_ns = trace.calls.thread[call], trace.calls.begin_ns[call]
-    for table in (trace.ops, trace.ranges):  # an annotation inside an operator is the more exact of the two
+    for table in (trace.ops, trace.ranges):  # an annotation inside an operator is more specific
         told = _find_last(trace, table, thread, launch_ns)
         found[left[told >= 0]] = table.name[told[told >= 0]]
     return found
 
 
 def _find_last(trace: Trace, table: Calls | Ranges, thread: IntArray, time_ns: IntArray) -> IntArray:
-    """The last row of the table that began on each thread before each time and was still open then, of those that name
-    an operation; -1: none. Collectives are not nested in each other."""
+    """The last row of the table that names an operation, began on the thread before each time, and was still open
+    then; -1: none. Collectives are not nested in each other."""
     rows = np.flatnonzero(_find_named(trace, table.name))
     found = np.full(len(thread), UNKNOWN)
     for own in np.unique(thread).tolist():
         here, mine = rows[table.thread[rows] == own], np.flatnonzero(thread == own)
-        place = np.searchsorted(table.begin_ns[here], time_ns[mine], side="right") - 1
-        mine, last = mine[place >= 0], here[place[place >= 0]]
+        index = np.searchsorted(table.begin_ns[here], time_ns[mine], side="right") - 1
+        mine, last = mine[index >= 0], here[index[index >= 0]]
         is_open = (table.end_ns[last] == UNKNOWN) | (time_ns[mine] < table.end_ns[last])
         found[mine[is_open]] = last[is_open]
     return found

@@ -1,4 +1,4 @@
-"""Which phase does a range of somebody else's program stand for? By its name, or as the user says."""
+"""Which phase does a range in a user's program represent? Decided by its name, or as the user says."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameMap:
-    """What names stand for. Patterns are globs; what the user says goes before the usual names."""
+    """What names represent. Patterns are globs; the user's take precedence over the usual names."""
 
     phases: Sequence[tuple[Phase, str]] = ()
     """Phase, and a glob of the range's whole name."""
     step: str | None = None
-    """A glob of the ranges that are steps. None: the usual names."""
+    """A glob of the ranges that are steps. None: use the usual names."""
 
     def find_phase(self, domain: str, name: str) -> int:
-        """The code of the phase that a range stands for; -1: of none."""
+        """The code of the phase that a range represents; -1: none."""
         for phase, pattern in self.phases:
             if fnmatchcase(name, pattern):
                 return PHASE_CODE[phase]
@@ -48,7 +48,7 @@ class NameMap:
         return next((PHASE_CODE[phase] for phase, pattern in _PATTERNS.items() if pattern.fullmatch(plain)), -1)
 
     def find_step(self, domain: str, name: str) -> int:
-        """The number in the name of a range that is a step, -1 where it has none; `NO_STEP`: it is no step."""
+        """The number in the name of a step's range, -1 if it has none; `NO_STEP`: the range is not a step."""
         if self.step is not None:
             digits = re.findall(r"\d+", name)
             return (int(digits[-1][:18]) if digits else -1) if fnmatchcase(name, self.step) else NO_STEP
@@ -62,10 +62,10 @@ class NameMap:
 
 
 def is_warmup(name: str) -> bool:
-    """Whether a range says by its name that what lies in it is warm-up."""
+    """Whether the range's name says that its contents are warm-up."""
     return bool(_WARMUP.fullmatch(_simplify(name)))
 
 
 def _simplify(name: str) -> str:
-    """Lower case, words parted by single blanks: ``## Backward_Pass ##`` is ``backward pass``."""
+    """Lower case, words separated by single blanks: ``## Backward_Pass ##`` becomes ``backward pass``."""
     return " ".join(re.sub(r"[^a-z0-9.]+", " ", name[:LONGEST_NAME].lower()).split())

@@ -1,7 +1,7 @@
-"""What do ranges hold: the calls made while they were open, and the activities that those calls launched?
+"""What do ranges contain: the calls made while they were open, and the activities that those calls launched?
 
-Called things stand sorted by thread and time (`nesting.Spots`), so that each instance of a range holds one slice of
-them. Host times in ns.
+Spots (`nesting.Spots`) are sorted by thread and time, so each instance of a range contains one slice of them. Host
+times in ns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from distprof.traces.reduce.nesting import (
 )
 
 PAIRS_AT_ONCE = 4_000_000
-"""Pairs of a range and a thing it holds that are in memory at one time, more or less."""
+"""The approximate number of pairs of a range and its content in memory at one time."""
 MAX_PAIRS = 50_000_000
 
 
@@ -33,19 +33,19 @@ class RangeNames:
     """The distinct names of ranges with their domains."""
 
     labels: tuple[tuple[str, str], ...]
-    """Domain and name; an unknown one is empty."""
+    """Domain and name; unknown ones are empty."""
     code: IntArray
-    """Which of ``labels`` each range has, ``[num_ranges]``."""
+    """The index into ``labels`` of each range, ``[num_ranges]``."""
 
     def judge(self, judge: Callable[[str, str], int]) -> IntArray:
-        """What a judge says of each range's domain and name, ``[num_ranges]``; asked once for all that are alike."""
+        """The judge's result for each range's domain and name, ``[num_ranges]``; called once per label."""
         judged: IntArray = np.array([judge(*label) for label in self.labels], dtype=np.int64)[self.code]
         return judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Stretches of spots, ``[num_slices]`` each; ``low`` counts, ``high`` does not."""
+    """Stretches of spots, ``[num_slices]`` each; ``low`` is included, ``high`` is not."""
 
     owner: IntArray
     low: IntArray
@@ -53,24 +53,24 @@ class Slices:
 
 
 def name_ranges(trace: Trace) -> RangeNames:
-    """Tells the ranges apart by domain and name, as texts."""
+    """Numbers the distinct pairs of domain and name."""
     ranges, names = trace.ranges, trace.names
-    keys, place = np.unique((ranges.name + 1) << 32 | (ranges.domain + 1), return_inverse=True)
+    keys, index = np.unique((ranges.name + 1) << 32 | (ranges.domain + 1), return_inverse=True)
     found: dict[tuple[str, str], int] = {}
     codes = []
     for key in keys.tolist():
         name, domain = (key >> 32) - 1, (key & 0xFFFFFFFF) - 1
         label = ("" if domain < 0 else names[domain], "" if name < 0 else names[name])
         codes.append(found.setdefault(label, len(found)))
-    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[place.reshape(-1)])
+    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[index.reshape(-1)])
 
 
 def spot_launches(trace: Trace, main_thread: int | None) -> Spots:
-    """The activities where their calls were made; what nobody is known to have launched is left out.
+    """The activities, located at their calls; those with unknown calls are left out.
 
     Args:
         trace: The trace.
-        main_thread: What other threads launch stands on this thread too. None: on their own only.
+        main_thread: Also place the launches of other threads on this thread. None: only on their own.
     """
     rows = np.flatnonzero(trace.gpu.call != UNKNOWN)
     call = trace.gpu.call[rows]
@@ -78,7 +78,7 @@ def spot_launches(trace: Trace, main_thread: int | None) -> Spots:
 
 
 def spot_calls(calls: Calls, main_thread: int | None) -> Spots:
-    """API calls where they were made; ``main_thread``: as for the launches."""
+    """API calls, located where they were made; ``main_thread``: as for the launches."""
     return _spot(calls.thread, calls.begin_ns, np.arange(len(calls.begin_ns)), main_thread)
 
 
@@ -95,19 +95,19 @@ def _spot(thread: IntArray, at_ns: IntArray, row: IntArray, main_thread: int | N
 
 
 def choose_main_thread(trace: Trace, nest: Nest, *, other_threads: bool) -> int | None:
-    """The thread whose ranges hold what the others call, too. None: every thread's ranges hold its own alone."""
+    """The thread whose ranges also contain what other threads do. None: each thread's ranges contain only its own."""
     return find_main_thread(trace.ranges, nest) if other_threads else None
 
 
 def slice_ranges(ranges: Ranges, spots: Spots, wanted: BoolArray, owner: IntArray) -> Slices:
-    """The spots that each wanted range holds, those that its nested ranges hold included.
+    """The spots that each wanted range contains, including those in nested ranges.
 
     Args:
         ranges: The ranges.
         spots: What was called.
-        wanted: Which ranges, ``[num_ranges]``; those that can hold nothing are left out.
-        owner: Whom a range's slice counts for, ``[num_ranges]``. Slices of one owner are merged, in order of owners:
-            what is held by two nested ranges of one owner is there once.
+        wanted: Which ranges, ``[num_ranges]``; those that cannot contain calls are left out.
+        owner: What a range's slice counts for, ``[num_ranges]``. Slices are merged by owner, in order of owners: what
+            lies in two nested ranges of one owner counts once.
     """
     rows = np.flatnonzero(wanted & find_holders(ranges))
     thread = ranges.thread[rows]
@@ -119,7 +119,7 @@ def slice_ranges(ranges: Ranges, spots: Spots, wanted: BoolArray, owner: IntArra
 def _merge(slices: Slices) -> Slices:
     if not len(slices.owner):
         return slices
-    wide = int(slices.high.max()) + 1  # puts each owner's slices beyond those of the one before
+    wide = int(slices.high.max()) + 1  # shifts each owner's slices beyond those of the previous owner
     low, high = slices.owner * wide + slices.low, slices.owner * wide + slices.high
     order = np.argsort(low, kind="stable")
     low, reached = low[order], np.maximum.accumulate(high[order])
@@ -130,23 +130,23 @@ def _merge(slices: Slices) -> Slices:
 
 
 def expand_slices(slices: Slices) -> tuple[IntArray, IntArray]:
-    """Owners and places of all spots in the slices, ``[num_pairs]`` each."""
+    """Owners and indexes of all spots in the slices, ``[num_pairs]`` each."""
     long = slices.high - slices.low
     starts = np.repeat(slices.low - (np.cumsum(long) - long), long)
     return np.repeat(slices.owner, long), starts + np.arange(int(long.sum()))
 
 
 def expand_in_parts(slices: Slices) -> Iterator[tuple[IntArray, IntArray]]:
-    """The same, a bounded number of pairs at a time, the pairs of an owner never apart. Slices come by owner.
+    """The same in parts of bounded size, without splitting an owner's pairs. Slices must be sorted by owner.
 
     Raises:
-        DataError: More than `MAX_PAIRS` in all: no program nests like that.
+        DataError: There are more than `MAX_PAIRS` in all, which no normal program reaches.
     """
     reached = np.cumsum(slices.high - slices.low)
     if len(reached) and reached[-1] > MAX_PAIRS:
         raise DataError(
-            f"ranges: they hold {reached[-1]} calls, counted once for each range around them, and more than {MAX_PAIRS}"
-            " are not listed: capture fewer steps, or fewer ranges inside ranges"
+            f"ranges contain {reached[-1]} calls, counted once for each range around them: more than the limit of "
+            f"{MAX_PAIRS}: capture fewer steps, or fewer nested ranges"
         )
     first = 0
     while first < len(reached):
@@ -160,7 +160,7 @@ def expand_in_parts(slices: Slices) -> Iterator[tuple[IntArray, IntArray]]:
 
 
 def drop_repeats(values: IntArray) -> IntArray:
-    """The different values, ascending."""
+    """The distinct values, ascending."""
     values = np.sort(values)
     new = np.ones(len(values), dtype=bool)
     new[1:] = values[1:] != values[:-1]
@@ -168,7 +168,7 @@ def drop_repeats(values: IntArray) -> IntArray:
 
 
 def find_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:
-    """The innermost range around each call on its thread, else on the main thread, ``[num]``; -1: there is none."""
+    """The innermost range around each call on its thread, else on the main thread, ``[num]``; -1: none."""
     found = find_innermost(ranges, nest, thread, at_ns)
     if main_thread is None:
         return found

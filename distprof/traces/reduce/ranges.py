@@ -1,10 +1,10 @@
 """Host time and GPU time of every named range: how long it was open, and how long the device worked for it.
 
 GPU time of a name is the union of the intervals of all activities that were launched in any of its instances: what runs
-side by side counts once. A launch is in a range if the call that made it began while the range was open on its thread
-(a graph's kernels: the call that launched the graph). What another thread launches is held by the main thread's open
-ranges too (`nesting.find_main_thread`): PyTorch's backward launches from threads of its own. An activity whose call is
-not in the trace belongs to no range. For start/end ranges see `nesting`: their exclusive times are the inclusive ones.
+in parallel counts once. A launch is in a range if the call that made it (for a graph's kernels, the call that launched
+the graph) began while the range was open on its thread. The main thread's open ranges also contain what other threads
+launch (`nesting.find_main_thread`), because PyTorch's backward launches from other threads. An activity without a known
+call belongs to no range. For start/end ranges see `nesting`: their exclusive times equal the inclusive ones.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.intervals import find_inside, measure, unite
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
-from distprof.traces.intervals import find_inside, measure, unite
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.name_folding import fold_names
 from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
@@ -35,20 +35,20 @@ from distprof.traces.reduce.range_contents import (
 MAX_RANGES = 200
 
 Window = Sequence[tuple[int, int]] | IntArray | None
-"""Begins and ends of the measured steps, host ns, in any order; None: no steps are known, and everything counts."""
+"""Begins and ends of the measured steps, host ns, in any order; None: no steps are known, so everything counts."""
 
 
 def total_ranges(
     trace: Trace, *, window: Window, max_ranges: int = MAX_RANGES, other_threads: bool = True
 ) -> tuple[RangeTotal, ...]:
-    """Sums up the instances of each name, as `fold_names` has it, those with the longest host time first.
+    """Sums up the instances of each name, folded by `fold_names`, longest host time first.
 
     Args:
         trace: One process.
-        window: An instance is measured if it begins in one of these. Before the first of them it is warm-up, else it
-            lies outside of the steps.
-        max_ranges: How many names, at most.
-        other_threads: False: ranges of the main thread hold what it launched itself, and nothing else.
+        window: An instance is measured if it begins in one of these. Before the first it is warm-up, otherwise outside
+            the steps.
+        max_ranges: The largest number of names.
+        other_threads: False: ranges of the main thread contain only what that thread launched.
     """
     ranges, names, nest = trace.ranges, fold_names(name_ranges(trace)), nest_ranges(trace.ranges)
     closed = find_closed(ranges)
@@ -87,7 +87,7 @@ def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, **h
 
 
 def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
-    """Which begins lie in the window, ``[num]``: at a step's begin or after, before its end."""
+    """Which begins lie in the window, ``[num]``: at or after a step's begin, before its end."""
     if window is None:
         return np.ones(len(begin_ns), dtype=bool)
     pairs = np.asarray(window, dtype=np.int64).reshape(-1, 2)
@@ -95,14 +95,14 @@ def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
 
 
 def find_early(begin_ns: IntArray, window: Window) -> BoolArray:
-    """Which begins lie before the first measured step, ``[num]``; all where none is measured."""
+    """Which begins lie before the first measured step, ``[num]``; all if none is measured."""
     pairs = np.zeros((0, 2), np.int64) if window is None else np.asarray(window, dtype=np.int64).reshape(-1, 2)
     early: BoolArray = begin_ns < (pairs[:, 0].min() if len(pairs) else np.iinfo(np.int64).max)
     return early
 
 
 def find_exclusive(ranges: Ranges, nest: Nest) -> IntArray:
-    """How long each range was open less the ranges nested in it, ns, ``[num_ranges]``; of open ranges nothing."""
+    """How long each range was open without the ranges nested in it, ns, ``[num_ranges]``; 0 for unclosed ranges."""
     return np.where(nest.stacked, nest.exclusive_ns, ranges.end_ns - ranges.begin_ns)
 
 
@@ -120,35 +120,35 @@ def _add_up(names: RangeNames, rows: BoolArray, values: IntArray) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Device:
-    """Which activities belong to each name; all of it by the names' codes."""
+    """Which activities belong to each name, all indexed by the names' codes."""
 
     trace: Trace
     spots: Spots
     slices: Slices
-    """Of all measured ranges."""
+    """The contents of all measured ranges."""
     loose: Slices
-    """Of those that lie in no stack."""
+    """The contents of those that are on no stack."""
     innermost: Slices
     """Stretches of ``rows``."""
     rows: IntArray
-    """Activities by the code of their innermost range."""
+    """Activities sorted by the code of their innermost range."""
     works: BoolArray
-    """Which activities are no collectives."""
+    """Which activities are not collectives."""
     unable: frozenset[int]
     """Names whose ranges were all closed by other threads."""
 
     def measure(self, code: int) -> tuple[int, int, int, int] | None:
-        """GPU time, what only collectives fill of it, the exclusive GPU time, and the number of activities. None: it
-        cannot be told."""
+        """GPU time, the part of it filled only by collectives, the exclusive GPU time, and the number of activities.
+        None: unknown."""
         if code in self.unable or not len(self.spots.row):
             return None
-        held, loose = self.spots.row[_places(self.slices, code)], self.spots.row[_places(self.loose, code)]
+        contained, loose = self.spots.row[_indexes(self.slices, code)], self.spots.row[_indexes(self.loose, code)]
         if self.spots.doubled:
-            held = drop_repeats(held)
-        own = np.concatenate([loose, self.rows[_places(self.innermost, code)]])
-        gpu_ns, working = self._unite(held), self.works[held]
-        alone_ns = 0 if working.all() else gpu_ns - self._unite(held[working])
-        return gpu_ns, alone_ns, self._unite(own), len(held)
+            contained = drop_repeats(contained)
+        own = np.concatenate([loose, self.rows[_indexes(self.innermost, code)]])
+        gpu_ns, working = self._unite(contained), self.works[contained]
+        alone_ns = 0 if working.all() else gpu_ns - self._unite(contained[working])
+        return gpu_ns, alone_ns, self._unite(own), len(contained)
 
     def _unite(self, rows: IntArray) -> int:
         return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))
@@ -176,7 +176,7 @@ def _find_device(trace: Trace, names: RangeNames, nest: Nest, measured: BoolArra
     )  # fmt: skip
 
 
-def _places(slices: Slices, code: int) -> IntArray:
+def _indexes(slices: Slices, code: int) -> IntArray:
     first, last = np.searchsorted(slices.owner, (code, code + 1))
     return expand_slices(
         Slices(owner=slices.owner[first:last], low=slices.low[first:last], high=slices.high[first:last])

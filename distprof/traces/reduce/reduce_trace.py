@@ -1,4 +1,4 @@
-"""One trace to the facts that are kept of its rank."""
+"""Reduces one trace to the facts that are kept about its rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from distprof.traces.reduce.ranges import total_ranges
 def reduce_trace(
     trace: Trace, *, rank: int, num_steps: int, host_windows: IntArray | None, device_windows: IntArray | None
 ) -> TraceSummary:
-    """Adds up what a trace says of the measured steps.
+    """Sums up what a trace says about the measured steps.
 
     Args:
         trace: One process.
-        rank: Whom the job takes the process for.
-        num_steps: Measured steps that the windows hold; 0: none are known.
-        host_windows: Begin and end of each measured step on the host, ns, ``[num, 2]``, in order, disjoint: for calls
+        rank: The rank that the job assigns to the process.
+        num_steps: Measured steps in the windows; 0: none are known.
+        host_windows: Begin and end of each measured step on the host, ns, ``[num, 2]``, sorted and disjoint: for calls
             and ranges. None: the whole trace.
-        device_windows: The same on the device's timeline, where a step's work runs later: for the device's time and
-            queue. None with ``host_windows``: not known, so the host's are taken, and a note says so. Kernels and
-            copies count for the step that launched them.
+        device_windows: The same on the device's timeline, where a step's work runs later: for device time and queue.
+            None with ``host_windows``: unknown, so the host's windows are used, and a note says so. Kernels and copies
+            count for the step that launched them.
     """
     notes = []
     if device_windows is None and host_windows is not None:

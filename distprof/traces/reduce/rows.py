@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.facts.intervals import Intervals, join, measure_within, subtract, unite
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
 from distprof.facts.trace import UNKNOWN, IntArray, Trace
-from distprof.traces.intervals import Intervals, join, measure_within, subtract, unite
 from distprof.traces.reduce.device import code_collectives, measure_kinds
 from distprof.traces.reduce.device_clock import TracedDeviceClock
 from distprof.traces.reduce.launches import assign_windows, launch_times
@@ -15,9 +15,9 @@ from distprof.traces.reduce.steps import Steps
 
 _GRADIENT = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
 _OUTSIDE_GRADIENT = (Phase.FORWARD, Phase.DATA, Phase.GRAD_NORM)
-"""Phases whose own reductions are no synchronisation of gradients."""
+"""Phases whose own reductions do not synchronise gradients."""
 _PARAMETER = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
-"""Phases in which gathering is the gathering of sharded parameters."""
+"""Phases in which an all-gather collects sharded parameters."""
 
 
 def fill_rows(
@@ -25,9 +25,9 @@ def fill_rows(
 ) -> FloatArray:
     """One row per step, ``[num_steps, ROW_WIDTH]``; NaN: the trace does not tell. Times of day count from the origin.
 
-    On the device, what only collectives fill is taken out of the phase it stands in: it is ``all_reduce`` where
-    gradients were reduced, ``all_gather`` where parameters were gathered, both by the phase that launched them, and
-    else a wait inside the phase.
+    On the device, time filled only by collectives is taken out of the phase around it: it becomes ``all_reduce`` if
+    gradients were reduced, ``all_gather`` if parameters were gathered, both judged by the phase that launched them, and
+    otherwise a wait inside the phase.
     """
     rows = np.full((len(steps.number), ROW_WIDTH), np.nan)
     for name, values in (
@@ -86,7 +86,7 @@ def _fill_device(
 
 
 def _list_exposed(trace: Trace, segments: StepSegments) -> list[tuple[Phase | None, Intervals]]:
-    """Times in which only collectives ran, disjoint: those of gradients, of parameters, and the rest (None)."""
+    """Times when only collectives ran, disjoint: for gradients, for parameters, and the rest (None)."""
     gpu = trace.gpu
     purpose = _find_purpose(trace, segments)
     work = purpose == UNKNOWN
@@ -100,12 +100,12 @@ def _list_exposed(trace: Trace, segments: StepSegments) -> list[tuple[Phase | No
 
 
 def _find_purpose(trace: Trace, segments: StepSegments) -> IntArray:
-    """What a collective is for, by kind and launching phase, ``[num_activities]``.
+    """The purpose of each collective, by kind and launching phase, ``[num_activities]``.
 
-    0: gradients; 1: parameters; 2: anything else; -1: it is no collective.
+    0: gradients; 1: parameters; 2: anything else; -1: not a collective.
     """
-    place = segments.locate(launch_times(trace))
-    phase = np.where(place >= 0, segments.code[np.maximum(place, 0)], PHASE_CODE[Phase.OTHER])
+    index = segments.locate(launch_times(trace))
+    phase = np.where(index >= 0, segments.code[np.maximum(index, 0)], PHASE_CODE[Phase.OTHER])
     kinds = code_collectives(trace)
     purpose = np.where(kinds >= 0, 2, UNKNOWN)
     reduces = np.isin(kinds, [KINDS.index(kind) for kind in _GRADIENT])

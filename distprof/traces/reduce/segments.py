@@ -1,4 +1,4 @@
-"""The steps of a traced process as a row of segments, each of one phase, on the host's and on the device's timeline."""
+"""The steps of a traced process as a row of segments, each of one phase, on the host's and the device's timeline."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from distprof.traces.reduce.range_contents import name_ranges
 from distprof.traces.reduce.steps import Steps, is_own
 
 MAX_PHASE_RANGES = 100_000
-"""Ranges that stand for phases; of what goes beyond, nothing is said but how many there were."""
+"""Ranges that represent phases; those beyond are only counted."""
 OTHER = PHASE_CODE[Phase.OTHER]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSegments:
-    """Segments without gaps from the first step's begin to the last one's end, in order of time."""
+    """Segments without gaps from the first step's begin to the last step's end, ordered by time."""
 
     border_ns: IntArray
     """Host times, ``[num_segments + 1]``."""
     code: IntArray
     """Index into `PHASES`, ``[num_segments]``; `UNKNOWN` between steps."""
     step: IntArray
-    """Position in the steps, ``[num_segments]``; `UNKNOWN` between steps."""
+    """Index of the step, ``[num_segments]``; `UNKNOWN` between steps."""
     named: bool
-    """Whether any range stood for a phase: without one, ``other`` is all there is and says nothing."""
+    """Whether any range represented a phase: otherwise everything is ``other``, which means nothing."""
     left_out: int
     """Ranges beyond `MAX_PHASE_RANGES`."""
 
     def sum_phases(self, num_steps: int, part_ns: IntArray) -> FloatArray:
-        """Sums something told of every segment by phase, ns, ``[num_steps, len(PHASES)]``."""
+        """Sums a value given for every segment by phase, ns, ``[num_steps, len(PHASES)]``."""
         inside = self.step >= 0
         cell = self.step[inside] * len(PHASES) + self.code[inside]
         sums = np.bincount(cell, weights=part_ns[inside], minlength=num_steps * len(PHASES))
         return sums.reshape(num_steps, len(PHASES)).astype(np.float64)
 
     def locate(self, times_ns: IntArray) -> IntArray:
-        """Which segment each host time lies in; -1: before the first or after the last."""
-        place = np.searchsorted(self.border_ns, times_ns, side="right") - 1
-        return np.where((place >= 0) & (place < len(self.code)), place, UNKNOWN)
+        """The segment that contains each host time; -1: before the first or after the last."""
+        index = np.searchsorted(self.border_ns, times_ns, side="right") - 1
+        return np.where((index >= 0) & (index < len(self.code)), index, UNKNOWN)
 
 
 def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> StepSegments:
-    """Cuts the steps into phases: the innermost range that stands for one counts, and ``other`` is what is left.
+    """Cuts the steps into phases: the innermost range that represents a phase counts, and the rest is ``other``.
 
-    Ranges on the thread that runs the steps count, and distprof's own marks on any thread.
+    Only ranges on the thread that runs the steps count, and distprof's own marks on any thread.
     """
     ranges = trace.ranges
     labels = name_ranges(trace)
@@ -70,14 +70,14 @@ def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> StepSegments:
 
 
 def _paint(painted: IntArray, border_ns: IntArray, begin_ns: IntArray, end_ns: IntArray, code: IntArray) -> None:
-    """Later and inner ranges over earlier and outer ones: ranges come in order of begin, an outer one first."""
+    """Paints later and inner ranges over earlier and outer ones: ranges are sorted by begin, outer ones first."""
     low, high = np.searchsorted(border_ns, begin_ns), np.searchsorted(border_ns, end_ns)
     for first, last, value in zip(low.tolist(), high.tolist(), code.tolist(), strict=True):
         painted[first:last] = value
 
 
 def _merge(border_ns: IntArray, code: IntArray, step: IntArray, *, named: bool, left_out: int) -> StepSegments:
-    """Neighbours of the same phase and step as one."""
+    """Merges neighbours of the same phase and step."""
     changes = np.ones(len(code), dtype=bool)
     changes[1:] = (np.diff(code) != 0) | (np.diff(step) != 0)
     starts = np.flatnonzero(changes)

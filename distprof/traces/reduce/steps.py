@@ -16,14 +16,14 @@ MAX_NUMBER = 2**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The steps of one trace in order of time, none inside another, ``[num_steps]`` each; host times, ns."""
+    """The steps of one trace, ordered by time and not nested, ``[num_steps]`` each; host times, ns."""
 
     number: IntArray
     begin_ns: IntArray
     end_ns: IntArray
     warmup: BoolArray
     thread: int
-    """The thread that runs them; -1: there are none."""
+    """The thread that runs them; -1: there are no steps."""
 
     def windows(self) -> IntArray | None:
         """Begin and end of the measured steps, ``[num_measured, 2]``; None: no steps are known."""
@@ -36,7 +36,7 @@ class Steps:
         return np.stack([self.begin_ns, self.end_ns], axis=1)
 
     def take(self, count: int) -> Steps:
-        """The first steps."""
+        """The first ``count`` steps."""
         kept = {name: getattr(self, name)[:count] for name in ("number", "begin_ns", "end_ns", "warmup")}
         return replace(self, **kept)
 
@@ -44,8 +44,8 @@ class Steps:
 def find_steps(trace: Trace, names: NameMap) -> Steps:
     """Finds the ranges that are steps: distprof's own if there are any, else the profiler's, else by usual names.
 
-    Steps come from the one thread with most of them. A step inside another, or without length, is left out. Without
-    numbers, with one number twice, or with one that float64 does not hold, they are counted from 0.
+    Steps come from the one thread that has most of them. Steps inside others, or of zero length, are left out. If
+    the numbers are missing, repeated or too large for float64, the steps are counted from 0.
     """
     ranges, labels = trace.ranges, name_ranges(trace)
     picked = labels.judge(names.find_step)
@@ -70,12 +70,12 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
 
 
 def is_own(domain: str, name: str) -> bool:
-    """Whether distprof itself made a range."""
+    """Whether distprof itself made the range."""
     return domain == OWN_DOMAIN
 
 
 def _prefer(labels: RangeNames, rows: IntArray) -> IntArray:
-    """Of steps of several makes those of the first that is there: distprof's, the profiler's, anybody's."""
+    """Keeps only the steps of the best source present: distprof, then the profiler, then any other."""
     for make in (is_own, lambda _, name: name.startswith("ProfilerStep#")):
         chosen = labels.judge(make)[rows] == 1
         if chosen.any():
@@ -85,7 +85,7 @@ def _prefer(labels: RangeNames, rows: IntArray) -> IntArray:
 
 
 def _find_warmup(ranges: Ranges, labels: RangeNames, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
-    """Steps inside a range called warm-up; with distprof's range over the measured steps, those outside of it."""
+    """Steps inside a range called warm-up; with distprof's range over the measured steps, those outside it."""
     over = np.flatnonzero((labels.judge(lambda _, name: is_warmup(name)) == 1) & (ranges.end_ns != UNKNOWN))
     warm: BoolArray = _reach(ranges.begin_ns[over], ranges.end_ns[over], begin_ns) >= end_ns
     rows = np.flatnonzero(labels.judge(lambda domain, name: domain == OWN_DOMAIN and name == OWN_MEASURED))
@@ -96,7 +96,7 @@ def _find_warmup(ranges: Ranges, labels: RangeNames, begin_ns: IntArray, end_ns:
 
 
 def _reach(begin_ns: IntArray, end_ns: IntArray, times_ns: IntArray) -> IntArray:
-    """How far the ranges last that have begun at each time; the smallest number there is where none has. The ranges
-    come in order of begin."""
+    """The latest end of all ranges that have begun by each time; the smallest integer if there are none. The ranges
+    must be sorted by begin."""
     reached = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end_ns)])
     return reached[np.searchsorted(begin_ns, times_ns, side="right")]

@@ -1,4 +1,4 @@
-"""A trace reduced to the facts of one rank: what a worker hands back of a file."""
+"""Reduces a trace to the facts about one rank: what a worker process returns for a file."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MAX_TIMELINES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRank:
-    """What one trace says: rows and collectives as of a live rank, and the device's activity. Times of day are ns from
-    ``origin_ns``, so that float64 holds them exactly."""
+    """What one trace tells: rows and collectives like those of a live rank, and the device's activity. Times of day
+    are ns from ``origin_ns``, so that float64 holds them exactly."""
 
     head: TraceHead
     extent_ns: tuple[int, int] | None
-    """As in `Claim`; so is the next."""
+    """As in `Claim`, like the next field."""
     vendor: str | None
     origin_ns: int
-    """On the file's clock: the first step's begin."""
+    """Begin of the first step on the file's clock."""
     rows: FloatArray
-    """``[num_steps, ROW_WIDTH]``; no row: no steps are known."""
+    """``[num_steps, ROW_WIDTH]``; no rows: no steps are known."""
     segments: dict[int, Segments]
     """By step."""
     collectives: tuple[RankCollectives, ...]
@@ -47,26 +47,28 @@ class TracedRank:
 
     @property
     def claim(self) -> Claim:
-        """What the trace says of its job."""
+        """What the trace says about its job."""
         return Claim(head=self.head, extent_ns=self.extent_ns, vendor=self.vendor)
 
 
 def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
-    """Reduces a trace. The window of the activity is the measured steps, or the whole trace without steps."""
+    """Reduces a trace. The activity's window is the measured steps or, without steps, the whole trace."""
     steps = find_steps(trace, names)
-    notes, claim = list(trace.head.notes), read_claim(trace)
+    notes: list[str] = []
+    claim = read_claim(trace)
     if not len(steps.number):
-        notes.append("no range is a step: device time and kernels are of the whole trace (--step PATTERN names steps)")
+        notes.append("no range is a step: device time and kernels cover the whole trace (--step PATTERN names steps)")
         activity = reduce_trace(trace, rank=-1, num_steps=0, host_windows=None, device_windows=None)
         return TracedRank(
             head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=0,
-            rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity, notes=tuple(notes),
+            rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity,
+            notes=(*activity.head.notes, *notes),
         )  # fmt: skip
     steps = _leave_out_cut(trace, steps, notes)
     segments, clock = partition_steps(trace, steps, names), find_device_clock(trace)
     origin_ns = int(steps.begin_ns[0])
     if not segments.named:
-        notes.append("no range stands for a phase: phases are n/a (--phase PHASE=PATTERN names them)")
+        notes.append("no range represents a phase: phases are n/a (--phase PHASE=PATTERN names them)")
     if segments.left_out:
         notes.append(f"{segments.left_out} ranges beyond the first {MAX_PHASE_RANGES} were not read as phases")
     on_device = None
@@ -83,19 +85,19 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
         rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
         segments=_keep_timelines(steps, segments, origin_ns) if segments.named else {},
         collectives=list_collectives(trace, steps, segments, origin_ns=origin_ns), activity=activity,
-        notes=tuple(notes),
+        notes=(*activity.head.notes, *notes),
     )  # fmt: skip
 
 
 def _leave_out_cut(trace: Trace, steps: Steps, notes: list[str]) -> Steps:
-    """The steps whose work is in the trace to the end; all of them where none is whole. The notes get what is so."""
+    """The steps whose work is completely in the trace, or all if no step's is. Adds a note if the trace is cut off."""
     cut_ns = find_cut_off(trace)
     whole = len(steps.number) if cut_ns is None else int(np.count_nonzero(steps.end_ns <= cut_ns))
     if whole == len(steps.number):
         return steps
-    said = "the trace ends before the device has come to all that was launched"
+    said = "the trace ends before the device has finished what was launched"
     if not whole:
-        notes.append(f"{said}: of no step is the device's time whole")
+        notes.append(f"{said}: no step's device time is complete")
         return steps
     left_out = len(steps.number) - whole
     notes.append(f"{said}: the last {f'{left_out:,} steps are' if left_out > 1 else 'step is'} left out")
@@ -105,10 +107,10 @@ def _leave_out_cut(trace: Trace, steps: Steps, notes: list[str]) -> Steps:
 def _keep_timelines(steps: Steps, segments: StepSegments, origin_ns: int) -> dict[int, Segments]:
     kept: dict[int, Segments] = {}
     long_ns = np.diff(segments.border_ns)
-    for place, number in enumerate(steps.number[:MAX_TIMELINES].tolist()):
-        own = np.flatnonzero(segments.step == place)
+    for index, number in enumerate(steps.number[:MAX_TIMELINES].tolist()):
+        own = np.flatnonzero(segments.step == index)
         kept[number] = Segments(
-            begin_ns=int(steps.begin_ns[place]) - origin_ns, codes=tuple(segments.code[own[:MAX_SEGMENTS]].tolist()),
+            begin_ns=int(steps.begin_ns[index]) - origin_ns, codes=tuple(segments.code[own[:MAX_SEGMENTS]].tolist()),
             durations_ns=tuple(long_ns[own[:MAX_SEGMENTS]].tolist()), truncated=len(own) > MAX_SEGMENTS,
         )  # fmt: skip
     return kept

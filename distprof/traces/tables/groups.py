@@ -1,4 +1,4 @@
-"""Sums, averages and spreads of many groups of numbers at once, and how the tables round them."""
+"""Sums, averages and spreads of many groups of numbers at once, rounded as in nsys' tables."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _HALF_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """What the values of each group come to, ``[num_groups]`` each, in the values' unit."""
+    """Statistics of each group's values, ``[num_groups]`` each, in the values' unit."""
 
     count: Sequence[int]
     total: Sequence[int]
-    """Exact, whatever its size."""
+    """Exact, however large."""
     median_twice: Sequence[int]
-    """Sum of the two values in the middle, or twice the one there."""
+    """Sum of the two middle values, or twice the single one."""
     minimum: Sequence[int]
     maximum: Sequence[int]
     deviation: Sequence[float]
-    """Standard deviation of a sample: the sum of squares over ``count - 1``; 0 for a single value."""
+    """Sample standard deviation, with divisor ``count - 1``; 0 for a single value."""
 
 
 def summarize_groups(groups: IntArray, values: IntArray, num_groups: int) -> Groups:
-    """Sums up values by group.
+    """Summarizes values by group.
 
     Args:
-        groups: The group of each value, from 0; no group without values, ``[num_values]``.
+        groups: The group of each value, from 0; no group may be empty, ``[num_values]``.
         values: ``[num_values]``.
-        num_groups: How many there are.
+        num_groups: The number of groups.
     """
     counts = np.bincount(groups, minlength=num_groups)
     starts = np.cumsum(counts) - counts
@@ -55,7 +55,7 @@ def summarize_groups(groups: IntArray, values: IntArray, num_groups: int) -> Gro
 
 
 def _sort_within(groups: IntArray, values: IntArray, num_groups: int) -> IntArray:
-    """The values ordered by group, and by size inside each. Group and value share one integer where both fit."""
+    """The values sorted by group, and by size within each. Group and value share one integer if both fit."""
     if not len(values):
         return values
     low = int(values.min())
@@ -68,7 +68,7 @@ def _sort_within(groups: IntArray, values: IntArray, num_groups: int) -> IntArra
 
 
 def _add_up(values: IntArray, starts: IntArray) -> list[int]:
-    """Sums in two halves, which cannot overflow: the upper one counts units of 2**32."""
+    """Sums of the upper and lower halves of the values, which cannot overflow: the upper counts units of 2**32."""
     high = np.add.reduceat(values >> _HALF_BITS, starts).tolist()
     low = np.add.reduceat(values & ((1 << _HALF_BITS) - 1), starts).tolist()
     return [(upper << _HALF_BITS) + lower for upper, lower in zip(high, low, strict=True)]
@@ -82,7 +82,7 @@ def _deviate(values: IntArray, starts: IntArray, counts: IntArray, totals: list[
 
 
 def round_quotient(numerator: int, denominator: int) -> float | None:
-    """A quotient to a tenth, halves away from 0, decided on the integers. None: divided by 0."""
+    """A quotient rounded to a tenth, halves away from 0, computed with integers. None: division by 0."""
     if not denominator:
         return None
     if denominator < 0:
@@ -92,7 +92,7 @@ def round_quotient(numerator: int, denominator: int) -> float | None:
 
 
 def round_tenth(value: float) -> float:
-    """A number to a tenth, halves of its shortest decimal form away from 0."""
+    """A number rounded to a tenth, halves of its shortest decimal form away from 0."""
     if abs(value) >= _EXACT or not math.isfinite(value):
         return value
     return float(Decimal(repr(value)).quantize(_TENTH, ROUND_HALF_UP))

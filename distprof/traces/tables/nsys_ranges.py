@@ -1,10 +1,10 @@
-"""Ranges as `nsys stats` sees them: which calls they hold, and which range is whose parent.
+"""Ranges as `nsys stats` sees them: which calls they contain, and which range is the parent of which.
 
-Unlike `distprof.traces.reduce.nesting` this is not what we think right, but what nsys does (2023.4): a range holds a
-call that lies in it whole, both ends counted, on the thread that opened it; start/end ranges count like others, unless
-another thread closed them; a range that was never closed ends where the file's last range begins or ends. The parent is
-the shortest other range around; two ranges that begin and end together are each other's parent, and have no level, nor
-has what is in them. Host times in ns.
+Unlike `distprof.traces.reduce.nesting`, this reproduces nsys (2023.4) rather than what we consider right: a range
+contains a call that lies completely in it, both ends included, on the thread that opened it; start/end ranges count
+like others, unless another thread closed them; a range that was never closed ends where the file's last range begins
+or ends. The parent is the shortest other range around it; two ranges with the same begin and end are each other's
+parent, and neither they nor their contents have a level. Host times in ns.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from distprof.traces.reduce.ranges import Window, find_measured
 from distprof.traces.tables.six_tables import STYLES
 
 MAX_LOOKS = 64
-"""How far down a stack with crossing ranges a parent is looked for."""
+"""How far down a stack with crossing ranges to look for a parent."""
 NO_LEVEL = -1
 _LONGEST_NS = 1 << 64
 
 Label = tuple[str, str]
-"""A range as nsys names it, and its style."""
+"""A range's name in nsys' tables, and its style."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """The ranges of one trace that can hold calls, ``[num_instances]`` each."""
+    """The ranges of one trace that can contain calls, ``[num_instances]`` each."""
 
     label: list[Label | None]
     """None: the range has no name."""
@@ -39,11 +39,11 @@ class Instances:
     end_ns: IntArray
     thread: IntArray
     measured: BoolArray
-    """It begins in the window."""
+    """Whether it begins in the window."""
 
 
 def find_last(traces: Sequence[Trace]) -> list[int]:
-    """For each trace the last begin or end of a range in its file."""
+    """For each trace, the last begin or end of a range in its file."""
     last: dict[str, int] = {}
     for trace in traces:
         times = np.concatenate([trace.ranges.begin_ns, trace.ranges.end_ns])
@@ -52,7 +52,7 @@ def find_last(traces: Sequence[Trace]) -> list[int]:
 
 
 def list_instances(trace: Trace, last_ns: int, window: Window) -> Instances:
-    """The ranges as nsys names and ends them; ``last_ns``: where those end that were never closed."""
+    """The ranges as nsys names and ends them; ``last_ns``: the end of those that were never closed."""
     ranges = trace.ranges
     end_ns = np.where(ranges.end_ns == UNKNOWN, last_ns, ranges.end_ns)
     usable = (end_ns >= ranges.begin_ns) & (ranges.thread != UNKNOWN)
@@ -82,41 +82,41 @@ def _name_range(trace: Trace, domain: int, name: int, style: int) -> Label | Non
 def hold_calls(
     instances: Instances, thread: IntArray, begin_ns: IntArray, end_ns: IntArray
 ) -> Iterable[tuple[IntArray, IntArray]]:
-    """Pairs of an instance and a call that lies in it, instance by instance."""
+    """Pairs of an instance and a call in it, instance by instance."""
     spots = sort_spots(thread, begin_ns, np.arange(len(thread)))
     slices = Slices(
         owner=np.arange(len(instances.label)),
         low=count_before(spots, instances.thread, instances.begin_ns),
         high=count_before(spots, instances.thread, instances.end_ns, included=True),
     )
-    for owner, place in expand_in_parts(slices):
-        row = spots.row[place]
+    for owner, index in expand_in_parts(slices):
+        row = spots.row[index]
         whole = end_ns[row] <= instances.end_ns[owner]
         yield owner[whole], row[whole]
 
 
 def find_parents(instances: Instances) -> tuple[IntArray, IntArray]:
-    """The parent of each instance, -1: it has none, and the number of ranges above it."""
+    """The parent of each instance, -1: none, and the number of ranges above it."""
     order = np.lexsort((-instances.end_ns, instances.begin_ns, instances.thread))
     thread, begin_ns, end_ns = (column[order] for column in (instances.thread, instances.begin_ns, instances.end_ns))
     same = (np.diff(thread) == 0) & (np.diff(begin_ns) == 0) & (np.diff(end_ns) == 0)
     twin = np.concatenate([same, [False]]) if len(order) else np.zeros(0, dtype=bool)
     above, levels = _climb(thread.tolist(), begin_ns.tolist(), end_ns.tolist(), twin.tolist())
     parent, level = np.full(len(order), UNKNOWN), np.full(len(order), NO_LEVEL)
-    places = np.array(above, dtype=np.int64)
-    parent[order] = np.where(places == UNKNOWN, UNKNOWN, order[places])
+    indexes = np.array(above, dtype=np.int64)
+    parent[order] = np.where(indexes == UNKNOWN, UNKNOWN, order[indexes])
     level[order] = levels
     return parent, level
 
 
 def _climb(threads: list[int], begins: list[int], ends: list[int], twins: list[bool]) -> tuple[list[int], list[int]]:
-    """Parents and levels by place; ordered by thread, begin and end downwards. ``twins``: the next is like this one."""
+    """Parents and levels by row; sorted by thread, begin and descending end. ``twins``: the next range is equal."""
     stack: list[int] = []
-    ended: list[int] = []  # at the time at hand: they are around what has no length, and around nothing else
+    ended: list[int] = []  # those ending right now: they contain what has no length, and nothing else
     room = MAX_LOOKS // 2
     parents, levels = [UNKNOWN] * len(begins), [0] * len(begins)
     thread, twin = None, False
-    for place, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
+    for index, (here, begin, end) in enumerate(zip(threads, begins, ends, strict=True)):
         if here != thread:
             stack, ended, thread = [], [], here
         if ended and ends[ended[-1]] < begin:
@@ -125,7 +125,7 @@ def _climb(threads: list[int], begins: list[int], ends: list[int], twins: list[b
             above = stack.pop()
             if ends[above] == begin:
                 ended.append(above)
-        if len(stack) > room:  # what crosses others hides those that ended below it
+        if len(stack) > room:  # crossing ranges hide those below that have ended
             stack = [above for above in stack if ends[above] >= begin]
             room = MAX_LOOKS // 2 + 2 * len(stack)
         found, shortest_ns = UNKNOWN, _LONGEST_NS
@@ -137,11 +137,11 @@ def _climb(threads: list[int], begins: list[int], ends: list[int], twins: list[b
                 break
             if ends[above] >= end and ends[above] - begins[above] < shortest_ns:
                 found, shortest_ns = above, ends[above] - begins[above]
-        if twin or twins[place]:
-            parents[place], levels[place] = (place - 1 if twin else place + 1), NO_LEVEL
+        if twin or twins[index]:
+            parents[index], levels[index] = (index - 1 if twin else index + 1), NO_LEVEL
         elif found != UNKNOWN:
-            parents[place] = found
-            levels[place] = levels[found] + 1 if levels[found] != NO_LEVEL else NO_LEVEL
-        stack.append(place)
-        twin = twins[place]
+            parents[index] = found
+            levels[index] = levels[found] + 1 if levels[found] != NO_LEVEL else NO_LEVEL
+        stack.append(index)
+        twin = twins[index]
     return parents, levels

@@ -1,10 +1,10 @@
-"""Domain > range > what the device did for it and what it called: the projection of activities onto ranges.
+"""Domain > range > the device work it launched and the calls it made: projects activities onto ranges.
 
-A row sums up one name: its instances of a range, the activities of one name that were launched in them, or the calls of
-one name that were made in them. A range holds what `distprof.traces.reduce.nesting` says it holds, the ranges nested in
-it included; *exclusive* leaves those out, and shows how long the range was open without them. What is held by two
-nested ranges of one name counts once. Nested calls, as of the runtime into the driver, count each for itself. Host time
-and device time are two clocks' work: shares are of the same kind of row in the same range. Times are ns.
+A row sums up one name: the instances of a range, the activities of one name launched in them, or the calls of one name
+made in them. `distprof.traces.reduce.nesting` defines which calls a range contains, including those of nested ranges;
+*exclusive* leaves the nested ranges out, and shows how long the range was open without them. What lies in two nested
+ranges of the same name counts once. Nested calls, such as runtime into driver, count separately. Host time and device
+time come from two clocks: shares are relative to rows of the same type in the same range. Times are ns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADS = (
     "Domain", "Range", "Type", "Time (%)", "Total Time (ns)", "Calls", "Avg (ns)", "Min (ns)", "Max (ns)", "Name",
 )  # fmt: skip
 MAX_SHOWN = 1000
-"""Ranges in a table, longest host time first; how many more there are is said in the last row."""
+"""Ranges in a table, longest host time first; the last row tells how many more there are."""
 RANGE, DEVICE, CALLS, OPEN = "Range", "GPU activities", "API calls", "never closed"
 DEFAULT_DOMAIN = "(default)"
 NO_DOMAIN = "(none)"
@@ -47,7 +47,7 @@ OUTSIDE = "outside every closed range"
 LOST = "launch not in the trace"
 
 _VERSION = re.compile(r"_v\d{4,}$")
-"""Of an API call: which release of CUDA brought it."""
+"""The CUDA release suffix of an API call."""
 
 Label = tuple[str, str]
 """Domain and name."""
@@ -57,13 +57,13 @@ Totals = list[int]
 
 @dataclass(slots=True)
 class _ProjectionBlock:
-    """What one range's rows are made of; sums by type and name."""
+    """The data of one range's rows: totals by type and name."""
 
     sums: dict[str, dict[str, Totals]] = field(default_factory=lambda: {RANGE: {}, DEVICE: {}, CALLS: {}})
     open_count: int = 0
 
     def add(self, kind: str, name: str, count: int, total: int, minimum: int, maximum: int) -> None:
-        """Adds what a trace says of one name."""
+        """Adds one trace's totals of a name."""
         old = self.sums[kind].setdefault(name, [0, 0, minimum, maximum])
         old[:] = [old[0] + count, old[1] + total, min(old[2], minimum), max(old[3], maximum)]
 
@@ -84,14 +84,14 @@ def project(
     other_threads: bool = True,
     max_shown: int = MAX_SHOWN,
 ) -> Table:
-    """Makes the table of the traces together, ranges of one domain and name as one.
+    """Makes one table of all traces; ranges of the same domain and name are combined.
 
     Args:
         traces: Of one rank, or of several.
-        windows: For each trace the times that count: instances that begin in none are left out. None: all count.
-        exclusive: Leave out what is held by a nested range.
-        other_threads: The main thread's ranges hold what other threads do meanwhile, as `ranges.total_ranges` has it.
-        max_shown: How many ranges, at most.
+        windows: Times to count, per trace: instances that begin in none are left out. None: all count.
+        exclusive: Leave out what nested ranges contain.
+        other_threads: The main thread's ranges also contain what other threads do meanwhile (`ranges.total_ranges`).
+        max_shown: The largest number of ranges.
     """
     blocks: Blocks = {}
     for trace, window in zip(traces, windows or [None] * len(traces), strict=True):
@@ -121,27 +121,27 @@ def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool,
     for code, count in enumerate(np.bincount(names.code[~closed], minlength=len(labels)).tolist()):
         if count:
             blocks.setdefault(labels[code], _ProjectionBlock()).open_count += count
-    held = _Held(trace, names, nest, measured, main_thread, exclusive)
+    contents = _Contents(trace, names, nest, measured, main_thread, exclusive)
     gpu, calls = trace.gpu, trace.calls
     long_ns = gpu.end_ns - gpu.begin_ns
     launches = spot_launches(trace, main_thread)
     call = np.append(calls.begin_ns, UNKNOWN)[gpu.call], np.append(calls.thread, UNKNOWN)[gpu.call]
-    for owner, row in held.pair(launches, call[1], call[0]):
+    for owner, row in contents.pair(launches, call[1], call[0]):
         _add(blocks, labels, DEVICE, trace.names, owner, gpu.name[row], long_ns[row])
     called_ns = calls.end_ns - calls.begin_ns
     shown = tuple(_VERSION.sub("", name) for name in trace.names)
-    for owner, row in held.pair(spot_calls(calls, main_thread), calls.thread, calls.begin_ns):
+    for owner, row in contents.pair(spot_calls(calls, main_thread), calls.thread, calls.begin_ns):
         _add(blocks, labels, CALLS, shown, owner, calls.name[row], called_ns[row])
     lost = gpu.call == UNKNOWN
-    outside = ~lost & ~held.find_any(launches, len(lost)) & find_measured(call[0], window)
+    outside = ~lost & ~contents.find_any(launches, len(lost)) & find_measured(call[0], window)
     for label, chosen in (((NO_DOMAIN, OUTSIDE), outside), ((NO_DOMAIN, LOST), lost)):
         row = np.flatnonzero(chosen)
         _add(blocks, [label], DEVICE, trace.names, np.zeros_like(row), gpu.name[row], long_ns[row])
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What the measured ranges of a trace hold."""
+class _Contents:
+    """What the measured ranges of a trace contain."""
 
     trace: Trace
     names: RangeNames
@@ -151,10 +151,10 @@ class _Held:
     exclusive: bool
 
     def pair(self, spots: Spots, thread: IntArray, at_ns: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-        """Pairs of a name's code and a row that it holds, each once.
+        """Pairs of a name's code and a row that it contains, each pair once.
 
         Args:
-            spots: The rows where they were called.
+            spots: Where the rows were called.
             thread: Of each row's call, ``[num_rows]``.
             at_ns: When each row's call began, ``[num_rows]``.
         """
@@ -167,20 +167,20 @@ class _Held:
             owned = np.flatnonzero(inner != UNKNOWN)
             yield inner[owned], owned
         slices: Slices = slice_ranges(ranges, spots, wanted, self.names.code)
-        for owner, place in expand_in_parts(slices):
-            row = spots.row[place]
+        for owner, index in expand_in_parts(slices):
+            row = spots.row[index]
             if spots.doubled:
                 owner, row = np.divmod(drop_repeats(owner * len(thread) + row), len(thread))
             fresh = inner[row] != owner
             yield owner[fresh], row[fresh]
 
     def find_any(self, spots: Spots, num_rows: int) -> BoolArray:
-        """Which rows some closed range holds, measured or not, ``[num_rows]``."""
+        """Which rows lie in some closed range, measured or not, ``[num_rows]``."""
         everything = np.ones(len(self.names.code), dtype=bool)
         slices = slice_ranges(self.trace.ranges, spots, everything, np.zeros_like(self.names.code))
         found = np.zeros(num_rows, dtype=bool)
-        for _, place in expand_in_parts(slices):
-            found[spots.row[place]] = True
+        for _, index in expand_in_parts(slices):
+            found[spots.row[index]] = True
         return found
 
 
@@ -193,21 +193,21 @@ def _add(
     name: IntArray,
     values: IntArray,
 ) -> None:
-    """Sums up values by owner and name, and adds them to the owners' blocks."""
+    """Sums values by owner and name, and adds them to the owners' blocks."""
     wide = len(texts) + 1
     keys, group = number_values(owner * wide + name + 1)
     sums = summarize_groups(group, values, len(keys))
-    for place, key in enumerate(keys.tolist()):
+    for index, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)
         block = blocks.setdefault(labels[code], _ProjectionBlock())
         block.add(
             kind, texts[text - 1] if text else "",
-            sums.count[place], sums.total[place], sums.minimum[place], sums.maximum[place],
+            sums.count[index], sums.total[index], sums.minimum[index], sums.maximum[index],
         )  # fmt: skip
 
 
 def _show(label: Label, block: _ProjectionBlock) -> Iterator[Cells]:
-    """A range's rows: domain, range and type stand where they change."""
+    """A range's rows; domain, range and type are shown only where they change."""
     head: tuple[str, str] = label
     for kind, sums in block.sums.items():
         whole = sum(totals[1] for totals in sums.values())
@@ -225,4 +225,4 @@ PROJECTIONS: Mapping[str, Callable[..., Table]] = {
     "nvtx_gpu_proj_sum": sum_gpu_projection,
     "nvtx_kern_sum": sum_range_kernels,
 }
-"""The tables that put ranges and the device together, by name; each takes traces, and ``windows`` or None."""
+"""The tables that combine ranges and the device, by name; each takes traces, and ``windows`` or None."""

@@ -1,8 +1,8 @@
 """Two tables of `nsys stats` that project ranges onto the device: ``nvtx_gpu_proj_sum`` and ``nvtx_kern_sum``.
 
-Ranges hold calls as `distprof.traces.tables.nsys_ranges` says. Projected, an instance lasts from the begin of the first
-activity that it launched to the end of the last, whatever ran or did not in between; a graph that was traced as a whole
-is none. A kernel stands under every range around its call, and twice under two of one name. Times are ns.
+`distprof.traces.tables.nsys_ranges` defines which calls a range contains. A projected instance lasts from the begin of
+the first activity that it launched to the end of the last, including gaps; graphs traced as a whole do not count. A
+kernel is listed under every range around its call, twice under two of the same name. Times are ns.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _ID_BITS = 0xFFFFFF
 
 
 def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
-    """``nvtx_gpu_proj_sum``: how long the ranges last on the device, by name and style.
+    """``nvtx_gpu_proj_sum``: how long ranges last on the device, by name and style.
 
     Args:
         traces: Of one file, or of several together.
-        windows: For each trace the host times that count: instances that begin in none are left out. None: all count.
+        windows: Host times to count, per trace: instances that begin in none are left out. None: all count.
     """
     labels: dict[Label, int] = {}
     columns: list[list[IntArray]] = []
@@ -61,7 +61,7 @@ def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | N
         own_ns = instances.end_ns[at] - instances.begin_ns[at]
         columns.append([np.array(codes, dtype=np.int64)])
         columns[-1] += [column[named] for column in (projected_ns, own_ns, ops, level[at], children)]
-    code, projected_ns, own_ns, ops, level, children = (_stack(columns, place) for place in range(6))
+    code, projected_ns, own_ns, ops, level, children = (_stack(columns, index) for index in range(6))
     sums = summarize_groups(code, projected_ns, len(labels))
     leveled = level != NO_LEVEL
     totals = [_add_up(code, values, len(labels)) for values in (own_ns, ops, np.where(leveled, level, 0), children)]
@@ -80,11 +80,11 @@ def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | N
 
 
 def sum_range_kernels(traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
-    """``nvtx_kern_sum``: kernels by the ranges around the calls that launched them, thread by thread.
+    """``nvtx_kern_sum``: kernels by the ranges around the calls that launched them, per thread.
 
     Args:
         traces: Of one file, or of several together.
-        windows: As for the other table; of kernels in no range those launched then, or run if the launch is not known.
+        windows: As above; kernels in no range count if launched then or, with unknown launch, if run then.
     """
     keys: dict[Cells, int] = {}
     columns: list[list[IntArray]] = []
@@ -100,7 +100,7 @@ def sum_range_kernels(traces: Sequence[Trace], *, windows: Sequence[Window] | No
         ranged = np.where(instance == UNKNOWN, UNKNOWN, instance + offsets[0])
         columns.append([code, long_ns, ranged, kernel + offsets[1]])
         offsets = [offsets[0] + len(instances.label), offsets[1] + len(trace.gpu.kind)]
-    code, long_ns, instance, kernel = (_stack(columns, place) for place in range(4))
+    code, long_ns, instance, kernel = (_stack(columns, index) for index in range(4))
     sums = summarize_groups(code, long_ns, len(keys))
     in_ranges = instance != UNKNOWN
     range_counts = _count_distinct(code[in_ranges], instance[in_ranges], len(keys))
@@ -123,7 +123,7 @@ def _null_first(*cells: object) -> tuple[object, ...]:
 
 
 def _project(trace: Trace, instances: Instances) -> tuple[IntArray, IntArray, IntArray]:
-    """Instances that launched something, how long they last on the device, and how many calls launched it."""
+    """Instances that launched something, how long each lasts on the device, and how many calls launched it."""
     gpu = trace.gpu
     rows = np.flatnonzero((gpu.call != UNKNOWN) & (gpu.kind != ActivityKind.GRAPH))
     rows = rows[np.argsort(gpu.call[rows], kind="stable")]
@@ -133,10 +133,10 @@ def _project(trace: Trace, instances: Instances) -> tuple[IntArray, IntArray, In
     begin_ns, end_ns = np.minimum.reduceat(gpu.begin_ns[rows], first), np.maximum.reduceat(gpu.end_ns[rows], first)
     found: list[list[IntArray]] = []
     calls = trace.calls
-    for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call]):
-        if len(owner):  # the pairs of an owner stand together
+    for owner, index in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call]):
+        if len(owner):  # an owner's pairs are contiguous
             start = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
-            first_ns, last_ns = np.minimum.reduceat(begin_ns[place], start), np.maximum.reduceat(end_ns[place], start)
+            first_ns, last_ns = np.minimum.reduceat(begin_ns[index], start), np.maximum.reduceat(end_ns[index], start)
             found.append([owner[start], last_ns - first_ns, np.diff(np.append(start, len(owner)))])
     at, projected_ns, ops = (_stack(found, column) for column in range(3))
     return at, projected_ns, ops
@@ -147,8 +147,8 @@ def _pair_kernels(trace: Trace, instances: Instances, kernels: IntArray) -> tupl
     launched = kernels[trace.gpu.call[kernels] != UNKNOWN]
     call, calls = trace.gpu.call[launched], trace.calls
     pairs = [
-        [owner, launched[place]]
-        for owner, place in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call])
+        [owner, launched[index]]
+        for owner, index in hold_calls(instances, calls.thread[call], calls.begin_ns[call], calls.end_ns[call])
     ]
     instance, kernel = (_stack(pairs, column) for column in range(2))
     inside = np.zeros(len(trace.gpu.kind), dtype=bool)
@@ -176,7 +176,7 @@ def _code_pairs(
     threads, thread = np.unique(np.append(trace.calls.thread, UNKNOWN)[call], return_inverse=True)
     wide = len(trace.names) + 1
     packed = (label_codes[instance] * len(threads) + thread.reshape(-1)) * wide + trace.gpu.name[kernel] + 1
-    distinct, place = number_values(packed)
+    distinct, index = number_values(packed)
     shown = list(labels)
     codes = []
     for key in distinct.tolist():
@@ -187,12 +187,12 @@ def _code_pairs(
         ids = (None, None) if tid == UNKNOWN or pid is None else (pid & _ID_BITS, tid & _ID_BITS)
         text = trace.names[name - 1] if name else None
         codes.append(keys.setdefault((*(shown[label_code] or (None, None)), *ids, text), len(keys)))
-    coded: IntArray = np.array(codes, dtype=np.int64)[place]
+    coded: IntArray = np.array(codes, dtype=np.int64)[index]
     return coded
 
 
 def _count_distinct(groups: IntArray, items: IntArray, num_groups: int) -> list[int]:
-    """How many different items each group has."""
+    """The number of distinct items in each group."""
     wide = int(items.max(initial=0)) + 1
     counts: list[int] = np.bincount(drop_repeats(groups * wide + items) // wide, minlength=num_groups).tolist()
     return counts
@@ -205,6 +205,6 @@ def _add_up(groups: IntArray, values: IntArray, num_groups: int) -> list[int]:
     return totals
 
 
-def _stack(columns: Sequence[Sequence[IntArray]], place: int) -> IntArray:
-    """One column of all parts."""
-    return np.concatenate([np.empty(0, dtype=np.int64), *(part[place] for part in columns)])
+def _stack(columns: Sequence[Sequence[IntArray]], index: int) -> IntArray:
+    """One column of all parts, concatenated."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *(part[index] for part in columns)])

@@ -1,12 +1,12 @@
-"""The six tables of `nsys stats`, made from the columns of traces: same columns, same rows, same numbers.
+"""The six tables of `nsys stats`, computed from traces: same columns, same rows, same numbers.
 
 ``nvtx_sum``, ``osrt_sum``, ``cuda_api_sum``, ``cuda_gpu_kern_sum``, ``cuda_gpu_mem_time_sum`` and
-``cuda_gpu_mem_size_sum``, of one rank or of several together. Those of several stand on the single durations, so that
-medians and deviations are those of the whole. Times are ns, sizes units of 10**6 bytes, shares percent of the table.
+``cuda_gpu_mem_size_sum``, of one rank or of several together. Tables of several ranks use the individual durations, so
+medians and deviations are exact. Times are ns, sizes units of 10**6 bytes, shares percent of the table.
 
-What nsys does, and so do we: a range that was never closed ends with the file's last NVTX event; API calls are grouped
-by their whole name and shown without its version, so that a name may stand there twice; rows of equal totals stand in
-the order of their names, those of calls in the order of the file's names.
+As in nsys, a range that was never closed ends with the file's last NVTX event; API calls are grouped by full name but
+shown without the version suffix, so a name may appear twice; rows with equal totals are sorted by name, for calls in
+the order of names in the file.
 """
 
 from __future__ import annotations
@@ -24,57 +24,57 @@ from distprof.traces.tables.groups import Groups, round_quotient, round_tenth, s
 STYLES: Mapping[int, str] = {RangeStyle.PUSH_POP: "PushPop", RangeStyle.START_END: "StartEnd"}
 MEGABYTE = 1_000_000
 VERSION_LENGTH = len("_v7000")
-"""Of the suffix that nsys leaves out; it leaves longer ones in."""
+"""Length of the suffix that nsys removes; it keeps longer ones."""
 
 Cells = tuple[object, ...]
-"""Texts and numbers. None: there is no value, as the name of what has none."""
+"""Texts and numbers. None: no value, or the name of something unnamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as `nsys stats` has it. The heads name the units; times, sizes and shares are rounded as nsys does."""
+    """A table as in `nsys stats`. The heads name the units; times, sizes and shares are rounded as nsys does."""
 
     name: str
     heads: tuple[str, ...]
     rows: tuple[Cells, ...]
-    """As many cells as heads; the text comes last."""
+    """As many cells as heads; the text is last."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """What a row is of."""
+    """What a row is about."""
 
     key: Hashable
-    """Rows of the same key are one."""
-    place: tuple[object, ...]
-    """Where the row stands among those of the same total; the smallest of all that share the key."""
+    """Rows with the same key are combined."""
+    sort_key: tuple[object, ...]
+    """The row's sort key among rows with the same total; the smallest of all that share the key."""
     cells: Cells
-    """How the row ends."""
+    """The last cells of the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one trace adds to a table, ``[num_rows]`` each."""
+    """What one trace contributes to a table, ``[num_rows]`` each."""
 
     begin_ns: IntArray
     code: IntArray
-    """What `label` is asked for; 0 or more."""
+    """The argument for `label`, at least 0."""
     value: IntArray
     """A duration in ns, or a size in bytes."""
     label: Callable[[int], _Label]
 
 
 def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[Window] | None = None) -> Table:
-    """Makes one of `TABLES` of the traces together.
+    """Makes one of `TABLES` of all traces together.
 
     Args:
-        name: Of the table.
+        name: The table's name.
         traces: Of one rank, or of several.
-        windows: For each trace the begins and ends of the times that count, ns on its clock: rows that begin in none
-            are left out. None, or None for a trace: all count, as for nsys.
+        windows: For each trace the times to count, as begins and ends in ns on its clock: rows that begin in none are
+            left out. None, or None for a trace: all count, as in nsys.
 
     Raises:
-        ValueError: No such table, or not a window for each trace.
+        ValueError: There is no such table, or not one window for each trace.
     """
     if name not in TABLES:
         raise ValueError(f"{name}: no such table; there are {', '.join(TABLES)}")
@@ -86,7 +86,7 @@ def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[Window] 
     sums = summarize_groups(groups, values, len(labels))
     order = sorted(
         range(len(labels)),
-        key=lambda row: (-sums.total[row], sums.count[row] if maker.few_first else 0, labels[row].place),
+        key=lambda row: (-sums.total[row], sums.count[row] if maker.few_first else 0, labels[row].sort_key),
     )
     whole = sum(sums.total)
     rows = tuple((*maker.show(sums, row, whole), *labels[row].cells) for row in order)
@@ -101,21 +101,21 @@ def _keep(part: _Part, window: Window) -> _Part:
 
 
 def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
-    """The labels of all rows, and for each row its label and its value."""
+    """The labels of all rows, and each row's label index and value."""
     nothing = np.empty(0, dtype=np.int64)
     labels: list[_Label] = []
-    places: dict[Hashable, int] = {}
+    indexes: dict[Hashable, int] = {}
     groups = [nothing]
     for part in parts:
         used, dense = number_values(part.code)
         lookup = np.empty(len(used), dtype=np.int64)
         for position, code in enumerate(used.tolist()):
             label = part.label(code)
-            lookup[position] = place = places.setdefault(label.key, len(labels))
-            if place == len(labels):
+            lookup[position] = index = indexes.setdefault(label.key, len(labels))
+            if index == len(labels):
                 labels.append(label)
-            elif label.place < labels[place].place:
-                labels[place] = label
+            elif label.sort_key < labels[index].sort_key:
+                labels[index] = label
         groups.append(lookup[dense])
     return labels, np.concatenate(groups), np.concatenate([nothing, *(part.value for part in parts)])
 
@@ -125,12 +125,12 @@ def _find_name(trace: Trace, code: int) -> str | None:
 
 
 def _name_label(key: str | None, cells: Cells) -> _Label:
-    """A label that sorts by its text as SQLite does: what has no name first, then by code points."""
+    """A label sorted by its text as in SQLite: unnamed first, then by code points."""
     return _Label((key, *cells[:-1]), (key is not None, key or "", *cells[:-1]), cells)
 
 
 def _collect_ranges(trace: Trace) -> _Part:
-    """Ranges by domain, name and style. What was never closed ends where nsys lets it, or is left out."""
+    """Ranges by domain, name and style. Ranges never closed end where nsys ends them, or are left out."""
     ranges = _close(trace.ranges, trace.head.last_event_ns)
     styles = len(STYLES)
     domains, domain = number_values(ranges.domain + 1)
@@ -139,8 +139,8 @@ def _collect_ranges(trace: Trace) -> _Part:
     def label(code: int) -> _Label:
         rest, style = divmod(code, styles)
         prefix, text = (
-            _find_name(trace, int(column[place]) - 1)
-            for column, place in zip((domains, names), divmod(rest, len(names)), strict=True)
+            _find_name(trace, int(column[index]) - 1)
+            for column, index in zip((domains, names), divmod(rest, len(names)), strict=True)
         )
         shown = text
         if text is not None and (prefix or (prefix == "" and trace.head.names_default_domain)):
@@ -170,12 +170,12 @@ def _collect_calls(trace: Trace, calls: Calls, shorten: Callable[[str], str]) ->
 
 
 def _strip_version(name: str) -> str:
-    """``cudaLaunchKernel`` of ``cudaLaunchKernel_v7000``; versions of another length stay, as nsys has it."""
+    """``cudaLaunchKernel`` for ``cudaLaunchKernel_v7000``; suffixes of another length stay, as in nsys."""
     return name[:-VERSION_LENGTH] if name[-VERSION_LENGTH:][:2] == "_v" and len(name) >= VERSION_LENGTH else name
 
 
 def _collect_activities(trace: Trace, kinds: Sequence[ActivityKind], *, sizes: bool = False) -> _Part:
-    """Device activities of some kinds: how long they took, or how much they moved, where that is known."""
+    """Device activities of some kinds: their durations, or their sizes if known."""
     gpu = trace.gpu
     chosen = gpu.size_bytes >= 0 if sizes else np.ones(len(gpu.kind), dtype=bool)
     rows = np.flatnonzero(np.isin(gpu.kind, [int(kind) for kind in kinds]) & chosen)
@@ -189,7 +189,7 @@ def _collect_activities(trace: Trace, kinds: Sequence[ActivityKind], *, sizes: b
 
 
 def _show_times(sums: Groups, row: int, whole_ns: int) -> Cells:
-    """The numbers of a row of durations."""
+    """The numbers in a row of durations."""
     total_ns, count = sums.total[row], sums.count[row]
     return (
         round_quotient(100 * total_ns, whole_ns), total_ns, count, round_quotient(total_ns, count),
@@ -198,7 +198,7 @@ def _show_times(sums: Groups, row: int, whole_ns: int) -> Cells:
 
 
 def _show_sizes(sums: Groups, row: int, whole_bytes: int) -> Cells:
-    """The numbers of a row of sizes, in units of 10**6 bytes."""
+    """The numbers in a row of sizes, in units of 10**6 bytes."""
     total_bytes, count = sums.total[row], sums.count[row]
     middle_bytes = (total_bytes / count, sums.median_twice[row] / 2, sums.minimum[row], sums.maximum[row])
     total, *rest = (round(size / MEGABYTE, 3) for size in (total_bytes, *middle_bytes, sums.deviation[row]))
@@ -213,7 +213,7 @@ class _Maker:
     collect: Callable[[Trace], _Part]
     show: Callable[[Groups, int, int], Cells] = _show_times
     few_first: bool = False
-    """Of rows with the same total the one with fewer instances comes first."""
+    """Among rows with the same total, fewer instances come first."""
 
 
 def _time_heads(count: str, *text: str) -> tuple[str, ...]:
@@ -244,4 +244,4 @@ TABLES: Mapping[str, _Maker] = {
         _show_sizes,
     ),
 }
-"""The tables by name, in the order in which nsys shows them."""
+"""The tables by name, in nsys' order."""

@@ -1,4 +1,4 @@
-"""Traces that a real profiler made on real machines, as plain events; they lie beside the checkout, not in it."""
+"""Traces from real profilers on real machines, as plain events; they lie beside the checkout, not in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS = ("cuda_runtime", "cuda_driver")
 
 
 def find_shared(*parts: str) -> Path:
-    """A file beside the checkout; the test is skipped where it is not there."""
+    """A file beside the checkout; the test is skipped if it is missing."""
     path = SHARED.joinpath(*parts)
     if not path.is_file():
         pytest.skip(f"no {'/'.join(parts)} beside the checkout")
@@ -37,7 +37,7 @@ def find_shared(*parts: str) -> Path:
 
 @cache
 def read_events(name: str) -> list[dict[str, Any]]:
-    """The complete events of a file, with ``begin_ns`` and ``end_ns`` as integers."""
+    """The complete events of a file, with integer ``begin_ns`` and ``end_ns``."""
     with gzip.open(find_shared("data", "kineto", name), "rt", encoding="utf-8") as file:
         events = [event for event in json.load(file)["traceEvents"] if event.get("ph") == "X" and "dur" in event]
     first_us = min(event["ts"] for event in events)
@@ -48,7 +48,7 @@ def read_events(name: str) -> list[dict[str, Any]]:
 
 
 def build_trace(name: str) -> Trace:
-    """Device activities and API calls of a file, joined by their correlation, without any importer."""
+    """Device activities and API calls of a file, joined by correlation id, without any of our readers."""
     made = SyntheticTrace()
     calls = {
         event["args"]["correlation"]: made.call(event["name"], event["begin_ns"], event["end_ns"])

@@ -1,10 +1,9 @@
-"""A trace of PyTorch's profiler counted again: plain loops over its JSON, which share nothing with distprof.
+"""Counts a PyTorch profiler trace again: plain loops over its JSON that share nothing with distprof.
 
-Rules, all of them: device events are kernels, copies and memsets; their call is the first one of their correlation
-number. Times are whole ns. A stream works in order: what runs on it before anything whose call is in the file was
-launched before the file began. An event recorded at a time on the stream that computes longest fires when everything
-launched there before is done; a step's device time lies between two such events. What was launched counts for the step
-that launched it.
+All the rules: device events are kernels, copies and memsets; their call is the first one with their correlation id.
+Times are whole ns. A stream works in order: what runs on it before anything whose call is in the file was launched
+before the file began. An event recorded at some time on the stream that computes longest fires when everything launched
+there before is done; a step's device time lies between two such events. Work counts for the step that launched it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ DEVICE = {"kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory", "m
 CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver")
 STEPS = ("user_annotation", "operator")
 COMMUNICATES = re.compile(r"nccl|multimem_all_reduce|dpsk::ep::", re.IGNORECASE)
-"""Of all kernels in the files those that exchange data between devices."""
+"""The kernels in the files that exchange data between devices."""
 EARLY = -(10**30)
 Span = tuple[int, int]
 
 
 @dataclass
 class Did:
-    """One event of the device."""
+    """One device event."""
 
     kind: str
     stream: str
@@ -37,21 +36,21 @@ class Did:
     end: int
     call: Span | None
     launch: int | None = None
-    """When the host entered the call; `EARLY`: before the file began; None: nobody knows."""
+    """When the host entered the call; `EARLY`: before the file began; None: unknown."""
     launched: int | None = None
-    """When the host was through with it."""
+    """When the host left it."""
 
 
 @dataclass
 class Recount:
-    """What a file says of its rank; sums over all steps, ns, or over the whole file where it has none."""
+    """A file's statements about its rank; sums over all steps, ns, or over the whole file if it has none."""
 
     steps: int
     step_ns: list[int]
-    """On the device, of each step."""
+    """On the device, for each step."""
     times: dict[str, int]
     queue_ns: int
-    """Length of the queue times time."""
+    """Queue length times time."""
     queue_max: int
     empty_ns: int
     launches: int
@@ -92,7 +91,7 @@ def is_step(event: dict[str, Any]) -> bool:
 
 
 def list_device(events: list[dict[str, Any]]) -> list[Did]:
-    """What ran on the device, in order of begin, with the calls."""
+    """The device events with their calls, ordered by begin."""
     calls: dict[int, Span] = {}
     for event in events:
         if event.get("cat", "").lower() in CALLS:
@@ -150,7 +149,7 @@ def overlap(begin: int, end: int, windows: list[Span]) -> int:
 
 
 def measure_times(done: list[Did], windows: list[Span]) -> dict[str, int]:
-    """Walks from edge to edge, and books each stretch by what runs in it."""
+    """Walks from edge to edge, and assigns each stretch by what runs in it."""
     names = ("compute", "memory", "idle_communication", "idle_host", "idle_launch", "idle_unknown")
     times = dict.fromkeys((*names, "memory_busy", "communication_busy"), 0)
     times["span"] = sum(end - begin for begin, end in windows)
@@ -183,7 +182,7 @@ def measure_times(done: list[Did], windows: list[Span]) -> dict[str, int]:
 
 
 def book_gap(times: dict[str, int], begin: int, end: int, launched: int | None, windows: list[Span]) -> None:
-    """A stretch in which nothing runs, up to the begin of what was launched then."""
+    """An idle stretch, up to the begin of what was launched then."""
     if launched is None:
         times["idle_unknown"] += overlap(begin, end, windows)
         return
@@ -193,7 +192,7 @@ def book_gap(times: dict[str, int], begin: int, end: int, launched: int | None, 
 
 
 def measure_queue(done: list[Did], windows: list[Span]) -> tuple[int, int, int]:
-    """Length times time, the largest length, and the time without any."""
+    """Length times time, the largest length, and the time with an empty queue."""
     waiting = [(did.begin if did.launched is None else did.launched, did.end) for did in done]
     changes = [(begin, 1) for begin, end in waiting if end > begin]
     changes += [(end, -1) for begin, end in waiting if end > begin]

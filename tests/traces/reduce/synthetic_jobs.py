@@ -1,4 +1,4 @@
-"""Made-up GPU jobs as traces, one per rank, with the truth: forward, backward, one all-reduce, optimizer, a sync."""
+"""Synthetic GPU jobs as traces, one per rank, with the truth: forward, backward, one all-reduce, optimizer, a sync."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def make_job(
     seed: int = 0,
     world_size: int | None = None,
 ) -> list[Trace]:
-    """Every rank's trace. All ranks leave a step's all-reduce at one true time.
+    """Every rank's trace. All ranks leave a step's all-reduce at the same true time.
 
     Args:
-        num_ranks: Ranks there are traces of.
+        num_ranks: Ranks with a trace.
         num_steps: Steps, all measured.
-        delay_ns: By rank: how much longer its forward takes on the device.
-        clock_ns: By rank: what its clock shows more than the first one's.
+        delay_ns: By rank, how much longer its forward takes on the device.
+        clock_ns: By rank, how far its clock is ahead of the first rank's.
         jitter_ns: Largest random addition to each rank's forward.
-        seed: Of the jitter.
-        world_size: What the traces say. None: ``num_ranks``.
+        seed: Seed of the jitter.
+        world_size: The world size stated in the traces. None: ``num_ranks``.
     """
     random = np.random.default_rng(seed)
     made = [SyntheticTrace() for _ in range(num_ranks)]
@@ -60,7 +60,7 @@ def make_job(
 
 
 def _add_step(trace: SyntheticTrace, step: int, begin_ns: int, forward_ns: int, left_ns: int) -> None:
-    """The host launches everything at once, each call a microsecond, and then waits for the device."""
+    """The host launches everything at once, one microsecond per call, and then waits for the device."""
     over_ns = left_ns + OPTIMIZER_NS
     on_device_ns = begin_ns + LAUNCH_NS
     trace.range(f"ProfilerStep#{step}", begin_ns, over_ns)

@@ -1,4 +1,4 @@
-"""Traces made by hand: names become codes, lists become columns."""
+"""Builds traces by hand: names become codes, lists become columns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from distprof.facts.trace import (
 )
 
 MAIN = 1
-"""The thread where nothing else is said."""
+"""The default thread."""
 HEAD = TraceHead(
-    path="made-up.sqlite", tool="nsys", pid=MAIN, rank=0, rank_source="the test", world_size=1, host="made-up-host"
+    path="synthetic.sqlite", tool="nsys", pid=MAIN, rank=0, rank_source="the test", world_size=1, host="synthetic-host"
 )
 _CALL_COLUMNS = ("begin_ns", "end_ns", "name", "thread")
 _RANGE_COLUMNS = (*_CALL_COLUMNS, "domain", "style", "payload", "end_thread")
@@ -34,7 +34,7 @@ _GPU_COLUMNS = (
 
 @dataclass(kw_only=True)
 class SyntheticTrace:
-    """Gathers rows in any order; `build` sorts them as `Trace` wants them. Times are ns."""
+    """Collects rows in any order; `build` sorts them as `Trace` requires. Times are ns."""
 
     head: TraceHead = HEAD
     names: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class SyntheticTrace:
         })  # fmt: skip
 
     def call(self, name: str, begin_ns: int, end_ns: int, *, thread: int = MAIN) -> int:
-        """An API call. Returns its number, for what it launches."""
+        """An API call. Returns its number, to pass to what it launches."""
         self.calls.append({"begin_ns": begin_ns, "end_ns": end_ns, "name": self.code(name), "thread": thread})
         return len(self.calls) - 1
 
@@ -77,7 +77,7 @@ class SyntheticTrace:
         device: int = 0, stream: int = 7, size_bytes: int = UNKNOWN, copy: CopyKind = CopyKind.NONE,
         pageable: int = UNKNOWN, group: str | None = None,
     ) -> None:  # fmt: skip
-        """Something on the device; ``call``: as `call` numbered it."""
+        """A device activity; ``call``: a number returned by `call`."""
         self.gpu.append({
             "begin_ns": begin_ns, "end_ns": end_ns, "name": self.code(name), "kind": int(kind), "device": device,
             "stream": stream, "size_bytes": size_bytes, "copy": int(copy), "pageable": pageable, "call": call,
@@ -95,7 +95,7 @@ class SyntheticTrace:
         call_ns: int = 1,
         stream: int = 7,
     ) -> int:
-        """A kernel and the call of ``call_ns`` that launched it. Returns the call's number."""
+        """A kernel and its launching call, which takes ``call_ns``. Returns the call's number."""
         call = self.call("cudaLaunchKernel", called_ns, called_ns + call_ns, thread=thread)
         self.activity(name, begin_ns, end_ns, call=call, stream=stream)
         return call
@@ -117,7 +117,7 @@ class SyntheticTrace:
 
 
 def _sort(rows: Iterable[dict[str, int]]) -> list[dict[str, int]]:
-    """By begin, and of those that begin together the longest first; what is never closed is longest."""
+    """By begin, the longest first among equal begins; what is never closed is longest."""
     last = np.iinfo(np.int64).max
     return sorted(rows, key=lambda row: (row["begin_ns"], -(last if row["end_ns"] == UNKNOWN else row["end_ns"])))
 

@@ -1,4 +1,4 @@
-"""What a trace claims of its job: when it was, and who made its device."""
+"""What a trace claims about its job: when it ran, and the device's vendor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device time by cause and by kind of collective: by hand."""
+"""Device time by cause and by kind of collective, by hand."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_device_that_works_longest_is_looked_at() -> None:
     trace = made.build()
     assert measure_device(trace, None) == WHOLE
     assert describe_other_devices(trace) == (
-        "the process used 3 devices: device time is that of device 0, which has 70 % of the activity; not of 3, 5"
+        "the process used 3 devices: device time is that of device 0, which worked longest, and leaves out 3, 5"
     )
     assert describe_other_devices(make_timeline().build()) is None
 

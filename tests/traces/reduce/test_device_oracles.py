@@ -1,4 +1,4 @@
-"""Device time against a slow oracle, nanosecond by nanosecond; `test_recounts` has real traces."""
+"""Device time against a slow oracle, nanosecond by nanosecond; `test_recounts` uses real traces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Did:
     begin_ns: int
     end_ns: int
     call: tuple[int, int] | None
-    """When the host entered the call for it, and left it."""
+    """When the host entered the launching call, and left it."""
 
     @property
     def launched_ns(self) -> int | None:
@@ -69,7 +69,7 @@ def build(done: list[Did]) -> Trace:
 
 
 def judge(done: list[Did], time: int) -> str:
-    """What `DeviceTime` books one nanosecond under, the slow way."""
+    """What `DeviceTime` assigns one nanosecond to, computed the slow way."""
     now = [item for item in done if item.runs(time)]
     if any(item.kind not in MOVES and item.name not in NAMES for item in now):
         return "compute_ns"
@@ -126,7 +126,7 @@ def check_kinds(found: KindTimes, done: list[Did], windows: list[tuple[int, int]
 
 
 def shuffle(trace: Trace, seed: int) -> Trace:
-    """The same facts: activities in another order, names and streams under other numbers."""
+    """The same facts with activities in another order, and names and streams under other numbers."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(trace.gpu.begin_ns))
     relabel = rng.permutation(len(trace.names)) if trace.names else np.zeros(0, dtype=np.int64)

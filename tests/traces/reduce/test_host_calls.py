@@ -1,4 +1,4 @@
-"""Calls of the API, and those that wait for the device."""
+"""API calls, and those that wait for the device."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_these_do_not(name: str) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(1, 3)), max_size=12))
 def test_outermost_like_a_plain_loop(done: list[tuple[int, int, int]]) -> None:
-    """Calls of one thread nest; where they overlap otherwise, the one that begins first counts."""
+    """Calls of one thread nest; if they overlap otherwise, the one that begins first counts."""
     made = SyntheticTrace()
     for begin, length, thread in done:
         made.call("cudaFree", begin, begin + length, thread=thread)
@@ -119,7 +119,7 @@ def test_a_copy_that_waits_by_its_name_counts_once() -> None:
 
 
 def test_real_traces_wait_in_copies_from_pageable_memory() -> None:
-    """PyTorch's ``.cpu()`` and ``.item()``: the copy of 192 bytes keeps the host until the device has come to it."""
+    """PyTorch's ``.cpu()`` and ``.item()``: a copy of 192 bytes blocks the host until the device reaches it."""
     folder = find_shared("data", "kineto", "v100_dlrm_8ranks", "worker0_step_12.1694128201545.pt.trace.json").parent
     for path in sorted(folder.iterdir()):
         (held,) = (total for total in total_syncs(read_kineto(path), None) if "Memcpy" in total.name)

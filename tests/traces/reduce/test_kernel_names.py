@@ -198,6 +198,7 @@ UNTOLD_AT_MOST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_little_of_a_real_trace_is_untold(name: str) -> None:
     time_ns: Counter[Category] = Counter()

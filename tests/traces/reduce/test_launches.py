@@ -1,4 +1,4 @@
-"""When things were launched, and for which step: work that was launched before a step began is not the step's."""
+"""When activities were launched, and for which step: work launched before a step began is not that step's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_like_a_plain_loop(done: list[tuple[int, int, bool]]) -> None:
 
 
 def make_late_device() -> SyntheticTrace:
-    """The device is 500 ns behind when the trace begins; steps of 100 ns, of 200 ns on the device.
+    """The device lags 500 ns behind when the trace begins; steps of 100 ns take 200 ns on the device.
 
     ===========  =================================================================
     0 - 510      three kernels, and one on another stream, launched before the trace began
@@ -113,8 +113,8 @@ def test_the_first_step_begins_on_the_device_when_earlier_work_is_done() -> None
     assert count_launches(found) == 6
     (note,) = (note for note in found.notes if "count for no step" in note)
     assert note == (
-        "5 of 11 activities of the device count for no step, 4 launched before the trace began, 1 launched outside the "
-        "steps; a step begins on the device when what was launched before it is done"
+        "5 of 11 device activities count for no step, 4 launched before the trace began, 1 launched outside the "
+        "steps; a step begins on the device when everything launched before it is done"
     )
 
 
@@ -146,7 +146,7 @@ def test_steps_whose_kernels_are_cut_off_are_left_out() -> None:
     found = trace_rank(made.build(), NameMap())
     assert found.rows[:, COLUMN["step"]].tolist() == [0, 1]
     assert found.activity.num_steps == 2 and count_launches(found) == 6
-    assert "the trace ends before the device has come to all that was launched: the last 2 steps are left out" in (
+    assert "the trace ends before the device has finished what was launched: the last 2 steps are left out" in (
         found.notes
     )
 
@@ -165,7 +165,7 @@ def test_a_synchronisation_at_the_end_cuts_nothing_off_and_a_lone_step_stays() -
     made.call("cudaLaunchKernel", 92, 95)
     assert find_cut_off(made.build()) == 92
     found = trace_rank(made.build(), NameMap())
-    assert len(found.rows) == 1 and any("of no step is the device's time whole" in note for note in found.notes)
+    assert len(found.rows) == 1 and any("no step's device time is complete" in note for note in found.notes)
 
 
 def test_work_without_a_known_launch_counts_where_it_runs() -> None:

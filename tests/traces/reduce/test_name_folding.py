@@ -1,4 +1,4 @@
-"""Names that differ in a number of their instance only are one name."""
+"""Names that differ only in an instance number become one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives whose kernels do not tell what they are: named by the annotation or operator that launched them."""
+"""Collectives whose kernels do not tell their kind: named by the annotation or operator that launched them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host and GPU time of ranges: by hand, against a slow and plain count, and where the answer is planted."""
+"""Host and GPU time of ranges: by hand, against a slow and simple count, and with planted answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_name(totals: Iterable[RangeTotal]) -> dict[str, RangeTotal]:
 
 
 def make_example() -> SyntheticTrace:
-    """Two threads, two domains, a graph, a range that is never closed, a launch that is not in the trace."""
+    """Two threads, two domains, a graph, a range that is never closed, and a launch that is not in the trace."""
     made = SyntheticTrace()
     made.range("step", 0, 100)
     made.range("layer", 10, 40)
@@ -97,7 +97,7 @@ def test_what_begins_before_the_window_is_warmup_and_what_begins_after_it_is_out
 
 
 def test_host_time_is_not_device_time() -> None:
-    """The fault: attention is slow on the host, and the device works for the other; each clock must say its own."""
+    """The fault: attention is slow on the host, but the device works for the other; each clock must show its own."""
     made = SyntheticTrace()
     made.range("attention", 0, 690)
     made.range("ffn", 690, 1000)
@@ -144,7 +144,7 @@ def test_the_longest_names_are_kept() -> None:
 
 
 def test_depth_and_crossing_ranges_cost_no_more_than_their_number() -> None:
-    """A stack that is walked for every range would take hours here."""
+    """Walking a stack for every range would take hours here."""
     deep = 200_000
     made = SyntheticTrace()
     made.range("one", 0, 1)
@@ -198,7 +198,7 @@ def _nest(draw: st.DrawFn, made: SyntheticTrace, thread: int, begin_ns: int, end
 
 
 def count_slowly(trace: Trace) -> dict[str, tuple[int, int, int, int]]:
-    """Per name: GPU time, exclusive GPU time, activities, host time; every launch tried with every range."""
+    """Per name: GPU time, exclusive GPU time, activities, host time; every launch is tried with every range."""
     ranges, gpu = trace.ranges, trace.gpu
     found: dict[str, tuple[set[int], set[int], int]] = {}
     rows = [row for row in range(len(ranges.begin_ns)) if ranges.end_ns[row] >= 0]
@@ -242,7 +242,7 @@ def test_ranges_match_a_slow_count(made: SyntheticTrace) -> None:
 
 @given(made_traces(), st.booleans())
 def test_parts_do_not_exceed_the_whole(made: SyntheticTrace, other_threads: bool) -> None:
-    """One stream runs one thing at a time, so that exclusive GPU times add up to at most what it was busy."""
+    """One stream runs one activity at a time, so exclusive GPU times sum to at most its busy time."""
     made.ranges = [row for row in made.ranges if row["style"] == RangeStyle.PUSH_POP]
     trace = made.build()
     totals = total_ranges(trace, window=None, other_threads=other_threads)
@@ -263,7 +263,7 @@ def _closed(trace: Trace) -> list[tuple[int, int, int]]:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=12))
 def test_crossing_ranges_are_cut_where_the_next_one_begins(pairs: list[tuple[int, int]]) -> None:
-    """No program makes them with push and pop, but a damaged file may: exclusive times still add up to the union."""
+    """Push and pop cannot produce them, but a damaged file may: exclusive times still sum to the union."""
     made = SyntheticTrace()
     for begin_ns, long_ns in pairs:
         made.range("r", begin_ns, begin_ns + long_ns)

@@ -1,4 +1,4 @@
-"""What is read of real traces, to the nanosecond, against `recounts`."""
+"""Real traces against `recounts`, to the nanosecond: those in tests/data, and more beside the checkout."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from distprof.analyze import analyze
 from distprof.facts.run import COLUMN
 from distprof.traces.kineto.read_kineto import read_kineto
+from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
 from tests.traces.reduce.real_traces import SHARED
 from tests.traces.reduce.recounts import recount
 
 KINETO = SHARED / "data" / "kineto"
-FILES = sorted(path for path in KINETO.rglob("*") if path.name.endswith((".json", ".json.gz")))
+EXCERPTS = Path(__file__).resolve().parents[2] / "data"
+FILES = sorted(path for folder in (EXCERPTS, KINETO) for path in folder.rglob("*.json*") if path.is_file())
+MARKED = [pytest.param(path, marks=pytest.mark.slow if path.is_relative_to(KINETO) else ()) for path in FILES]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", MARKED, ids=lambda path: f"{path.parent.name}/{path.name.partition('.')[0]}")
 def test_real_traces_are_counted_as_by_plain_loops(path: Path) -> None:
     found, truth = trace_rank(read_kineto(path), NameMap()), recount(path)
     activity = found.activity
@@ -35,7 +39,22 @@ def test_real_traces_are_counted_as_by_plain_loops(path: Path) -> None:
     assert sum(kernel.count for kernel in activity.kernels) == truth.launches
 
 
-def test_every_file_beside_the_checkout_is_counted() -> None:
+def test_every_file_is_counted() -> None:
+    assert sum(path.is_relative_to(EXCERPTS) for path in FILES) == 11
     if not KINETO.is_dir():
         pytest.skip("no data/kineto beside the checkout")
-    assert len(FILES) >= 19
+    assert len(FILES) >= 11 + 19
+
+
+def test_all_ranks_of_a_real_job_make_one_report() -> None:
+    """Step time and exposed communication of eight ranks; the verdict needs more than one step."""
+    folder = EXCERPTS / "v100_dlrm_8ranks"
+    truths = [recount(path) for path in sorted(folder.iterdir())]
+    report = analyze(read_paths([folder], NameMap()))
+    assert report.coverage.ranks_present == tuple(range(8)) and report.world_size == 8
+    assert report.verdict.rank is None and report.coverage.steps_measured == 1
+    assert report.activity is not None
+    for found, truth in zip(report.activity.devices, truths, strict=True):
+        assert truth is not None
+        assert found.span_ns == truth.times["span"]
+        assert found.idle_communication_ns == truth.times["idle_communication"]

@@ -6,13 +6,15 @@ import numpy as np
 
 from distprof.facts.trace import Trace
 from distprof.facts.trace_summary import TraceSummary
+from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.reduce_trace import reduce_trace
+from distprof.traces.reduce.traced_rank import trace_rank
 from tests.traces.reduce.real_traces import build_trace
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 
 def make_trace() -> SyntheticTrace:
-    """Two steps of 100 ns on the host; the device comes 50 ns later."""
+    """Two steps of 100 ns on the host; the device follows 50 ns later."""
     made = SyntheticTrace()
     for step in (0, 100):
         made.range("forward", step, step + 40)
@@ -69,6 +71,7 @@ def test_other_devices_are_named() -> None:
     made = make_trace()
     made.activity("gemm", 0, 10, device=4)
     assert "2 devices" in reduce(made.build()).head.notes[-1]
+    assert sum("2 devices" in note for note in trace_rank(made.build(), NameMap()).notes) == 1
 
 
 def test_nothing_at_all() -> None:

@@ -1,4 +1,4 @@
-"""A real capture's numbers, built into an export and read back: what its range table says, and what it does not."""
+"""A real capture's numbers, built into an export and read back: what its range table shows, and what it hides."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_step_is_measured_and_the_warmup_left_out(step: dict[str, RangeTotal
 
 
 def test_host_shares_are_not_device_shares(step: dict[str, RangeTotal]) -> None:
-    """69 % was read off the table as attention's share: with the warm-up in it, and of the host's time."""
+    """The table suggested 69 % for attention: including the warm-up, and on the host's clock."""
     attention, ffn, whole = (step[name] for name in ("attention_sublayer", "ffn_sublayer", "profiled_step"))
     assert (attention.host_ns + attention.warmup_host_ns) / STEP_NS == pytest.approx(0.688, abs=0.001)
     assert attention.host_ns / STEP_NS == pytest.approx(0.186, abs=0.001)

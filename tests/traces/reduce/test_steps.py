@@ -1,4 +1,4 @@
-"""Which ranges are steps, and where they stand on the device."""
+"""Which ranges are steps, and where they lie on the device."""
 
 from __future__ import annotations
 

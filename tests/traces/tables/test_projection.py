@@ -1,4 +1,4 @@
-"""The projection of activities and calls onto ranges: by hand, against total times, and with planted faults."""
+"""Activities and calls projected onto ranges: by hand, against total times, and with planted faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[str, str, str, str]
 
 
 def read_rows(table: Table) -> dict[Key, Cells]:
-    """Rows by domain, range, type and name, with what stands only where it changes filled in again."""
+    """Rows by domain, range, type and name, with the cells filled in that are shown only where they change."""
     rows: dict[Key, Cells] = {}
     head = ["", "", ""]
     for cells in table.rows:
@@ -104,7 +104,7 @@ def test_the_longest_ranges_are_shown_and_the_others_counted() -> None:
 
 
 def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand ranges around a thousand launches: the number of pairs is known before they are made."""
+    """A thousand ranges around a thousand launches: the number of pairs is known before they are built."""
     made = SyntheticTrace()
     for place in range(100):
         made.range(f"r{place}", place, 10_000 - place)
@@ -115,13 +115,13 @@ def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert project([trace]) == whole
     monkeypatch.setattr(held, "MAX_PAIRS", 9_999)
     for make in PROJECTIONS.values():
-        with pytest.raises(DataError, match="they hold 10000 calls"):
+        with pytest.raises(DataError, match="ranges contain 10000 calls"):
             make([trace])
 
 
 @given(made_traces())
 def test_the_projection_agrees_with_the_totals(made: SyntheticTrace) -> None:
-    """On one stream the union of a range's activities is their sum."""
+    """On one stream, the union of a range's activities is their sum."""
     trace = made.build()
     totals = {total.name: total for total in total_ranges(trace, window=None)}
     for exclusive in (False, True):
@@ -136,7 +136,7 @@ def test_the_projection_agrees_with_the_totals(made: SyntheticTrace) -> None:
 
 
 def test_a_projected_range_lasts_from_its_first_activity_to_its_last() -> None:
-    """By hand, as nsys has it: gaps count, a graph traced as a whole does not, levels and children do."""
+    """By hand, as in nsys: gaps count, a graph traced as a whole does not, levels and children do."""
     made = make_example()
     made.activity("whole graph", 500, 900, call=made.call("cudaGraphLaunch", 55, 56), kind=ActivityKind.GRAPH)
     rows = {cells[0]: cells[1:] for cells in sum_gpu_projection([made.build()]).rows}
@@ -158,7 +158,7 @@ def test_kernels_stand_under_every_range_around_them() -> None:
 
 
 def test_start_end_ranges_closed_elsewhere_hold_nothing() -> None:
-    """The fault: a request is handed to another thread, which closes it; what was called meanwhile is nobody's."""
+    """The fault: another thread takes over a request and closes it; calls made meanwhile belong to nobody."""
     made = SyntheticTrace()
     made.range("request", 0, 100, style=RangeStyle.START_END, end_thread=OTHER)
     made.range("kept", 0, 100, style=RangeStyle.START_END)
@@ -172,7 +172,7 @@ def test_start_end_ranges_closed_elsewhere_hold_nothing() -> None:
 
 
 def test_hostile_names_pass_through() -> None:
-    """Names are data here: what shows them cleans them."""
+    """Here names are data; the renderers clean them."""
     made = SyntheticTrace()
     made.range("</script>\x1b[31m", 0, 10, domain='x"; drop table StringIds; --')
     made.launch("k" * 100_000, 1, 2, 3)
@@ -181,7 +181,7 @@ def test_hostile_names_pass_through() -> None:
 
 
 def test_ranges_that_touch_do_not_hide_the_one_around_them() -> None:
-    """The fault: layers without a gap between them; each child must find its parent however many came before."""
+    """The fault: layers without gaps; each child must find its parent however many came before."""
     made = SyntheticTrace()
     made.range("step", 0, 1000)
     for place in range(100):

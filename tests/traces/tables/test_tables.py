@@ -1,4 +1,4 @@
-"""The six tables of `nsys stats`: numbers worked out by hand, and what holds for any durations."""
+"""The six tables of `nsys stats`: numbers computed by hand, and properties for any durations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Durations = Sequence[tuple[str, int]]
 
 
 def make_kernels(durations: Durations, **head: object) -> Trace:
-    """Kernels one after the other."""
+    """Kernels one after another."""
     made, now_ns = SyntheticTrace(), 0
     for name, duration_ns in durations:
         made.activity(name, now_ns, now_ns + duration_ns)

@@ -1,11 +1,15 @@
-"""Intervals over steps."""
+"""Medians of others, spreads and intervals, by hand and by theory."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from distprof.analyze.bootstrap import draw_blocks, find_interval, midmean
+from distprof.analyze import statistics
+from distprof.analyze.statistics import draw_blocks, find_excess, find_interval, median_of_others, midmean
 
 
 def test_blocks_are_runs_of_neighbouring_steps() -> None:
@@ -30,3 +34,17 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
         low, high = find_interval(np.random.default_rng(seed).normal(0, 1, 400), lambda drawn: drawn.mean(axis=-1))
         widths.append(high - low)
     assert np.mean(widths) == pytest.approx(2 * 1.96 / np.sqrt(400), rel=0.1)
+
+
+def test_the_median_of_others_leaves_rows_out() -> None:
+    values = np.array([[1.0, 9], [2, 8], [4, 6], [100, 0]])
+    assert median_of_others(values, 3).tolist() == [2, 8]
+    assert median_of_others(values, np.array([0, 3])).tolist() == [3, 7]
+    assert find_excess(values, 3).tolist() == [98, -8]
+    assert find_excess(values, np.array([0, 3])).tolist() == [[-2, 2], [97, -7]]
+
+
+@pytest.mark.parametrize("spelling", [r"median\(\s*np\.delete", r"1\.4826"])
+def test_each_statistic_is_defined_in_one_file(spelling: str) -> None:
+    files = Path(statistics.__file__).parent.rglob("*.py")
+    assert [path.name for path in files if re.search(spelling, path.read_text(encoding="utf-8"))] == ["statistics.py"]

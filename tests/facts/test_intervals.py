@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.traces.intervals import (
+import distprof
+from distprof.facts.intervals import (
     Intervals,
     clip,
     find_gaps,
@@ -18,12 +21,14 @@ from distprof.traces.intervals import (
     join,
     measure,
     measure_before,
+    measure_union,
     measure_within,
     subtract,
     unite,
 )
 
-PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])))
+PAIR = st.tuples(st.integers(0, 40), st.integers(-2, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+PAIRS = st.lists(PAIR)
 
 
 def columns(pairs: Iterable[tuple[int, int]]) -> Intervals:
@@ -58,6 +63,24 @@ def test_by_hand() -> None:
     assert measure_before(np.array([-5, 0, 7, 15, 20, 31, 99]), work).tolist() == [0, 0, 7, 15, 15, 16, 25]
     assert measure_within(work, columns([(0, 5), (5, 31), (15, 30), (90, 99)])).tolist() == [5, 11, 0, 0]
     assert find_inside(np.array([-1, 0, 14, 15, 29, 30, 40]), work).tolist() == [-1, 0, 0, -1, -1, 1, -1]
+
+
+@given(st.lists(st.lists(PAIR, min_size=3, max_size=3), min_size=1, max_size=4))
+def test_the_length_of_a_union_row_by_row(rows: list[list[tuple[int, int]]]) -> None:
+    begin_ns, end_ns = np.moveaxis(np.array(rows), 2, 0)
+    assert measure_union(begin_ns, end_ns).tolist() == [len(spread(row)) for row in rows]
+    assert measure_union(begin_ns.astype(float), end_ns.astype(float)).tolist() == [len(spread(row)) for row in rows]
+
+
+def test_the_union_of_none_is_zero_and_with_an_end_unseen_it_is_not_known() -> None:
+    assert measure_union(np.empty((2, 0)), np.empty((2, 0))).tolist() == [0, 0]
+    np.testing.assert_array_equal(measure_union([[1, 5], [1, 5]], [[2, np.nan], [2, 7]]), [np.nan, 3])
+
+
+def test_the_union_of_intervals_is_defined_in_one_file() -> None:
+    files = Path(distprof.__file__).parent.rglob("*.py")
+    found = {path.name for path in files if re.search(r"def \w*union", path.read_text(encoding="utf-8"))}
+    assert found == {"intervals.py"}
 
 
 @given(first=PAIRS, second=PAIRS)

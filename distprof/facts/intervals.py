@@ -1,12 +1,15 @@
-"""Arithmetic on intervals of time: union, intersection, difference, and how much of each window they cover.
+"""Arithmetic on time intervals: union, intersection, difference, and how much of each window they cover.
 
-``Intervals`` are half-open, in ascending order, disjoint, of positive length; ns on any one clock. What makes them here
-also joins those that touch. Windows are ``Intervals`` too, and may touch: the steps of a job usually do.
+``Intervals`` are half-open, in ascending order, disjoint, and of positive length; ns on any one clock. The functions
+here also join intervals that touch. Windows are ``Intervals`` that may touch, as the steps of a job usually do.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from distprof.facts.trace import IntArray
 
@@ -20,7 +23,7 @@ _IN_FIRST = 2
 
 
 def unite(begin_ns: IntArray, end_ns: IntArray) -> Intervals:
-    """The union of any intervals, in any order, ``[num]`` each; those that do not end after they begin are left out."""
+    """The union of intervals in any order, ``[num]`` each; empty and negative ones are left out."""
     whole = end_ns > begin_ns
     begin, end = begin_ns[whole], end_ns[whole]
     if not len(begin):
@@ -43,23 +46,37 @@ def measure(intervals: Intervals) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
+def measure_union(begin_ns: npt.ArrayLike, end_ns: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Length of the union of intervals along the last axis, ns; NaN if an end is NaN.
+
+    That is the time from the first begin to the last end, less the gaps. With begins and ends sorted separately, there
+    is a gap wherever begin ``i + 1`` comes after end ``i``.
+    """
+    begin, end = np.asarray(begin_ns), np.asarray(end_ns)
+    if not begin.shape[-1]:
+        return np.zeros(begin.shape[:-1])
+    begin, end = np.sort(begin, axis=-1), np.sort(np.maximum(begin, end), axis=-1)
+    gaps = np.maximum(begin[..., 1:] - end[..., :-1], 0).sum(axis=-1)
+    return np.asarray(end[..., -1] - begin[..., 0] - gaps)
+
+
 def intersect(first: Intervals, second: Intervals) -> Intervals:
     """What lies in both."""
     return _sweep(first, second, _IN_FIRST | _IN_SECOND)
 
 
 def subtract(first: Intervals, second: Intervals) -> Intervals:
-    """What lies in the first and not in the second."""
+    """What lies in the first but not in the second."""
     return _sweep(first, second, _IN_FIRST)
 
 
 def clip(begin_ns: IntArray, end_ns: IntArray, windows: Intervals) -> Intervals:
-    """The part of the union of any intervals, ``[num]`` each, that lies in the windows."""
+    """The part of the union of intervals, ``[num]`` each, that lies in the windows."""
     return intersect(unite(begin_ns, end_ns), windows)
 
 
 def find_gaps(intervals: Intervals) -> Intervals:
-    """What lies between one interval and the next."""
+    """The gaps between one interval and the next."""
     return intervals[1][:-1], intervals[0][1:]
 
 
@@ -69,33 +86,33 @@ def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
     if not len(begin):
         return np.zeros_like(times_ns)
     before = np.concatenate(([0], np.cumsum(end - begin)))
-    place = np.searchsorted(begin, times_ns, side="right") - 1
-    covered = before[place] + np.minimum(times_ns, end[place]) - begin[place]
-    return np.where(place < 0, 0, covered)
+    index = np.searchsorted(begin, times_ns, side="right") - 1
+    covered = before[index] + np.minimum(times_ns, end[index]) - begin[index]
+    return np.where(index < 0, 0, covered)
 
 
 def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
-    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and need no order."""
+    """How much of each window is covered, ns, ``[num_windows]``. The windows may overlap and come in any order."""
     return measure_before(windows[1], intervals) - measure_before(windows[0], intervals)
 
 
 def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
-    """The window that holds each time, ``[num_times]``; -1: none does."""
-    place = np.searchsorted(windows[0], times_ns, side="right") - 1
+    """The window that contains each time, ``[num_times]``; -1: none does."""
+    index = np.searchsorted(windows[0], times_ns, side="right") - 1
     if not len(windows[0]):
-        return place
-    return np.where(times_ns < windows[1][place], place, -1)
+        return index
+    return np.where(times_ns < windows[1][index], index, -1)
 
 
 def _sweep(first: Intervals, second: Intervals, wanted: int) -> Intervals:
-    """The stretches in one state: of the sum of `_IN_FIRST` and `_IN_SECOND`, what holds there."""
-    times = np.concatenate((first[1], second[1], first[0], second[0]))  # where both fall on one time, ends come first
+    """The stretches in one state, which is the sum of `_IN_FIRST` and `_IN_SECOND` as they apply."""
+    times = np.concatenate((first[1], second[1], first[0], second[0]))  # at equal times, ends come first
     steps = np.repeat(
         np.array((-_IN_FIRST, -_IN_SECOND, _IN_FIRST, _IN_SECOND)),
         (len(first[0]), len(second[0]), len(first[0]), len(second[0])),
     )
     order = np.argsort(times, kind="stable")
     times = times[order]
-    held = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
-    held = held[times[held + 1] > times[held]]
-    return times[held], times[held + 1]
+    stretch = np.flatnonzero(np.cumsum(steps[order])[:-1] == wanted)
+    stretch = stretch[times[stretch + 1] > times[stretch]]
+    return times[stretch], times[stretch + 1]

@@ -1,0 +1,167 @@
+"""The statistics of a report: medians of others, spreads, shares, and how sure a mean over steps is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from distprof.facts.run import FloatArray, IntArray
+from distprof.report.report import Spread
+from distprof.report.wait_report import Estimate
+
+NUM_DRAWS = 400
+LEVEL = 0.95
+SEED = 20_240_229
+"""Fixed: the same facts give the same interval."""
+
+
+def as_number(value: float) -> float | None:
+    """A plain number; None where it is not finite, which means not measured."""
+    return float(value) if math.isfinite(value) else None
+
+
+def as_numbers(values: FloatArray) -> tuple[float | None, ...]:
+    """Plain numbers, in order."""
+    return tuple(as_number(value) for value in values.tolist())
+
+
+def find_share(part: FloatArray, whole: FloatArray) -> float | None:
+    """Sum over ranks of a part over the sum of the whole, of the ranks that measured both, ``[num_ranks]`` each."""
+    there = np.isfinite(part) & np.isfinite(whole)
+    total = float(whole[there].sum())
+    return as_number(float(part[there].sum()) / total) if total > 0 else None
+
+
+def spread_over_ranks(values: FloatArray, numbers: Sequence[int]) -> Spread:
+    """Median and extremes of the ranks that measured a quantity; of equals the lowest rank is named.
+
+    Args:
+        values: ``[num_ranks]``; NaN: not measured.
+        numbers: The global rank of each row.
+    """
+    there = np.flatnonzero(np.isfinite(values))
+    if not len(there):
+        return Spread(median=None, min=None, min_rank=None, max=None, max_rank=None)
+    low, high = (int(there[find(values[there])]) for find in (np.argmin, np.argmax))
+    return Spread(
+        median=float(np.median(values[there])),
+        min=float(values[low]), min_rank=numbers[low], max=float(values[high]), max_rank=numbers[high],
+    )  # fmt: skip
+
+
+def median_of_others(values: FloatArray, rows: int | IntArray) -> FloatArray:
+    """Median over axis 0 without one or several of its rows."""
+    return np.asarray(np.median(np.delete(values, rows, axis=0), axis=0))
+
+
+def medians_of_others(values: FloatArray) -> FloatArray:
+    """`median_of_others` for each row of axis 0 in turn, from one sort; same shape as the values."""
+    count = len(values)
+    order = np.argsort(values, axis=0, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=0)
+    at = np.empty_like(order)
+    np.put_along_axis(at, order, np.arange(count).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
+    low, high = (count - 2) // 2, (count - 1) // 2
+    lower = np.where(at <= low, ranked[low + 1][None], ranked[low][None])
+    upper = np.where(at <= high, ranked[min(high + 1, count - 1)][None], ranked[high][None])
+    middle: FloatArray = (lower + upper) / 2
+    return middle
+
+
+def find_excess(values: FloatArray, rows: int | IntArray) -> FloatArray:
+    """One or several rows of axis 0, less the median of the other rows."""
+    excess: FloatArray = values[rows] - median_of_others(values, rows)
+    return excess
+
+
+def midmean(values: FloatArray) -> FloatArray:
+    """Mean of the middle half along the last axis: nearly as robust as the median, with a smaller error."""
+    ranked = np.sort(values, axis=-1)
+    cut = ranked.shape[-1] // 4
+    middle: FloatArray = ranked[..., cut : ranked.shape[-1] - cut].mean(axis=-1)
+    return middle
+
+
+def find_spread(values: FloatArray) -> FloatArray:
+    """Robust standard deviation along the last axis: 1.4826 times the median absolute deviation."""
+    centre = np.median(values, axis=-1, keepdims=True)
+    spread: FloatArray = 1.4826 * np.median(np.abs(values - centre), axis=-1)
+    return spread
+
+
+def find_error(values: FloatArray) -> FloatArray:
+    """Standard error of the median along the last axis, 1.2533 times the mean's; the midmean's is smaller."""
+    error: FloatArray = 1.2533 * find_spread(values) / np.sqrt(values.shape[-1])
+    return error
+
+
+def draw_blocks(num_steps: int, *, num_draws: int = NUM_DRAWS) -> IntArray:
+    """Moving-block draws of steps, ``[num_draws, num_steps]``; blocks are num_steps ** (1/3) long.
+
+    Blocks, because neighbouring steps are alike. Source: Kuensch (1989), the moving-block bootstrap for stationary
+    series.
+    """
+    long = max(1, round(num_steps ** (1 / 3)))
+    count = -(-num_steps // long)
+    starts = np.random.default_rng(SEED).integers(num_steps - long + 1, size=(num_draws, count))
+    return (starts[:, :, None] + np.arange(long)).reshape(num_draws, -1)[:, :num_steps]
+
+
+def find_interval(values: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
+    """The 95 % interval of a statistic over steps, by block bootstrap.
+
+    Args:
+        values: ``[..., num_steps]``
+        statistic: From ``[..., num_draws, num_steps]`` to ``[num_draws]``; reduces the last axis.
+    """
+    drawn = statistic(values[..., draw_blocks(values.shape[-1])])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None) -> tuple[Estimate, Estimate]:
+    """What a change saves per step, and its share of the step: means over steps with their intervals.
+
+    Args:
+        lost_ns: By cycle.
+        whole_ns: Mean cycle.
+        excess_ns: Of a steadily slow rank, by cycle: the change removes its usual excess, whose own error counts too.
+    """
+    value = float(lost_ns.mean())
+    if excess_ns is None:
+        low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
+    else:
+        centre = float(midmean(excess_ns))
+        low, high = find_interval(
+            np.stack([lost_ns, excess_ns]),
+            lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
+        )
+    low, high = min(low, value), max(high, value)
+    share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
+    return Estimate(value=value, low=low, high=high), share
+
+
+def count_outside(number: int) -> int:
+    """How many of ``number`` ordered values lie below the exact 95 % interval of their median, and how many above.
+
+    The interval from value ``k`` to value ``number - 1 - k`` misses the true median when at most ``k`` values lie on
+    one side of it, with probability 2 P(Binomial(number, 1/2) <= k). Source: David and Nagaraja, Order Statistics, 7.1.
+    """
+    missed, outside = 0.0, 0
+    for outside in range(number):
+        missed += 2 * math.comb(number, outside) / 2**number
+        if missed > 1 - LEVEL:
+            break
+    return max(0, outside - 1)
+
+
+def find_chance(count: int, total: int, share: float) -> float:
+    """The chance of ``count`` or more hits of ``total`` when each hits with this share: the binomial tail."""
+
+    def weigh(hits: int) -> float:  # by logarithms: the numbers themselves have hundreds of digits
+        ways = math.lgamma(total + 1) - math.lgamma(hits + 1) - math.lgamma(total - hits + 1)
+        return math.exp(ways + hits * math.log(share) + (total - hits) * math.log1p(-share))
+
+    return sum(weigh(hits) for hits in range(count, total + 1))

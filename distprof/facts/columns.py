@@ -1,0 +1,48 @@
+"""The columns of one rank's step, written out so that a search for a column's name finds this file.
+
+``PHASE_CLOCK_ns`` is how long a `Phase` took on a clock; ``PHASE_wait_CLOCK_ns`` is the part of the phase in which the
+rank waited in a collective inside it. ``KIND_count``, ``KIND_bytes``, ``KIND_busy_CLOCK_ns`` (the union of the
+intervals) and ``KIND_exposed_CLOCK_ns`` (the part that the rank's compute waited for) belong to a `CollectiveKind`.
+So ``all_reduce_host_ns`` is the *phase* all_reduce: exposed gradient synchronisation, by whatever collective.
+``all_reduce_exposed_host_ns`` is the *kind* all_reduce, in whatever phase.
+"""
+
+from __future__ import annotations
+
+ROW_FIELDS: tuple[str, ...] = (
+    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns",
+    # phases on the host clock, and the waits inside them
+    "step_host_ns",
+    "data_host_ns", "forward_host_ns", "backward_host_ns", "all_gather_host_ns",
+    "all_reduce_host_ns", "grad_norm_host_ns", "optimizer_host_ns", "other_host_ns",
+    "data_wait_host_ns", "forward_wait_host_ns", "backward_wait_host_ns",
+    "grad_norm_wait_host_ns", "optimizer_wait_host_ns", "other_wait_host_ns",
+    # phases on the device clock, and the waits inside them
+    "step_device_ns",
+    "data_device_ns", "forward_device_ns", "backward_device_ns", "all_gather_device_ns",
+    "all_reduce_device_ns", "grad_norm_device_ns", "optimizer_device_ns", "other_device_ns",
+    "data_wait_device_ns", "forward_wait_device_ns", "backward_wait_device_ns",
+    "grad_norm_wait_device_ns", "optimizer_wait_device_ns", "other_wait_device_ns",
+    # collectives by kind
+    "all_reduce_count", "all_reduce_bytes",
+    "all_reduce_busy_host_ns", "all_reduce_exposed_host_ns",
+    "all_reduce_busy_device_ns", "all_reduce_exposed_device_ns",
+    "reduce_scatter_count", "reduce_scatter_bytes",
+    "reduce_scatter_busy_host_ns", "reduce_scatter_exposed_host_ns",
+    "reduce_scatter_busy_device_ns", "reduce_scatter_exposed_device_ns",
+    "all_gather_count", "all_gather_bytes",
+    "all_gather_busy_host_ns", "all_gather_exposed_host_ns",
+    "all_gather_busy_device_ns", "all_gather_exposed_device_ns",
+    "all_to_all_count", "all_to_all_bytes",
+    "all_to_all_busy_host_ns", "all_to_all_exposed_host_ns",
+    "all_to_all_busy_device_ns", "all_to_all_exposed_device_ns",
+    "other_count", "other_bytes",
+    "other_busy_host_ns", "other_exposed_host_ns", "other_busy_device_ns", "other_exposed_device_ns",
+    "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
+)  # fmt: skip
+"""``begin_host_ns`` is a monotonic time, not a duration. ``shadow``: the step ran without instruments, to see what they
+cost; it has a step time, what the training loop reported, and no phases. ``window``: the step ran under a kernel
+window, which slows it down.
+"""
+COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
+ROW_WIDTH = len(ROW_FIELDS)

@@ -1,0 +1,25 @@
+"""Columns are written out; here they are compared with what they are made of."""
+
+from __future__ import annotations
+
+from distprof.facts.columns import COLUMN, ROW_FIELDS
+from distprof.facts.run import KINDS, OWN_PHASES, PHASES, Clock
+
+FIRST = ("step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns")
+KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
+LAST = ("memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost")
+
+
+def test_columns_are_every_phase_on_every_clock_and_every_fact_of_every_kind() -> None:
+    phases = [
+        name
+        for clock in Clock
+        for name in (
+            f"step_{clock}_ns",
+            *(f"{phase}_{clock}_ns" for phase in PHASES),
+            *(f"{phase}_wait_{clock}_ns" for phase in OWN_PHASES),
+        )
+    ]
+    kinds = [f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS]
+    assert list(ROW_FIELDS) == [*FIRST, *phases, *kinds, *LAST]
+    assert len(COLUMN) == len(ROW_FIELDS)
