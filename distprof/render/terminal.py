@@ -55,8 +55,9 @@ def _grid(facts: Sequence[Fact]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    for number, fact in enumerate(facts):
-        grid.add_row(fact.label, Text(fact.number + fact.text, style="bold" if fact.number and not number else ""))
+    for row, fact in enumerate(facts):
+        style = "bold" if fact.number and row == 0 else ""
+        grid.add_row(fact.label, Text(fact.number + fact.text, style=style))
     return grid
 
 
