@@ -31,7 +31,7 @@ class Transformer(nn.Module):
     def init_weights(self) -> None:
         """GPT-2's initialisation: normal with 0.02, and less for projections into the residual stream, by depth."""
         if self.config.style == "gpt2":
-            self.head.weight = self.token_embedding.weight  # again, because ``to_empty`` gives each module its own tensor
+            self.head.weight = self.token_embedding.weight  # again: ``to_empty`` gives each module its own tensor
         residual = 0.02 / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
