@@ -284,7 +284,7 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
     if type(header.get("world_size")) is not int or not isinstance(header.get("info"), dict):
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
     if read_fields(header) is None:
-        raise DataError(f"{path}: damaged header: no list of different fields")
+        raise DataError(f"{path}: damaged header: no list of distinct fields")
     known = set(RankInfo.__dataclass_fields__) - {"last_write", "source"}  # what is read here was recorded
     told = {**header["info"], **{key: end[key] for key in end if key in known}}
     info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
