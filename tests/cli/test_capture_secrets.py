@@ -130,10 +130,10 @@ def test_a_login_in_a_url_is_left_out_and_a_url_is_not() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["+logger.password=x"], "logger.password: holds a secret"),
-        (["-e", "A=b,HF_TOKEN=x"], "HF_TOKEN: holds a secret"),
-        (["--env-var=A=b,HF_TOKEN=x"], "HF_TOKEN: holds a secret"),
-        (["logger={password: x}"], "holds a secret"),
+        (["+logger.password=x"], "logger.password: contains a secret"),
+        (["-e", "A=b,HF_TOKEN=x"], "HF_TOKEN: contains a secret"),
+        (["--env-var=A=b,HF_TOKEN=x"], "HF_TOKEN: contains a secret"),
+        (["logger={password: x}"], "contains a secret"),
         (["data.path=s3://me:pw@host/x"], "data.path: a URL with a login"),
         (["name=run-canary-value"], "the value of SOME_SECRET"),
     ],

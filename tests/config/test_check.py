@@ -26,8 +26,8 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"train.clip_norm": 0}, "train.clip_norm=0.0"),
     ({"train.model.heads": 3}, "train.model.heads=3 must divide width=128"),
     ({"train.model.style": "llama", "train.model.width": 12, "train.model.heads": 4}, "an even head size"),
-    ({"train.seq_len": 257}, "train.seq_len=257 is past train.model.max_seq_len=256"),
-    ({"strategy": {"name": "single"}}, "strategy=single is one process, and this job has 2 ranks"),
+    ({"train.seq_len": 257}, "train.seq_len=257 exceeds train.model.max_seq_len=256"),
+    ({"strategy": {"name": "single"}}, "strategy=single is one process, but this job has 2 ranks"),
     ({"strategy": {"name": "accelerate", "wrap": "fsdp"}}, "strategy=accelerate strategy.wrap=fsdp"),
     (
         {"strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 3}},
@@ -41,7 +41,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"backend": "nccl"}, "backend=nccl needs a GPU"),
     ({"hardware.peak": 0}, "hardware.peak=0.0"),
     ({"data": {**TEXT, "workers": -1}}, "data.workers=-1"),
-    ({"data": TEXT, "train.model.vocab_size": 255}, "data=text has 256 tokens; train.model.vocab_size=255"),
+    ({"data": TEXT, "train.model.vocab_size": 255}, "data=text has 256 tokens, but train.model.vocab_size=255"),
     ({"train.model.ffn_width": 0}, "train.model.ffn_width=0"),
     ({"name": " "}, "name: empty"),
     (
@@ -52,7 +52,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
-    ({"profile.kernel_from": 2}, "profile.kernel_from=2: from 3, behind the warm-up, to 23, behind the last step"),
+    ({"profile.kernel_from": 2}, "profile.kernel_from=2: must be 3, after the warm-up, to 23, after the last step"),
     ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
     ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
     ({"data": {**TEXT, "max_bytes": 0}}, "data.max_bytes=0"),

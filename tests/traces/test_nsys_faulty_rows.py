@@ -60,7 +60,7 @@ def test_ranges_that_end_before_they_begin_are_counted_not_taken_for_open(tmp_pa
         export.add_range(10, name, begin_ns, end_ns)
     trace = read_nsys(export.write(tmp_path / "x.sqlite"))[0]
     assert [trace.names[name] for name in trace.ranges.name] == ["good", "open"]
-    assert "2 rows of NVTX_EVENTS: they end before they begin, or at no possible time" in trace.head.notes
+    assert "2 rows of NVTX_EVENTS: they end before they begin, or have impossible times" in trace.head.notes
 
 
 @pytest.mark.parametrize("registered", [True, False])

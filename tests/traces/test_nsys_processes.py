@@ -65,7 +65,7 @@ def test_marks_win_over_process_order_and_the_unmarked_are_no_ranks(tmp_path: Pa
     assert [(head.pid, head.rank, head.world_size, head.host) for head in heads] == [
         (11, 0, 4, "nodeß 7"), (10, 1, 4, "nodeß 7")
     ]  # fmt: skip
-    assert heads[0].notes == ("processes without the mark of distprof, which others have: no ranks (12)",)
+    assert heads[0].notes == ("processes without distprof's mark, which others have, are not ranks (12)",)
     assert [(trace.head.pid, trace.head.rank) for trace in read_nsys(path, all_processes=True)] == [
         (11, 0), (10, 1), (12, None)
     ]  # fmt: skip
