@@ -26,6 +26,7 @@ OTHER_FILES = (
     "config.yaml", "ranks/d/rank-00000.jsonl",
 )  # fmt: skip
 MANY_RANKS, MANY_STEPS = 40, 120
+MAX_BYTES = 50_000_000
 
 
 class Folder:
@@ -47,12 +48,15 @@ class Folder:
         return [one for file in files for one in file if isinstance(one, dict) and one.get("type") == kind]
 
     def write(self, folder: Path) -> None:
-        """Writes the whole folder."""
+        """Writes the folder, or as many files as fit into `MAX_BYTES`: more only take longer to read."""
+        written = 0
         (folder / "ranks").mkdir(parents=True)
         (folder / "run.json").write_bytes(_encode(self.meta))
         for name, records in self.files.items():
+            if written > MAX_BYTES:
+                break
             lines = [one if isinstance(one, bytes) else add_checksum(_encode(one)) for one in records]
-            (folder / "ranks" / name).write_bytes(b"".join(lines))
+            written += (folder / "ranks" / name).write_bytes(b"".join(lines))
         for path, content in self.extra.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
