@@ -45,7 +45,11 @@ Exit codes: 0 measured, 1 a run failed, 2 usage.
 
 def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb ``bench`` to the command line."""
-    bench = verbs.add_parser("bench", help="measure distprof: what it costs, and how often its verdict is right")
+    bench = verbs.add_parser(
+        "bench", help="measure distprof: what it costs, and how often its verdict is right",
+        epilog="In a checkout, python -m benchmarks compares distprof with other tools (traces, tables) and reports on "
+        "randomly damaged inputs (fuzz).",
+    )  # fmt: skip
     subjects = bench.add_subparsers(dest="subject", required=True)
     overhead = subjects.add_parser(
         "overhead", help="step times with and without recording", description=DESCRIPTION, epilog=EPILOG,
