@@ -25,6 +25,6 @@ say "mypy"
 "$venv/bin/mypy"
 say "pytest"
 (($#)) && exec "${pytest[@]}" "$@"
-"${pytest[@]}" -n 2 -m "not live"
+"${pytest[@]}" -n 2 --dist worksteal -m "not live"
 say "pytest: tests that watch a clock while ranks train"
 exec "${pytest[@]}" -m live
