@@ -41,10 +41,9 @@ LONG = "void at::native::(anonymous namespace)::" + "elementwise_kernel_with_a_l
 
 
 def show(report: Report, width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), force_terminal=False, color_system=None)
-    render_terminal(report, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    stream = io.StringIO()
+    render_terminal(report, Console(width=width, file=stream, force_terminal=False, color_system=None))
+    return stream.getvalue()
 
 
 def make_host_bound(rank: int, name: str = "attention") -> TraceSummary:
@@ -225,8 +224,7 @@ def test_the_window_is_set_beside_live_phases_where_they_differ_most() -> None:
 
 
 def test_traces_alone_show_no_line_that_says_nothing() -> None:
-    report = make_report(2)
-    text = show(report, 100)
+    text = show(report := make_report(2), 100)
     for word in ("throughput", "MFU", "devices, before", "shadow", "FLOP/s", "traced", "\nlost"):
         assert word not in text, word
     assert "step time" in text and "exposed comm." in text
