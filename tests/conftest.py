@@ -28,7 +28,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 LIVE = (
     "cli/test_bench_overhead.py", "faults/test_stopped_rank.py", "profiler/test_budget.py", "record/test_clock_sync.py",
-    "record/test_ddp.py", "test_two_hosts.py",
+    "record/test_ddp.py", "test_nsys.py", "test_nsys_launch.py", "test_two_hosts.py",
 )  # fmt: skip
 """Tests that depend on time while ranks train: they run one after another, apart from all others."""
 
