@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from distprof.analyze.findings import find_findings
 from distprof.analyze.findings.evidence import LONGEST_NAME
-from distprof.analyze.traced_time import measure_busy_ns, sum_steps_ns
+from distprof.analyze.traced_time import fits_steps, measure_busy_ns, sum_steps_ns
 from distprof.analyze.window_check import check_window
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import KernelTotal, RangeTotal, TraceSummary
@@ -135,9 +135,7 @@ def _merge_range(
     exclusive = [part.gpu_exclusive_ns for _, part in parts if part.gpu_exclusive_ns is not None]
     ranks = {item.rank: item for item, part in parts if part.count}
     count, known_ns = sum(part.count for _, part in parts), [ns for rank in ranks if (ns := steps_ns[rank]) is not None]
-    within = len(known_ns) == len(ranks) and host_ns * len(ranks) <= count * sum(
-        known_ns
-    )  # else mostly open after them
+    within = len(known_ns) == len(ranks) and fits_steps(host_ns * len(ranks), count, sum(known_ns))
     busy_ns = sum(measure_busy_ns(item) for item in {item.rank: item for item, _, _ in on_device}.values())
     return RangeReport(
         domain=key[0],

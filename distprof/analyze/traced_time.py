@@ -32,6 +32,14 @@ def sum_all_steps_ns(run: Run, item: TraceSummary) -> float | None:
     return measured_ns + float(step_ns[np.isfinite(step_ns) & (rows[:, COLUMN["warmup"]] == 1)].sum())
 
 
+def fits_steps(range_ns: float, count: int, steps_ns: float) -> bool:
+    """Whether a range can have a share of the steps: on average its instances last no longer than all steps together.
+
+    One that began in a step and stayed open after the last has no share that means anything.
+    """
+    return range_ns <= count * steps_ns
+
+
 def _find_rows(run: Run, item: TraceSummary) -> FloatArray | None:
     row = next((row for row, info in enumerate(run.ranks) if info.rank == item.rank), None)
     if row is None or not item.num_steps:

@@ -150,6 +150,18 @@ def test_warmup_instances_are_told_from_measured_ones() -> None:
     assert show_evidence(finding) == [("attention", f"{everything}mean 4.0 times that of the measured", "rank 0")]
 
 
+@pytest.mark.parametrize("warmup", [False, True])
+def test_a_range_that_outlasts_the_steps_has_no_share_of_them(warmup: bool) -> None:
+    """It began in a step, or before the first, and was closed hours later: it is no share, and no swap with mlp."""
+    hours = 10**7
+    if warmup:
+        late = make_range("forward", 100, 16, warmup_count=1, warmup_host_ns=hours * MS)
+    else:
+        late = make_range("forward", hours, 16, warmup_count=1, warmup_host_ns=MS)
+    assert find_nothing(check_warmup_in_statistics, make_rank(ranges=(late,)))
+    assert find_nothing(check_host_is_not_gpu, make_rank(ranges=(late, make_range("mlp", 60, 96))))
+
+
 def test_a_mean_that_is_off_counts_where_shares_agree() -> None:
     """Warm-up is ten times as long, the step and the range alike: shares agree, means do not."""
     slow = make_run(num_ranks=1, num_steps=3, num_warmup=1, host_ns={"forward": [[1000 * MS, 100 * MS, 100 * MS]]})

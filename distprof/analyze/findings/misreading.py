@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from distprof.analyze.findings.evidence import LONGEST_NAME, Result, divide, has_strange
-from distprof.analyze.traced_time import measure_busy_ns, sum_all_steps_ns, sum_steps_ns
+from distprof.analyze.traced_time import fits_steps, measure_busy_ns, sum_all_steps_ns, sum_steps_ns
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import RangeTotal, TraceSummary
 from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
@@ -30,7 +30,7 @@ class _Merged:
     name: str
     ranks: set[int]
     steps_ns: float = 0.0
-    """Measured steps on the host, of the ranks that have the range; 0: not known."""
+    """Measured steps on the host, of the ranks that have the range; 0: unknown, or the range outlasts them."""
     all_steps_ns: float = 0.0
     """The same, warm-up steps included."""
     num_steps: int = 0
@@ -245,9 +245,15 @@ def _merge_ranges(run: Run) -> list[_Merged]:
                 into.gpu_ns = (into.gpu_ns or 0) + part.gpu_ns - (part.gpu_communication_ns or 0)
                 into.work_ns += work_ns
     for key, whole in merged.items():
-        if lacks_steps[key]:
-            whole.steps_ns = 0.0  # the steps of some of the ranks are no base for a share over all
+        # the steps of some of the ranks are no base for a share over all, nor are steps that the range outlasts
+        if lacks_steps[key] or not _fits(whole):
+            whole.steps_ns = 0.0
     return list(merged.values())
+
+
+def _fits(part: _Merged) -> bool:
+    all_ns, all_count = part.host_ns + part.warmup_ns, part.count + part.warmup_count
+    return fits_steps(part.host_ns, part.count, part.steps_ns) and fits_steps(all_ns, all_count, part.all_steps_ns)
 
 
 def _name(part: RangeTotal) -> str:
