@@ -39,10 +39,16 @@ ROW_FIELDS: tuple[str, ...] = (
     "other_count", "other_bytes",
     "other_busy_host_ns", "other_exposed_host_ns", "other_busy_device_ns", "other_exposed_device_ns",
     "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
+    # between the step before and this one
+    "between_count", "between_wait_host_ns", "between_after_host_ns",
+    "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns",
 )  # fmt: skip
 """``begin_host_ns`` is a monotonic time, not a duration. ``shadow``: the step ran without instruments, to see what they
 cost; it has a step time, what the training loop reported, and no phases. ``window``: the step ran under a kernel
-window, which slows it down.
+window, which slows it down. ``between_count``: collectives issued between the step before and this one;
+``between_wait_host_ns``: how long the rank waited in them; ``between_after_host_ns``: from the end of the last of those
+waits to the begin of this step. ``between_data_host_ns`` is its own time there for getting the next batch, and
+a `Stretch` column its own time in such a stretch there, without the waits.
 """
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)

@@ -66,6 +66,20 @@ PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)
 COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
 OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
 """Phases of a rank's own work; waits in collectives may be part of them too."""
+
+
+class Stretch(enum.StrEnum):
+    """What a rank did between two steps. ``BETWEEN`` is the measured remainder."""
+
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    LOGGING = "logging"
+    BETWEEN = "between steps"
+
+
+Part = Phase | Stretch
+OWN_PARTS: tuple[Part, ...] = (*OWN_PHASES, *Stretch)
+"""What a rank's own time between two waits consists of."""
 KINDS: tuple[CollectiveKind, ...] = tuple(CollectiveKind)
 UNEVEN_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER)  # sizes may differ between ranks
 

@@ -36,7 +36,13 @@ class VerdictKind(enum.StrEnum):
     SLOW_HOST = "slow_host"
     """The ranks of one host are late together."""
     SLOW_LINK = "slow_link"
-    """Ranks arrive together, and the transfer is slow."""
+    """A link is slower than the other links, and the steps wait for it."""
+    UNEQUAL_DATA = "unequal_data"
+    """Ranks process different amounts of data in a step, and wait for the one with the most."""
+    STALLS = "stalls"
+    """Single steps far longer than the rest."""
+    COMMUNICATION = "communication"
+    """Moving data, on links that are no slower than others."""
     JITTER = "jitter"
     """A different rank is late at every step."""
     NONE = "none"
@@ -101,6 +107,63 @@ class Verdict:
     reason: str
     """One sentence: what the verdict is based on, or why there is none."""
     evidence: tuple[Evidence, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CauseReport:
+    """One of the things that make steps longer than they need be."""
+
+    kind: VerdictKind
+    """Never ``NONE``."""
+    rank: int | None
+    """None: no single rank is named."""
+    phase: str | None
+    """Where the rank, or the host's ranks, lose the time: an own phase, or a stretch between steps."""
+    hosts: tuple[str, ...]
+    """The slow host, or the ends of a slow link."""
+    cause: Cause | None
+    """What is done there. None: not known."""
+    pattern: Pattern | None
+    """None: not of a rank or host."""
+    first_step: int
+    """Number of the first step in which it acts; a slowdown that begins or ends half-way has others than the run."""
+    last_step: int
+    whole: bool
+    """It acts from the first measured step to the last."""
+    events: int | None
+    """Of stalls: how many steps; None otherwise."""
+    period: int | None
+    """Of stalls: they come every so many steps. None: no period, or too few to tell."""
+    late_ns: float | None
+    """Own time of the rank, or of the host's ranks, less the others' median, in the steps in which it acts."""
+    lost_ns: Estimate
+    """How much shorter a step would be, mean over all measured steps, if only this were gone."""
+    lost_ratio: Estimate
+    """``lost_ns`` over the mean step."""
+    alone_ns: Estimate
+    """The same once all other causes with a name (rank, host, link, data, stalls) are gone. Of two ranks that are late
+    together, each hides what the other costs: ``lost_ns`` is small for both, and this is not."""
+    alone_ratio: Estimate
+    """``alone_ns`` over the mean step."""
+    joint_ns: float
+    """Its part of what removing all causes saves: the parts and ``Causes.remainder_ns`` add up to what an ideal step
+    would save."""
+    critical: bool
+    """The lower end of ``alone_ratio`` is a tenth or more, and the other ranks' waits confirm it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Causes:
+    """Everything that makes steps longer than they need be, and what an ideal step would take."""
+
+    causes: tuple[CauseReport, ...]
+    """Those with a name first, by ``alone_ns``; then jitter and communication."""
+    step_ns: float
+    """Mean step, from the end of one step's last wait to that of the next."""
+    ideal_ns: float
+    """The same if every rank had its median own time in every step and transfers took no time."""
+    remainder_ns: float
+    """``step_ns - ideal_ns`` less the causes' ``joint_ns``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
