@@ -26,8 +26,8 @@ class Suspect:
     late_ns: float | None = None
     """Own time of its ranks less the others' median, in the cycles in which it acts."""
     excess_ns: FloatArray | None = None
-    """By cycle, ``[num_cycles]``: the removal takes its midmean over ``acts``, whose error counts in the interval of the
-    cost. None: the removal differs by cycle, and its error does not count."""
+    """By cycle, ``[num_cycles]``: the removal takes its midmean over ``acts``, whose error counts in the interval of
+    the cost. None: the removal differs by cycle, and its error does not count."""
     pattern: Pattern | None = None
     hosts: tuple[str, ...] = ()
     period: int | None = None
