@@ -66,6 +66,10 @@ class Cause(enum.StrEnum):
     GRADIENT_NORM = "gradient norm"
     OPTIMIZER = "optimizer"
     OUTSIDE = "outside the phases"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    LOGGING = "logging"
+    BETWEEN = "between steps"
     NETWORK = "network"
 
 
