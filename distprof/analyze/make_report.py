@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof import __version__
+from distprof.analyze.between import report_between
 from distprof.analyze.clock_report import report_clocks
 from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
@@ -60,9 +61,11 @@ def analyze(run: Run) -> Report:
         strategy=meta.strategy,
         precision=meta.precision,
         verdict=verdict,
+        causes=None,
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
+        between=report_between(measured_steps),
         communication=tuple(report_communication(measured_steps)),
         activity=report_activity(run),
         waits=tuple(report_waits(measured_steps)),
