@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof import __version__
+from distprof.analyze.between import report_between
 from distprof.analyze.causes import find_causes, report_causes
 from distprof.analyze.clock_report import report_clocks
 from distprof.analyze.communication import report_communication
@@ -56,13 +57,15 @@ def analyze(run: Run) -> Report:
         strategy=meta.strategy,
         precision=meta.precision,
         verdict=verdict,
+        causes=None if replayed is None or judgement is None else report_causes(measured_steps, replayed, judgement),
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
+        between=report_between(measured_steps),
         communication=tuple(report_communication(measured_steps)),
         activity=report_activity(run),
         waits=tuple(report_waits(measured_steps)),
-        what_if=tuple(list_what_ifs(replayed, slow_rank, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
+        what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, tokens_per_s=summary.tokens_per_s)),
         stalls=tuple(list_stalls(measured_steps, cycles)),
         clocks=tuple(report_clocks(measured_steps)),
         flops=report_flops(measured_steps),

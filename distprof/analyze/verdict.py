@@ -39,10 +39,8 @@ def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, judge
     if cycles is None or judgement is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
     named = [(item, cost) for item, cost in judgement.named if _has_name(item)]
-    if not named:
-        found = _blame_nobody(measured_steps, cycles, judgement)
-    else:
-        found = _blame(measured_steps, cycles, *named[0])
+    nobody = _blame_nobody(measured_steps, cycles, judgement)
+    found = _blame(measured_steps, cycles, *named[0]) if named else nobody
     return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
 
 

@@ -70,6 +70,7 @@ class Cause(enum.StrEnum):
     CHECKPOINT = "checkpoint"
     LOGGING = "logging"
     BETWEEN = "between steps"
+    """Outside ``profiler.step()``, in none of these three."""
     NETWORK = "network"
 
 
@@ -79,7 +80,7 @@ class Verdict:
 
     kind: VerdictKind
     critical: bool
-    """It costs a tenth of the step or more, and two independent signs agree."""
+    """It costs a tenth of the step or more, by the lower end of its interval, and two independent signs agree."""
     confirmed: bool | None
     """Whether the other ranks' waits confirm it: they wait while the rank or host that is named waits least. None:
     none is named, or ranks are missing."""
@@ -87,9 +88,9 @@ class Verdict:
     """None: nothing is named."""
     rank: int | None
     phase: str | None
-    """The phase in which the rank loses the time."""
+    """Where the rank loses the time: a phase of the step, or a stretch between steps."""
     cause: Cause | None
-    """What the rank does in that phase; of a slow link "network". None: nothing is named."""
+    """What the rank does there; of a slow link "network". None: nothing is named."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
