@@ -52,6 +52,7 @@ class Judgement:
     """Parts of what removing everything saves: of the causes with a name, of jitter, and of communication."""
     step_ns: float
     ideal_ns: float
+    """The median of all ranks' own times, or what is left when everything has gone, if that is shorter."""
     without_named_ns: FloatArray
     """Cycles without the causes that have a name, ``[num_cycles]``: as many as ``as_is_ns``."""
     as_is_ns: FloatArray
@@ -70,7 +71,8 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
     return Judgement(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
-        step_ns=float(as_is_ns.mean()), ideal_ns=float(np.median(thin.gap_ns.sum(axis=2))), as_is_ns=as_is_ns,
+        step_ns=float(as_is_ns.mean()), as_is_ns=as_is_ns,
+        ideal_ns=min(float(np.median(thin.gap_ns.sum(axis=2))), float(as_is_ns.mean()) - sum(joint_ns)),
         without_named_ns=replay_without(thin, removals),
     )  # fmt: skip
 

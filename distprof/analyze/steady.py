@@ -61,7 +61,8 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     late = {part: measure_lateness(phase_ns[:, :, OWN_PARTS.index(part)]) for part in parts}
     late_gaps = [measure_lateness(gap_ns[:, :, index]) for index in range(gap_ns.shape[2])]
     score = np.max([_score(item, chance, whole_ns) for item in (*late.values(), *late_gaps)], axis=0)
-    rows = [int(row) for row in np.argsort(-score, kind="stable")[:MAX_SUSPECTS] if score[row] > 0]
+    most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
+    rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
     found = []
     for row in rows:
         rank = _Rank(row=row, parts={part: _take(item, row) for part, item in late.items()})

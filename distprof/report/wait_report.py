@@ -166,7 +166,8 @@ class Causes:
     step_ns: float
     """Mean step, from the end of one step's last wait to that of the next."""
     ideal_ns: float
-    """The same if every rank had its median own time in every step and transfers took no time."""
+    """The same if every rank took the median of all ranks' own times and transfers took no time; or what is left of a
+    step when all causes have gone, if that is shorter."""
     remainder_ns: float
     """``step_ns - ideal_ns`` less the causes' ``joint_ns``."""
 
