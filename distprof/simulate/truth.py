@@ -77,16 +77,16 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, causes: bool =
     work = assemble(job, program, drawn, there)
     schedule = _schedule(job, program, work)
     first = sum(op.between for op in list_issues(program))
-
     unknown_ns = np.full(job.num_steps, np.nan)
 
     def measure(other: Work) -> FloatArray:
         return _schedule(job, program, other).find_cycles(first)
 
+    def play(some: Collection[Cause]) -> FloatArray:
+        return measure(assemble(job, program, drawn, some))
+
     step_ns = schedule.find_cycles(first)
-    without_ns, costs = _find_costs(
-        step_ns, there if causes else (), lambda some: assemble(job, program, drawn, some), measure
-    )
+    without_ns, costs = _find_costs(step_ns, there, play) if causes else (unknown_ns, ())
     issues = list_issues(program)[first:]
     told = Truth(
         step_ns=step_ns,
