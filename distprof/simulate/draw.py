@@ -93,7 +93,7 @@ def assemble(job: SimulatedJob, program: Program, drawn: Drawn, present: Collect
     piece_ns: dict[tuple[int, int], FloatArray] = {}
     whole_ns = own_ns.copy() if any(delay.factor != 1 for delay in job.delays) else own_ns
     for index, delay in enumerate(job.delays):
-        if is_cause(delay) and Cause(delay=index) not in present:
+        if not _acts(job, index, present):
             continue
         code = PART_CODE[delay.phase]
         late_ns = drawn.struck[index] * (delay.delay_ns + (delay.factor - 1) * whole_ns[:, :, code])
@@ -102,6 +102,15 @@ def assemble(job: SimulatedJob, program: Program, drawn: Drawn, present: Collect
         else:
             piece_ns[code, delay.piece] = piece_ns.get((code, delay.piece), 0.0) + late_ns
     return Work(own_ns=own_ns, piece_ns=piece_ns, transfer_ns=_slow_links(job, program, drawn, present))
+
+
+def _acts(job: SimulatedJob, index: int, present: Collection[Cause]) -> bool:
+    """A rank that is faster somewhere is so as long as it is slower elsewhere: the two make one cause."""
+    delay = job.delays[index]
+    if is_cause(delay):
+        return Cause(delay=index) in present
+    own = [Cause(delay=other) for other, item in enumerate(job.delays) if item.rank == delay.rank and is_cause(item)]
+    return not own or any(cause in present for cause in own)
 
 
 def _draw_own(job: SimulatedJob, draws: np.random.Generator, more: np.random.Generator) -> FloatArray:

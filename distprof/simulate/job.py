@@ -27,7 +27,7 @@ class Delay:
     """None: the host's ranks or, if no host is given, a random rank at every step."""
     phase: Part
     delay_ns: float = 0.0
-    """Below 0: the rank is faster there; such a delay is no cause."""
+    """Below 0: the rank is faster there, as long as another delay makes it slower elsewhere."""
     factor: float = 1.0
     """Multiplies the own time in that phase, before ``delay_ns`` is added."""
     host: int | None = None
