@@ -12,18 +12,16 @@ from distprof.facts.run import OWN_PARTS, FloatArray
 from distprof.report.wait_report import Evidence, VerdictKind
 
 MIN_CONFIRMED = 0.5
-"""Share of the excess by which the others must wait longer, and of the cycles in which they must."""
+"""Share of the excess by which the others must wait longer in the median cycle."""
 
 
 def is_confirmed(cycles: SyncCycles, item: Suspect) -> bool | None:
     """Whether the others wait while the named ranks wait least. None: no rank or host is named."""
     if item.kind not in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS) or not len(item.rows):
         return None
-    waits = _compare(
-        cycles, item, "time spent waiting", cycles.exposed_ns[:, :, _find_waits(cycles, item)].sum(axis=2), -1
-    )
-    late_ns = item.late_ns or 0.0
-    return waits.others_ns - waits.rank_ns >= MIN_CONFIRMED * late_ns and waits.agree_ratio >= MIN_CONFIRMED
+    waits_ns = cycles.exposed_ns[:, :, _find_waits(cycles, item)].sum(axis=2)
+    less_ns = (median_of_others(waits_ns, item.rows) - np.median(waits_ns[item.rows], axis=0))[item.acts]
+    return bool(np.median(less_ns) >= MIN_CONFIRMED * (item.late_ns or 0.0))
 
 
 def gather_evidence(cycles: SyncCycles, item: Suspect) -> tuple[Evidence, ...]:

@@ -112,7 +112,10 @@ def test_ranks_that_hide_each_other_are_critical_all_the_same() -> None:
     delays = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=ns * MS) for rank, ns in ((2, 22), (5, 21)))
     report = analyze(simulate(SimulatedJob(delays=delays), seed=1).run)
     assert report.causes is not None
-    assert {(item.rank, item.critical) for item in report.causes.causes if item.rank is not None} == {(2, True), (5, True)}
+    assert {(item.rank, item.critical) for item in report.causes.causes if item.rank is not None} == {
+        (2, True),
+        (5, True),
+    }
     assert report.verdict.rank == 2 and report.verdict.critical
 
 
@@ -131,7 +134,9 @@ def test_a_noisy_phase_does_not_hide_a_slow_one() -> None:
 
 def test_what_cancels_over_a_step_is_seen_where_ranks_wait_in_between() -> None:
     """20 ms more in data and 20 ms less in forward: under FSDP the others wait for both, under DDP for neither."""
-    delays = tuple(Delay(rank=3, phase=phase, delay_ns=ns * MS) for phase, ns in ((Phase.DATA, 20), (Phase.FORWARD, -20)))
+    delays = tuple(
+        Delay(rank=3, phase=phase, delay_ns=ns * MS) for phase, ns in ((Phase.DATA, 20), (Phase.FORWARD, -20))
+    )
     sharded = simulate(SimulatedJob(strategy="fsdp", delays=delays), seed=2)
     suspect, cost = blame(sharded.run)
     true_ns = float((sharded.truth.step_ns - sharded.truth.without_delays_ns)[1:].mean())
@@ -162,5 +167,7 @@ def test_steps_that_are_like_their_neighbours_name_nobody(memory: float) -> None
             noise[:, step] = memory * noise[:, step - 1] + np.sqrt(1 - memory**2) * noise[:, step]
         own = {"forward": 30 * MS + 2 * MS * noise[:, 100:], "backward": np.full((8, 50), 60.0 * MS)}
         waits = own["forward"].max(axis=0) - own["forward"] + 2 * MS
-        named += bool(list_blamed(make_run(num_ranks=8, num_steps=50, num_warmup=0, host_ns={**own, "all_reduce": waits})))
+        named += bool(
+            list_blamed(make_run(num_ranks=8, num_steps=50, num_warmup=0, host_ns={**own, "all_reduce": waits}))
+        )
     assert named <= 1
