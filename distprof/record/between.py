@@ -74,6 +74,8 @@ class BetweenSteps:
             return None
         self._switch(at_ns)
         self.open = False
+        if self._waiting:
+            self._resumed_ns = at_ns
         return BetweenRecord(
             self._count, self._wait_ns, at_ns - self._resumed_ns, self._totals_ns[DATA], tuple(self._totals_ns[2:])
         )
