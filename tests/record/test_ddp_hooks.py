@@ -167,17 +167,16 @@ class CountingClock:
 def see_a_delay_in_the_hook(world: World) -> None:
     """It is the rank's own time, wherever in the backward it lies and whenever the hook was registered."""
     for when in ("early", "middle", "late"):
-        for delayed_last in (True, False):
+        for last in (True, False):
             clock = CountingClock()
-            late = make_late_hook(clock, last=delayed_last)
-            _, records, _ = profile(
-                **{when: lambda model, late=late: model.register_comm_hook(None, late)}, now_ns=clock
-            )
+            hook = make_late_hook(clock, last=last)
+            register = {when: lambda model, hook=hook: model.register_comm_hook(None, hook)}
+            _, records, _ = profile(**register, now_ns=clock)
             for record in records[2:]:
                 totals, seen = record.phase_host_ns or [], record.collectives or []
                 check_buckets(record, count_bytes(make_model()))
-                assert totals[BACKWARD] >= DELAY_NS > totals[ALL_REDUCE] > 0, (when, delayed_last)
-                delayed = seen[-1 if delayed_last else 0]  # it arrives after its own delay
+                assert totals[BACKWARD] >= DELAY_NS > totals[ALL_REDUCE] > 0, (when, last)
+                delayed = seen[-1 if last else 0]  # it arrives after its own delay
                 assert delayed.arrival_ns - record.segments.begin_ns >= DELAY_NS
 
 
