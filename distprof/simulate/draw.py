@@ -36,7 +36,19 @@ class Work:
     piece_ns: Mapping[tuple[int, int], FloatArray]
     """More own time in one piece of a part, ``[num_ranks, num_steps]`` each; missing pieces have none."""
     transfer_ns: FloatArray
-    """By collective of the program, ``[num_ranks, num_steps, num_issues]``."""
+    """By collective of the program, by the simple rules, ``[num_ranks, num_steps, num_issues]``."""
+    link_transfer_ns: FloatArray
+    """On healthy links that nothing else uses, ``[num_steps, num_issues]``; from here on for the shared rules."""
+    link_factors: Mapping[int, float]
+    """By host, how much slower its link is ..."""
+    slow_from_step: int
+    """... from this step on."""
+    wake_ns: FloatArray
+    """How long it takes a rank to notice that a collective is over, ``[num_ranks, num_steps, num_issues]``."""
+
+    def find_factors(self, step: int) -> Mapping[int, float]:
+        """The slow hosts of a step."""
+        return self.link_factors if step >= self.slow_from_step else {}
 
     def find_time(self, op: Compute, step: int | slice) -> FloatArray:
         """How long the ranks work on this, ``[num_ranks]`` or ``[num_ranks, num_steps]``."""
@@ -58,6 +70,8 @@ class Drawn:
     """``[num_ranks, num_steps]``"""
     transfer_ns: FloatArray
     """On healthy links, ``[num_steps, num_issues]``."""
+    wake_ns: FloatArray
+    """``[num_ranks, num_steps, num_issues]``; empty by the simple rules."""
 
 
 def list_causes(job: SimulatedJob) -> tuple[Cause, ...]:
@@ -80,6 +94,8 @@ def draw(job: SimulatedJob, program: Program, draws: np.random.Generator, more: 
     return Drawn(
         own_ns=own_ns, struck=struck, tokens=_draw_tokens(job, more),
         transfer_ns=means * draws.lognormal(0, job.jitter_ratio, (job.num_steps, len(means))),
+        wake_ns=more.exponential(job.latency_ns, (job.num_ranks, job.num_steps, len(means)))
+        if job.rules == "shared" else np.zeros(0),
     )  # fmt: skip
 
 
@@ -101,7 +117,12 @@ def assemble(job: SimulatedJob, program: Program, drawn: Drawn, present: Collect
             own_ns[:, :, code] = np.maximum(own_ns[:, :, code] + late_ns, 0)
         else:
             piece_ns[code, delay.piece] = piece_ns.get((code, delay.piece), 0.0) + late_ns
-    return Work(own_ns=own_ns, piece_ns=piece_ns, transfer_ns=_slow_links(job, program, drawn, present))
+    factors = {host: factor for host, factor in job.slow_hosts.items() if Cause(slow_host=host) in present}
+    return Work(
+        own_ns=own_ns, piece_ns=piece_ns, transfer_ns=_slow_links(job, program, drawn, factors),
+        link_transfer_ns=drawn.transfer_ns, link_factors=factors, slow_from_step=job.slow_from_step,
+        wake_ns=drawn.wake_ns,
+    )  # fmt: skip
 
 
 def _acts(job: SimulatedJob, index: int, present: Collection[Cause]) -> bool:
@@ -174,10 +195,9 @@ def _draw_tokens(job: SimulatedJob, more: np.random.Generator) -> FloatArray:
     return np.maximum(np.round(job.tokens * more.lognormal(0, job.token_spread_ratio, shape)), 1)
 
 
-def _slow_links(job: SimulatedJob, program: Program, drawn: Drawn, present: Collection[Cause]) -> FloatArray:
+def _slow_links(job: SimulatedJob, program: Program, drawn: Drawn, factors: Mapping[int, float]) -> FloatArray:
     """Transfer time of each collective for each rank: slower where a group crosses a slow link."""
     transfer_ns = np.broadcast_to(drawn.transfer_ns, (job.num_ranks, *drawn.transfer_ns.shape)).copy()
-    factors = {host: factor for host, factor in job.slow_hosts.items() if Cause(slow_host=host) in present}
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     for index, op in enumerate(list_issues(program)):
         for members in _list_members(job, op.partition) if factors else ():

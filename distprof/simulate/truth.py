@@ -13,6 +13,7 @@ from distprof.simulate.job import SimulatedJob
 from distprof.simulate.observe import write_run
 from distprof.simulate.program import Program, list_issues, write_program
 from distprof.simulate.schedule import Schedule, make_schedule
+from distprof.simulate.shared_schedule import make_shared_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, causes: bool =
 
 
 def _schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
-    return make_schedule(job, program, work)
+    return (make_shared_schedule if job.rules == "shared" else make_schedule)(job, program, work)
 
 
 def _find_costs(
@@ -133,7 +134,8 @@ def _find_costs(
 
 
 def _without_transfers(work: Work) -> Work:
-    return replace(work, transfer_ns=np.zeros_like(work.transfer_ns))
+    nothing = np.zeros_like(work.transfer_ns)
+    return replace(work, transfer_ns=nothing, link_transfer_ns=nothing[0])
 
 
 def _without_data(work: Work) -> Work:
