@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.facts.run import CollectiveKind
 from distprof.simulate.bandwidth import Pipe
-from distprof.simulate.draw import Work
+from distprof.simulate.draw import Load
 from distprof.simulate.job import SimulatedJob
 from distprof.simulate.program import Issue, find_groups
 from distprof.simulate.ring import Ring
@@ -23,7 +23,7 @@ Place = tuple[int, int, int]
 class Network:
     """Hosts with a bus each (pipe 2h) and a link to the others (pipe 2h + 1)."""
 
-    def __init__(self, job: SimulatedJob, work: Work, issues: list[Issue]) -> None:
+    def __init__(self, job: SimulatedJob, work: Load, issues: list[Issue]) -> None:
         self._job, self._work, self._issues = job, work, issues
         self._hosts = [rank // job.ranks_per_host for rank in range(job.num_ranks)]
         self._pipes: list[Pipe[tuple[Ring, int]]] = []

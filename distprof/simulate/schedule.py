@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.facts.run import FloatArray, IntArray
-from distprof.simulate.draw import Work
+from distprof.simulate.draw import Load
 from distprof.simulate.job import SimulatedJob
 from distprof.simulate.program import PART_CODE, Compute, Issue, Program, find_groups, list_issues
 
@@ -43,7 +43,7 @@ class Schedule:
         return np.diff(marks, prepend=0.0)
 
 
-def make_schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
+def make_schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
     """Schedules a program."""
     ranks, steps, num_issues = work.transfer_ns.shape
     arrival, over, exposed, last = (np.full((ranks, steps, num_issues), np.nan) for _ in range(4))

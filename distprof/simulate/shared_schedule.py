@@ -14,7 +14,7 @@ from collections.abc import Generator
 
 import numpy as np
 
-from distprof.simulate.draw import Work
+from distprof.simulate.draw import Load
 from distprof.simulate.job import SimulatedJob
 from distprof.simulate.network import Network
 from distprof.simulate.program import Compute, Program, list_issues
@@ -29,7 +29,7 @@ _Event = tuple[float, int, int, int, int, int]
 (its number, its version)."""
 
 
-def make_shared_schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
+def make_shared_schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
     """Schedules a program."""
     player = _Player(job, program, work)
     player.play()
@@ -39,7 +39,7 @@ def make_shared_schedule(job: SimulatedJob, program: Program, work: Work) -> Sch
 class _Player:
     """A job that is being played."""
 
-    def __init__(self, job: SimulatedJob, program: Program, work: Work) -> None:
+    def __init__(self, job: SimulatedJob, program: Program, work: Load) -> None:
         self.job, self.program, self.work = job, program, work
         self.issues = list_issues(program)
         self.streams = [

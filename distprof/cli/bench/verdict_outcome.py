@@ -8,7 +8,7 @@ from distprof.analyze import analyze
 from distprof.cli.bench.verdict_rows import Row
 from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Verdict, VerdictKind
-from distprof.simulate import Cause, Simulated, SimulatedJob, simulate
+from distprof.simulate import Fault, Simulated, SimulatedJob, simulate
 
 LEAST_RATIO = 0.02
 """Of the step: causes that cost less need not be found."""
@@ -74,7 +74,7 @@ class Outcome:
 def play(row: Row, seed: int, num_steps: int) -> tuple[SimulatedJob, Simulated, Report]:
     """The job of a row and seed, what happened, and what is reported."""
     job, job_seed = row.draw(seed, num_steps)
-    made = simulate(job, seed=job_seed, truth=False, causes=True)
+    made = simulate(job, seed=job_seed, truth=False, faults=True)
     return job, made, analyze(made.run)
 
 
@@ -82,7 +82,7 @@ def judge(row: Row, job: SimulatedJob, made: Simulated, report: Report) -> Outco
     """Compares a report with the truth."""
     step_ns = float(made.truth.step_ns[1:].mean())
     causes = list_true(job, made)
-    cost_ratio = float((made.truth.step_ns - made.truth.without_causes_ns)[1:].mean()) / step_ns
+    cost_ratio = float((made.truth.step_ns - made.truth.without_faults_ns)[1:].mean()) / step_ns
     nobody = not causes or (row.hidden and cost_ratio < NOTHING_RATIO)
     large = [cause for cause in causes if cause.alone_ns >= LEAST_RATIO * step_ns] if not nobody else []
     first = [cause for cause in large if cause.alone_ns >= ALIKE_RATIO * large[0].alone_ns]
@@ -117,17 +117,17 @@ def list_true(job: SimulatedJob, made: Simulated) -> list[TrueCause]:
     found = []
     for cost in made.truth.costs:
         means = {"lost_ns": float(cost.lost_ns[1:].mean()), "alone_ns": float(cost.alone_ns[1:].mean())}
-        found.append(_describe(job, cost.cause, means))
+        found.append(_describe(job, cost.fault, means))
     return sorted(found, key=lambda cause: -cause.alone_ns)
 
 
-def _describe(job: SimulatedJob, cause: Cause, means: dict[str, float]) -> TrueCause:
-    if cause.data:
+def _describe(job: SimulatedJob, fault: Fault, means: dict[str, float]) -> TrueCause:
+    if fault.data:
         return TrueCause(kind="data", rank=None, phase=None, host=None, **means)
-    if cause.slow_host is not None:
-        return TrueCause(kind="link", rank=None, phase=None, host=f"host-{cause.slow_host}", **means)
-    assert cause.delay is not None
-    delay = job.delays[cause.delay]
+    if fault.slow_host is not None:
+        return TrueCause(kind="link", rank=None, phase=None, host=f"host-{fault.slow_host}", **means)
+    assert fault.delay is not None
+    delay = job.delays[fault.delay]
     if delay.host is not None:
         return TrueCause(kind="host", rank=None, phase=delay.phase.value, host=f"host-{delay.host}", **means)
     return TrueCause(kind="rank", rank=delay.rank, phase=delay.phase.value, host=None, **means)

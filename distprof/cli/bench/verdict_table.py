@@ -68,7 +68,7 @@ def show_job(row: Row, seed: int, num_steps: int) -> str:
             f"  {cause.kind:<5} {who:<9} {cause.phase or '':<14} costs {_cost(cause.lost_ns, step_ns)}, "
             f"alone {_cost(cause.alone_ns, step_ns)}"
         )
-    lost_ns = float((made.truth.step_ns - made.truth.without_causes_ns)[1:].mean())
+    lost_ns = float((made.truth.step_ns - made.truth.without_faults_ns)[1:].mean())
     lines.append(f"  all together {_cost(lost_ns, step_ns)}")
     lines += ["", f"Verdict: {_say(report.verdict)}", f"  {report.verdict.reason}", "", "Causes that the report lists:"]
     lines += [f"  {_say(item)}" for item in list_said(report)]
