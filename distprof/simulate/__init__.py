@@ -15,4 +15,4 @@ __all__ = [
     "Stop",
     "Truth",
     "simulate",
-]  # fmt: skip
+]
