@@ -71,7 +71,9 @@ class Network:
 
     def list_next(self) -> list[tuple[int, int, float]]:
         """Pipes in which something has changed since: number, version, and when the next transfer ends."""
-        found = []
+        found: list[tuple[int, int, float]] = []
+        if not self._touched:
+            return found
         for number in sorted(self._touched):
             self._versions[number] += 1
             end_ns = self._pipes[number].find_end()
