@@ -1,0 +1,155 @@
+"""Causes in words: their names, where and when they act, and the rows of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.facts.run import Stretch
+from distprof.render.units import clean_text, format_excess, format_milliseconds, format_ratio
+from distprof.report.report import Report
+from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
+
+CAUSES = {
+    Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
+    Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
+    Cause.OUTSIDE: "work outside the phases", Cause.EVALUATION: "its evaluation",
+    Cause.CHECKPOINT: "its saving of checkpoints", Cause.LOGGING: "its logging",
+    Cause.BETWEEN: "its work between steps, outside profiler.step(), such as loading data or logging",
+    Cause.NETWORK: "its network",
+}  # fmt: skip
+KINDS = {
+    VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
+    VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.STALLS: "stalls",
+    VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
+}  # fmt: skip
+CAUSE_HEADS = ("cause", "where", "when", "critical", "alone", "with the rest fixed", "part, ms", "part")
+CAUSE_NOTE = (
+    "alone: how much shorter a step would be if only this were fixed; with the rest fixed: the same once every other "
+    "cause with a name is; the parts, the remainder and the ideal step add up to the step, with the time between steps"
+)
+NAME_LIMIT = 80
+_UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
+_WHERE = {
+    Stretch.EVALUATION: "in its evaluation", Stretch.CHECKPOINT: "while it saves a checkpoint",
+    Stretch.LOGGING: "while it logs", Stretch.BETWEEN: "between steps",
+}  # fmt: skip
+
+
+def list_named(causes: Causes | None) -> list[CauseReport]:
+    """The causes that somebody or something can be named for, the most expensive first."""
+    return [] if causes is None else [cause for cause in causes.causes if cause.kind not in _UNNAMED]
+
+
+def find_told(report: Report) -> CauseReport | None:
+    """The cause that the verdict tells about, which is the first of its kind."""
+    causes = () if report.causes is None else report.causes.causes
+    return next((cause for cause in causes if cause.kind is report.verdict.kind), None)
+
+
+def name_cause(cause: CauseReport, extra: str = "") -> str:
+    """A few words: ``rank 5 (backward)``. ``extra`` stands behind the phase."""
+    inside = " ".join(word for word in (cause.phase and clean_text(cause.phase), extra) if word)
+    phase = f" ({inside})" if inside else ""
+    if cause.kind is VerdictKind.SLOW_LINK:
+        return name_link(cause.hosts)
+    who = f"rank {cause.rank}" if cause.rank is not None else ""
+    if cause.kind is VerdictKind.STALLS:
+        return f"stalls of {who or 'no rank alone'}{phase}"
+    if cause.kind is VerdictKind.SLOW_HOST and cause.hosts:
+        who = f"host {clean_text(cause.hosts[0], NAME_LIMIT)}"
+    late = cause.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST) and who
+    return f"{who}{phase}" if late else KINDS[cause.kind]
+
+
+def name_link(hosts: Sequence[str]) -> str:
+    """A link by its ends."""
+    names = [clean_text(host, NAME_LIMIT) for host in hosts]
+    if not names:
+        return "a link"
+    return f"the link of {names[0]}" if len(names) == 1 else f"the link between {' and '.join(names)}"
+
+
+def say_where(phase: str | None) -> str:
+    """The phase or stretch, to stand behind a rank: ``in forward``; empty if it is not known."""
+    if phase is None:
+        return ""
+    return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
+
+
+def say_when(cause: CauseReport, causes: Causes) -> str:
+    """Between which steps it acts; empty for a cause that always does, which shows where the run begins and ends."""
+    if cause.whole:
+        return ""
+    ends = next((item for item in causes.causes if item.whole), None)
+    if ends is not None and cause.first_step <= ends.first_step:
+        return f"until step {cause.last_step:,}"
+    if ends is not None and cause.last_step >= ends.last_step:
+        return f"since step {cause.first_step:,}"
+    if cause.first_step == cause.last_step:
+        return f"at step {cause.first_step:,}"
+    return f"from step {cause.first_step:,} to step {cause.last_step:,}"
+
+
+def say_often(cause: CauseReport) -> str:
+    """How many stalls, and how regular: ``5 steps, every 10th``; empty for other causes."""
+    if cause.events is None:
+        return ""
+    steps = "1 step" if cause.events == 1 else f"{cause.events:,} steps"
+    return f"{steps}, every {make_ordinal(cause.period)}" if cause.period is not None else steps
+
+
+def make_ordinal(number: int) -> str:
+    """``10th``, ``22nd``."""
+    teens = number % 100 in (11, 12, 13)
+    return f"{number:,}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def show_share(share: Estimate, what: str = "") -> str:
+    """``19 % shorter (17 to 21 %)``; small shares get one more digit."""
+    digits = 0 if share.value >= 0.1 else 1
+    shown = (round(100 * number, digits) + 0.0 for number in (share.value, share.low, share.high))  # no -0.0
+    value, low, high = (f"{number:.{digits}f}" for number in shown)
+    told = f"{value} % {what}".rstrip()
+    return told if low == high else f"{told} ({low} to {high} %)"
+
+
+def show_point(share_ratio: float, what: str = "") -> str:
+    """A share without an interval, with the digits of one that has one."""
+    return show_share(Estimate(value=share_ratio, low=share_ratio, high=share_ratio), what)
+
+
+def list_causes(causes: Causes | None) -> list[list[str]]:
+    """A row per cause, then the remainder, the ideal step and the step, whose parts they are."""
+    if causes is None or causes.step_ns <= 0:
+        return []
+    rest = (("remainder", causes.remainder_ns), ("ideal step", causes.ideal_ns), ("step", causes.step_ns))
+    return [
+        *(_list_cause(cause, causes) for cause in causes.causes),
+        *([name, "", "", "", "", "", *_show_part(part_ns, causes)] for name, part_ns in rest),
+    ]
+
+
+def _list_cause(cause: CauseReport, causes: Causes) -> list[str]:
+    named = cause.kind not in _UNNAMED
+    return [
+        KINDS[cause.kind], _show_where(cause), _show_when(cause, causes), "yes" if cause.critical else "",
+        show_share(cause.lost_ratio), show_share(cause.alone_ratio) if named else "",
+        *_show_part(cause.joint_ns, causes),
+    ]  # fmt: skip
+
+
+def _show_where(cause: CauseReport) -> str:
+    rank = [] if cause.rank is None else [f"rank {cause.rank}"]
+    late = [] if cause.late_ns is None else [format_excess(cause.late_ns)]
+    who = [" and ".join(clean_text(host, NAME_LIMIT) for host in cause.hosts)] if cause.hosts else rank
+    phase = [] if cause.phase is None else [" ".join([clean_text(cause.phase), *late])]
+    return ", ".join([*who, *phase]) or "all ranks"
+
+
+def _show_when(cause: CauseReport, causes: Causes) -> str:
+    often = "some steps" if cause.pattern is Pattern.INTERMITTENT else "every step" if cause.whole else ""
+    return ", ".join(text for text in (say_often(cause) or often, say_when(cause, causes)) if text)
+
+
+def _show_part(part_ns: float, causes: Causes) -> list[str]:
+    return [format_milliseconds(part_ns), format_ratio(part_ns / causes.step_ns)]
