@@ -76,14 +76,24 @@ def say_where(phase: str | None) -> str:
     return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
 
 
-def say_when(cause: CauseReport, causes: Causes) -> str:
-    """Between which steps it acts; empty for a cause that always does, which shows where the run begins and ends."""
+def find_ends(report: Report) -> tuple[int, int | None]:
+    """The first and the last step in which a cause can act. Steps count from 0, and warm-up ones come first; a job that
+    was resumed begins later, which costs no more than a wordier text. None: no step was recorded."""
+    whole = next((cause for cause in report.causes.causes if cause.whole), None) if report.causes is not None else None
+    if whole is not None:
+        return whole.first_step, whole.last_step
+    last = max((rank.last_step for rank in report.ranks if rank.last_step is not None), default=None)
+    return report.coverage.steps_warmup + 1, last
+
+
+def say_when(cause: CauseReport, report: Report) -> str:
+    """Between which steps it acts; empty for a cause that always does."""
     if cause.whole:
         return ""
-    ends = next((item for item in causes.causes if item.whole), None)
-    if ends is not None and cause.first_step <= ends.first_step:
+    first, last = find_ends(report)
+    if cause.first_step <= first:
         return f"until step {cause.last_step:,}"
-    if ends is not None and cause.last_step >= ends.last_step:
+    if last is not None and cause.last_step >= last:
         return f"since step {cause.first_step:,}"
     if cause.first_step == cause.last_step:
         return f"at step {cause.first_step:,}"
@@ -118,21 +128,22 @@ def show_point(share_ratio: float, what: str = "") -> str:
     return show_share(Estimate(value=share_ratio, low=share_ratio, high=share_ratio), what)
 
 
-def list_causes(causes: Causes | None) -> list[list[str]]:
+def list_causes(report: Report) -> list[list[str]]:
     """A row per cause, then the remainder, the ideal step and the step, whose parts they are."""
+    causes = report.causes
     if causes is None or causes.step_ns <= 0:
         return []
     rest = (("remainder", causes.remainder_ns), ("ideal step", causes.ideal_ns), ("step", causes.step_ns))
     return [
-        *(_list_cause(cause, causes) for cause in causes.causes),
+        *(_list_cause(cause, report, causes) for cause in causes.causes),
         *([name, "", "", "", "", "", *_show_part(part_ns, causes)] for name, part_ns in rest),
     ]
 
 
-def _list_cause(cause: CauseReport, causes: Causes) -> list[str]:
+def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
     named = cause.kind not in _UNNAMED
     return [
-        KINDS[cause.kind], _show_where(cause), _show_when(cause, causes), "yes" if cause.critical else "",
+        KINDS[cause.kind], _show_where(cause), _show_when(cause, report), "yes" if cause.critical else "",
         show_share(cause.lost_ratio), show_share(cause.alone_ratio) if named else "",
         *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
@@ -146,9 +157,9 @@ def _show_where(cause: CauseReport) -> str:
     return ", ".join([*who, *phase]) or "all ranks"
 
 
-def _show_when(cause: CauseReport, causes: Causes) -> str:
+def _show_when(cause: CauseReport, report: Report) -> str:
     often = "some steps" if cause.pattern is Pattern.INTERMITTENT else "every step" if cause.whole else ""
-    return ", ".join(text for text in (say_often(cause) or often, say_when(cause, causes)) if text)
+    return ", ".join(text for text in (say_often(cause) or often, say_when(cause, report)) if text)
 
 
 def _show_part(part_ns: float, causes: Causes) -> list[str]:

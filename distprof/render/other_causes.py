@@ -34,7 +34,8 @@ def say_gain(report: Report, shorter: str) -> str:
         return shorter
     if len(partners) == 1:
         both = told.lost_ratio.value + partners[0].alone_ratio.value
-        return f"{shorter} as long as {name_cause(partners[0])} stays; fixing both, {show_point(both, 'shorter')}"
+        stays = f"as long as {name_cause(partners[0])} stays as it is"
+        return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
     return f"{shorter} as long as the other causes stay, and {show_share(told.alone_ratio)} more once they are fixed"
 
 
@@ -57,6 +58,8 @@ def count_others(report: Report) -> str:
 def _say_rest(rest: list[CauseReport], step_ns: float, *, more: bool) -> str:
     cost = show_point(sum(cause.joint_ns for cause in rest) / step_ns, "of a step")
     largest = name_cause(max(rest, key=lambda cause: cause.joint_ns))
+    if len(rest) == 1 and not more:
+        return f"{largest[:1].upper()}{largest[1:]} costs {cost}"
     critical = sum(cause.critical for cause in rest)
     number = COUNTS[len(rest)].capitalize() if len(rest) < len(COUNTS) else f"{len(rest):,}"
     start = f"{number} {'more ' if more else ''}cause{'' if len(rest) == 1 else 's'}"

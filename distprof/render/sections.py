@@ -52,7 +52,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), told_only=traced)
     what_ifs = make_columns(WHAT_IF_HEADS, list_what_ifs(report), told_only=traced)
     waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
-    causes = list_causes(report.causes)
+    causes = list_causes(report)
     return [
         Section(
             key="causes", title="causes: what makes a step longer than it need be",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from distprof.render.cause_words import (
     CAUSES,
     NAME_LIMIT,
+    find_ends,
     find_told,
     list_named,
     name_cause,
@@ -21,6 +22,8 @@ from distprof.report.report import Report
 from distprof.report.wait_report import Pattern, Stall, Verdict, VerdictKind, WaitReport
 
 TEXT_LIMIT = 300
+BLURRED_RATIO = 0.1
+"""Where one rank takes over from another is known to this share of the shorter stretch."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
@@ -80,9 +83,12 @@ def _say_steps(report: Report, verdict: Verdict) -> str:
     often = "every step"
     if verdict.pattern is not Pattern.PERSISTENT:
         often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
+    return f"{often}{_say_told_when(report)}"
+
+
+def _say_told_when(report: Report) -> str:
     told = find_told(report)
-    when = "" if told is None or report.causes is None else say_when(told, report.causes)
-    return f"{often} {when}".rstrip()
+    return "" if told is None else f" {say_when(told, report)}".rstrip()
 
 
 def _say_why(verdict: Verdict) -> str:
@@ -94,23 +100,23 @@ def _say_why(verdict: Verdict) -> str:
 def _describe_neighbour(report: Report) -> str:
     """Who is late before or after the steps in which the told rank or host is, if somebody is."""
     told = find_told(report)
-    if told is None or told.whole or report.causes is None:
+    if told is None or told.whole:
         return ""
-    late = [cause for cause in list_named(report.causes) if cause.kind in LATE_KINDS and cause is not told]
-    for cause in late:
+    for cause in list_named(report.causes):
+        apart = max(told.first_step - cause.last_step, cause.first_step - told.last_step)
+        short = min(told.last_step - told.first_step, cause.last_step - cause.first_step)
+        if cause is told or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
+            continue
         name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
-        if cause.first_step > told.last_step:
-            adjacent = cause.first_step == told.last_step + 1
-            return f"; {'since then' if adjacent else say_when(cause, report.causes)} it is {name}"
-        if cause.last_step < told.first_step:
-            adjacent = cause.last_step == told.first_step - 1
-            return f"; {'before that' if adjacent else say_when(cause, report.causes)} it was {name}"
+        if cause.first_step < told.first_step:
+            return f"; before that it was {name}"
+        lasts = (find_ends(report)[1] or 0) <= cause.last_step
+        return f"; {'since then' if lasts else 'after that'} it is {name}"
     return ""
 
 
 def _describe_link(report: Report, verdict: Verdict) -> str:
-    told = find_told(report)
-    when = "" if told is None or report.causes is None else f" {say_when(told, report.causes)}".rstrip()
+    when = _say_told_when(report)
     probed = verdict.needed_ns is not None
     slow = "is slower than the others" if len({rank.host for rank in report.ranks}) > 2 and not probed else "is slow"
     start = f"{name_link(verdict.hosts)} {slow}{when} and holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}"
