@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,10 +63,14 @@ def make_report(causes: Sequence[CauseReport], *, num_ranks: int = 8, hosts: int
     """A report with these causes; the verdict tells about the first with a name, else about jitter if it is there."""
     told = next((cause for cause in causes if cause.kind not in UNNAMED), None)
     told = told or next((cause for cause in causes if cause.kind is VerdictKind.JITTER), None)
-    infos = {rank: {"host": f"host-{rank * hosts // num_ranks}"} for rank in range(num_ranks)}
-    run = make_run(num_ranks=num_ranks, num_steps=LAST + 1, num_warmup=FIRST, infos=infos)
     explained_ns, remainder_ns = sum(cause.joint_ns for cause in causes), 1.5 * MS
     listed = Causes(
         causes=tuple(causes), step_ns=STEP_NS, ideal_ns=STEP_NS - explained_ns - remainder_ns, remainder_ns=remainder_ns
     )
-    return dataclasses.replace(analyze(run), causes=listed, verdict=make_verdict(told, **verdict))
+    return dataclasses.replace(_make_base(num_ranks, hosts), causes=listed, verdict=make_verdict(told, **verdict))
+
+
+@functools.cache
+def _make_base(num_ranks: int, hosts: int) -> Report:
+    infos = {rank: {"host": f"host-{rank * hosts // num_ranks}"} for rank in range(num_ranks)}
+    return analyze(make_run(num_ranks=num_ranks, num_steps=LAST + 1, num_warmup=FIRST, infos=infos))

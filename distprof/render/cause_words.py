@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.facts.run import Stretch
-from distprof.render.units import clean_text, format_excess, format_milliseconds, format_ratio
+from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
 
@@ -22,16 +22,16 @@ KINDS = {
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
-CAUSE_HEADS = ("cause", "where", "when", "critical", "alone", "with the rest fixed", "part, ms", "part")
+CAUSE_HEADS = ("cause", "where", "when", "late", "critical", "alone", "on top", "part, ms", "part")
 CAUSE_NOTE = (
-    "alone: how much shorter a step would be if only this were fixed; with the rest fixed: the same once every other "
-    "cause with a name is; the parts, the remainder and the ideal step add up to the step, with the time between steps"
+    "alone: how much shorter a step would be if only this were fixed; on top: the same once every other cause with a "
+    "name is; the parts, the remainder and the ideal step add up to the step, with the time between steps"
 )
 NAME_LIMIT = 80
 _UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
 _WHERE = {
-    Stretch.EVALUATION: "in its evaluation", Stretch.CHECKPOINT: "while it saves a checkpoint",
-    Stretch.LOGGING: "while it logs", Stretch.BETWEEN: "between steps",
+    Stretch.EVALUATION: "in evaluation", Stretch.CHECKPOINT: "while saving a checkpoint",
+    Stretch.LOGGING: "while logging", Stretch.BETWEEN: "between steps",
 }  # fmt: skip
 
 
@@ -100,12 +100,9 @@ def say_when(cause: CauseReport, report: Report) -> str:
     return f"from step {cause.first_step:,} to step {cause.last_step:,}"
 
 
-def say_often(cause: CauseReport) -> str:
-    """How many stalls, and how regular: ``5 steps, every 10th``; empty for other causes."""
-    if cause.events is None:
-        return ""
-    steps = "1 step" if cause.events == 1 else f"{cause.events:,} steps"
-    return f"{steps}, every {make_ordinal(cause.period)}" if cause.period is not None else steps
+def say_period(cause: CauseReport) -> str:
+    """How regular stalls are: ``every 10th step``; empty if they are not, and for other causes."""
+    return "" if cause.period is None else f"every {make_ordinal(cause.period)} step"
 
 
 def make_ordinal(number: int) -> str:
@@ -136,30 +133,35 @@ def list_causes(report: Report) -> list[list[str]]:
     rest = (("remainder", causes.remainder_ns), ("ideal step", causes.ideal_ns), ("step", causes.step_ns))
     return [
         *(_list_cause(cause, report, causes) for cause in causes.causes),
-        *([name, "", "", "", "", "", *_show_part(part_ns, causes)] for name, part_ns in rest),
+        *([name, *[""] * 6, *_show_part(part_ns, causes)] for name, part_ns in rest),
     ]
 
 
 def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
     named = cause.kind not in _UNNAMED
+    what = KINDS[cause.kind]
+    if cause.events is not None:
+        what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     return [
-        KINDS[cause.kind], _show_where(cause), _show_when(cause, report), "yes" if cause.critical else "",
-        show_share(cause.lost_ratio), show_share(cause.alone_ratio) if named else "",
+        what, _show_where(cause), _show_when(cause, report),
+        "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
+        show_share(cause.lost_ratio), show_point(cause.alone_ratio.value) if named else "",
         *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 
 
 def _show_where(cause: CauseReport) -> str:
     rank = [] if cause.rank is None else [f"rank {cause.rank}"]
-    late = [] if cause.late_ns is None else [format_excess(cause.late_ns)]
     who = [" and ".join(clean_text(host, NAME_LIMIT) for host in cause.hosts)] if cause.hosts else rank
-    phase = [] if cause.phase is None else [" ".join([clean_text(cause.phase), *late])]
+    phase = [] if cause.phase is None else [clean_text(cause.phase)]
     return ", ".join([*who, *phase]) or "all ranks"
 
 
 def _show_when(cause: CauseReport, report: Report) -> str:
+    if cause.period is not None:
+        return say_period(cause)
     often = "some steps" if cause.pattern is Pattern.INTERMITTENT else "every step" if cause.whole else ""
-    return ", ".join(text for text in (say_often(cause) or often, say_when(cause, report)) if text)
+    return ", ".join(text for text in (often, say_when(cause, report)) if text)
 
 
 def _show_part(part_ns: float, causes: Causes) -> list[str]:

@@ -20,7 +20,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "device_time": ("empty", "queue"),
     "kernels": ("most on", "min", "max", "category"),
     "ranges": ("count",),
-    "causes": ("with the rest fixed", "part", "critical"),
+    "causes": ("late", "part", "critical"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
@@ -35,7 +35,8 @@ Step = tuple[int, int]
 """Characters of a name, and spaces between columns."""
 STEPS: tuple[Step, ...] = ((WHOLE, 2), (WHOLE, 1))
 RANK_STEPS: tuple[Step, ...] = ((60, 2), (30, 2), (20, 1), (12, 1), (8, 1))
-CAUSE_STEPS: tuple[Step, ...] = (*STEPS, *((limit, 1) for limit in range(60, 7, -4)))
+CAUSE_STEPS: tuple[Step, ...] = (*STEPS, *((limit, 1) for limit in range(60, 23, -4)))
+LAST_CAUSE_STEPS: tuple[Step, ...] = (*CAUSE_STEPS, *((limit, 1) for limit in range(22, 7, -2)))
 NAMED_STEPS: tuple[Step, ...] = ((110, 2), (90, 2), (70, 2), (60, 2), (50, 2), (40, 1))
 LAST_STEPS: tuple[Step, ...] = (*NAMED_STEPS, (32, 1), (26, 1), (20, 1))
 """For long names: they are shortened before columns are dropped, and most once no more columns can be."""
@@ -85,7 +86,7 @@ def _list_steps(key: str, *, last: bool) -> tuple[Step, ...]:
     if key in ("kernels", "ranges"):
         return LAST_STEPS if last else NAMED_STEPS
     if key == "causes":
-        return CAUSE_STEPS if last else STEPS
+        return LAST_CAUSE_STEPS if last else CAUSE_STEPS
     return RANK_STEPS if key == "ranks" else STEPS
 
 

@@ -10,7 +10,7 @@ from distprof.render.cause_words import (
     list_named,
     name_cause,
     name_link,
-    say_often,
+    say_period,
     say_when,
     say_where,
     show_share,
@@ -52,7 +52,7 @@ def _describe_largest(report: Report) -> str:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
         return f"{start}: {reason}; with equal amounts steps would be {say_gain(report, shorter)}"
     if verdict.kind is VerdictKind.STALLS:
-        return f"{_describe_stalls(report, verdict)}; without them the job would be {say_gain(report, shorter)}"
+        return _describe_stalls(report, verdict, shorter)
     if verdict.kind is VerdictKind.COMMUNICATION:
         return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
     costs = f"waiting for the last rank costs {show_share(verdict.lost_ratio, 'of a step')}"
@@ -66,7 +66,8 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     own = [rank for rank in report.ranks if rank.host in verdict.hosts] if hosts else [None]
     name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
-    told = f"{name} is {format_time(verdict.late_ns)} late in {_say_steps(report, verdict)}{_say_why(verdict)}"
+    late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
+    told = f"{name} is {late} in {_say_steps(report, verdict)}{_say_why(verdict)}"
     if verdict.lost_ratio is None:
         return f"{told}, compared with the ranks present; what fixing it would gain is not known{doubt}"
     neighbour = _describe_neighbour(report)
@@ -127,19 +128,20 @@ def _describe_link(report: Report, verdict: Verdict) -> str:
     return f"{start}; fixing it makes steps {say_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
 
 
-def _describe_stalls(report: Report, verdict: Verdict) -> str:
+def _describe_stalls(report: Report, verdict: Verdict, shorter: str) -> str:
     told = find_told(report)
-    if told is None or told.events is None:
-        start = "single steps are far longer"
-    else:
+    one = told is not None and told.events == 1
+    start = "single steps are far longer"
+    if told is not None and told.events is not None:
         alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
-        start = f"{told.events:,} {'step' if told.events == 1 else 'steps'} of {verdict.steps_used:,} "
-        start += "is far longer" if told.events == 1 else "are far longer"
-        start += ", all" if alike and told.events > 1 and verdict.rank is not None else ""
-    who = "" if verdict.rank is None else f" because of rank {verdict.rank}"
-    where = say_where(verdict.phase)
-    often = say_often(told).partition(", ")[2] if told is not None else ""
-    return " ".join(word for word in (start + who, where) if word) + (f", {often} step" if often else "")
+        steps = "step" if one else "steps"
+        start = f"{told.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
+        start += f" (step {told.first_step:,})" if one else ""
+        start += ", all" if alike and not one and verdict.rank is not None else ""
+    who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
+    often = "" if told is None or told.period is None else f", {say_period(told)}"
+    told_all = " ".join(word for word in (start, who, say_where(verdict.phase)) if word) + often
+    return f"{told_all}; without {'it' if one else 'them'} the job would be {say_gain(report, shorter)}"
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:
