@@ -71,7 +71,10 @@ def test_the_headline_says_how_long_it_is_from_step_to_step() -> None:
     assert "tokens/s in steps, without the time between them\n" in re.sub(r" +\n", "\n", text)
 
 
-@pytest.mark.parametrize(("gap_ms", "told", "shown"), [(0, False, False), (0.05, False, False), (0.5, False, True), (1.5, True, True)])  # fmt: skip
+GAPS = [(0, False, False), (0.05, False, False), (0.5, False, True), (1.5, True, True)]
+
+
+@pytest.mark.parametrize(("gap_ms", "told", "shown"), GAPS)
 def test_what_is_next_to_nothing_is_left_out(gap_ms: float, told: bool, shown: bool) -> None:
     text = show(make_report(gap_ms, **OWN))
     assert ("\ncycle          10" in text) == told == ("without the time between them" in text)
@@ -80,7 +83,7 @@ def test_what_is_next_to_nothing_is_left_out(gap_ms: float, told: bool, shown: b
 
 def test_without_parts_the_whole_is_one_row_and_that_is_said() -> None:
     text = show(make_report(8))
-    assert "\nbetween steps" in text and "waits between" not in text
+    assert "\nbetween steps" in text and "\nwaits between" not in text
     assert "own time and waits between steps are not told apart" in text
     assert "not told apart" not in show(EVALUATES)
 
