@@ -16,7 +16,7 @@ from distprof.analyze.overhead import measure_overhead
 from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
 from distprof.analyze.slow_host import find_slow_host
-from distprof.analyze.slow_link import find_slow_link
+from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.slow_rank import find_slow_rank
 from distprof.analyze.stalls import list_stalls
 from distprof.analyze.sync_cycles import find_cycles
@@ -40,8 +40,8 @@ def analyze(run: Run) -> Report:
     reached = measure_efficiency(measured_steps, headline)
     cycles = find_cycles(measured_steps, headline)
     slow_rank = find_slow_rank(cycles)
-    host, link = find_slow_host(measured_steps, cycles), find_slow_link(measured_steps, cycles)
-    verdict = find_verdict(measured_steps, cycles, slow_rank, host, link)
+    host, links = find_slow_host(measured_steps, cycles), find_slow_links(measured_steps, cycles)
+    verdict = find_verdict(measured_steps, cycles, slow_rank, host, links[0] if links else None)
     if verdict.rank is None:
         slow_rank = None
     summary = report_headline(measured_steps, headline, reached)

@@ -7,12 +7,14 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps
-from distprof.analyze.replay import measure_saved
+from distprof.analyze.removal import replay_without
+from distprof.analyze.replay import measure_saved, replay
 from distprof.analyze.slow_host import SlowHost
-from distprof.analyze.slow_link import SlowLink
+from distprof.analyze.slow_link import measure_needed
 from distprof.analyze.slow_rank import STEADY_RATIO, SlowRank
 from distprof.analyze.stalls import find_far
 from distprof.analyze.statistics import estimate, median_of_others, medians_of_others
+from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray, Phase
 from distprof.report.wait_report import Cause, Evidence, Pattern, Verdict, VerdictKind
@@ -35,7 +37,7 @@ CAUSES = {
 
 def find_verdict(
     measured_steps: MeasuredSteps, cycles: SyncCycles | None, slow_rank: SlowRank | None, host: SlowHost | None,
-    link: SlowLink | None,
+    link: Suspect | None,
 ) -> Verdict:  # fmt: skip
     """Weighs the candidates.
 
@@ -44,7 +46,7 @@ def find_verdict(
         cycles: None: no waits to look at.
         slow_rank: The rank whose excess costs most, if any.
         host: The host whose ranks' excess costs most, if any.
-        link: A link that moves data no faster than the steps need, if any.
+        link: The slowest link, if any.
     """
     short = find_shortage(measured_steps, cycles)
     if cycles is None or short is not None:
@@ -55,11 +57,13 @@ def find_verdict(
 
 def _weigh(
     measured_steps: MeasuredSteps, cycles: SyncCycles, slow_rank: SlowRank | None, host: SlowHost | None,
-    link: SlowLink | None,
+    link: Suspect | None,
 ) -> Verdict:  # fmt: skip
-    costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (slow_rank, host, link)]
-    if link is not None and costs[2] == max(costs):
-        return _blame_link(cycles, link)
+    costs = [0.0 if item is None else float(item.lost_ns.mean()) for item in (slow_rank, host)]
+    if link is not None:
+        link_ns = replay(cycles) - replay_without(cycles, [link.removal])
+        if float(link_ns.mean()) >= max(costs):
+            return _blame_link(measured_steps, cycles, link, link_ns)
     if host is not None and costs[1] > HOST_FACTOR * costs[0]:
         return _blame_host(measured_steps, cycles, host)
     if slow_rank is not None:
@@ -184,14 +188,15 @@ def _compare_host(what: str, values_ns: FloatArray, host: SlowHost) -> Evidence:
     )  # fmt: skip
 
 
-def _blame_link(cycles: SyncCycles, link: SlowLink) -> Verdict:
-    lost_ns, lost_ratio = estimate(link.lost_ns, float(cycles.cycle_ns.mean()))
+def _blame_link(measured_steps: MeasuredSteps, cycles: SyncCycles, link: Suspect, saved_ns: FloatArray) -> Verdict:
+    lost_ns, lost_ratio = estimate(saved_ns, float(cycles.cycle_ns.mean()))
     return Verdict(
-        kind=VerdictKind.SLOW_LINK, critical=lost_ratio.value >= CRITICAL_RATIO, confirmed=None,
+        kind=VerdictKind.SLOW_LINK, critical=lost_ratio.low >= CRITICAL_RATIO, confirmed=None,
         pattern=Pattern.PERSISTENT, rank=None, phase=None, cause=Cause.NETWORK, hosts=link.hosts, late_ns=None,
-        needed_ns=link.needed_ns, lost_ns=lost_ns, lost_ratio=lost_ratio,
+        needed_ns=measure_needed(measured_steps, cycles, link.hosts), lost_ns=lost_ns, lost_ratio=lost_ratio,
         waited_ns=lost_ns.value * len(cycles.positions), held_ratio=None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason="ranks arrive together", evidence=(),
+        steps_used=len(cycles.steps), reason="collectives that cross it take longer than on a healthy link",
+        evidence=(),
     )  # fmt: skip
 
 
