@@ -34,8 +34,9 @@ MIN_OTHERS = 2
 SATURATED_RATIO = 0.5
 """Of what moving data costs: the least that the bytes of a step must need at the link's probed speed. A ring moves the
 least data that any algorithm can; gloo's reduce-scatter moves twice as much."""
-MIN_ACTING_RATIO = 0.5
-"""Share of the cycles in which a slow link must lengthen transfers by more than ranks arrive apart."""
+TOGETHER_RATIO = 0.1
+"""Of what transfers take too long: the least that ranks must come to closer together than by as much. Where they arrive
+further apart all the time, a transfer may be a wait that was not seen as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,12 @@ def find_slow_links(measured_steps: MeasuredSteps, cycles: SyncCycles | None) ->
     if not any(len(item.hosts) > 1 for item in traffic):
         return []
     links = [link for link in _list_probed(measured_steps) if _is_limited(cycles, traffic, link)]
-    found = [_suspect(cycles, traffic, link, links) for link in links]
-    suspects = [suspect for suspect in found if suspect.acts.mean() >= MIN_ACTING_RATIO]
+    found = [_find_excess(cycles, traffic, link, links) for link in links]
+    suspects = [
+        _suspect(link, excess_ns)
+        for link, excess_ns in zip(links, found, strict=True)
+        if excess_ns.any() and _find_together(cycles, traffic, excess_ns) >= TOGETHER_RATIO
+    ]
     changed = None if suspects else find_changed_link(measured_steps, cycles, traffic)
     return suspects if changed is None else [changed]
 
@@ -112,17 +117,21 @@ def _crosses(item: Traffic, link: _Probed) -> bool:
     return link.far in item.hosts and len(item.hosts) > 1
 
 
-def _suspect(cycles: SyncCycles, traffic: list[Traffic], link: _Probed, links: list[_Probed]) -> Suspect:
+def _suspect(link: _Probed, excess_ns: FloatArray) -> Suspect:
+    return Suspect(
+        kind=VerdictKind.SLOW_LINK, rows=np.array([], dtype=np.int64), part=None, hosts=link.hosts,
+        acts=np.logical_or.reduce(excess_ns > 0, axis=(0, 2)), removal=Removal(transfer_ns=excess_ns),
+    )  # fmt: skip
+
+
+def _find_excess(cycles: SyncCycles, traffic: list[Traffic], link: _Probed, links: list[_Probed]) -> FloatArray:
+    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``."""
     excess_ns = np.zeros_like(cycles.transfer_ns)
     for item in traffic:
         if _crosses(item, link):
             share = _find_share(link, [other for other in links if _crosses(item, other)])
             excess_ns[item.rows, :, item.index] = share * cycles.transfer_ns[item.rows, :, item.index]
-    _drop_apart(cycles, traffic, excess_ns)
-    return Suspect(
-        kind=VerdictKind.SLOW_LINK, rows=np.array([], dtype=np.int64), part=None, acts=np.logical_or.reduce(excess_ns > 0, axis=(0, 2)),
-        removal=Removal(transfer_ns=excess_ns), hosts=link.hosts,
-    )  # fmt: skip
+    return excess_ns
 
 
 def _find_share(link: _Probed, crossed: list[_Probed]) -> float:
@@ -133,13 +142,14 @@ def _find_share(link: _Probed, crossed: list[_Probed]) -> float:
     return crossed[0].bytes_per_s / link.bytes_per_s - crossed[0].bytes_per_s / then
 
 
-def _drop_apart(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> None:
-    """Clears the excess, in place, where ranks come to a wait apart by more than the transfers before it exceed."""
+def _find_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:
+    """Share of the excess for which ranks come to a wait closer together than the transfers before it exceed."""
     waits = np.flatnonzero(cycles.blocking)
+    together_ns = all_ns = 0.0
     for item in traffic:
         if cycles.blocking[item.index]:
             first = int(waits[waits < item.index].max(initial=-1)) + 1
             exceeded_ns = excess_ns[item.rows, :, first : item.index + 1].sum(axis=2).max(axis=0)
-            apart = find_scatter(cycles, item) > exceeded_ns
-            rows, steps = np.ix_(item.rows, np.flatnonzero(apart))
-            excess_ns[rows, steps, first : item.index + 1] = 0
+            all_ns += float(exceeded_ns.sum())
+            together_ns += float(exceeded_ns[find_scatter(cycles, item) <= exceeded_ns].sum())
+    return together_ns / all_ns if all_ns > 0 else 0.0
