@@ -69,12 +69,21 @@ def find_slow_links(measured_steps: MeasuredSteps, cycles: SyncCycles | None) ->
     return suspects if changed is None else [changed]
 
 
-def measure_needed(measured_steps: MeasuredSteps, cycles: SyncCycles, hosts: tuple[str, ...]) -> float | None:
-    """What the bytes of a step need at the probed speed of the link to the last of some hosts, ns; None: not probed."""
-    reading = _find_readings(measured_steps).get(hosts[-1])
-    if reading is None:
+def measure_needed(measured_steps: MeasuredSteps, cycles: SyncCycles, link: Suspect) -> float | None:
+    """What the bytes of a step need at a link's probed speed, ns. None: its probe is not what makes it suspect."""
+    reading = _find_readings(measured_steps).get(link.hosts[-1]) if link.hosts and link.excess_ns is None else None
+    if link.kind is not VerdictKind.SLOW_LINK or reading is None:
         return None
-    return count_link_bytes(list_traffic(measured_steps, cycles), hosts[-1]) / reading.bytes_per_s * 1e9
+    return count_link_bytes(list_traffic(measured_steps, cycles), link.hosts[-1]) / reading.bytes_per_s * 1e9
+
+
+def explain_link(link: Suspect) -> str:
+    """What a link was compared with."""
+    if link.excess_ns is not None:
+        return "transfers between hosts take longer than before, and nothing else does"
+    if len(link.hosts) == 1:
+        return "it carries less than half of what the other links do"
+    return "it carries less than gigabit Ethernet does"
 
 
 def _find_readings(measured_steps: MeasuredSteps) -> dict[str, LinkReading]:
