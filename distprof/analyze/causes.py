@@ -9,6 +9,7 @@ import numpy as np
 from distprof.analyze.confirmation import is_confirmed
 from distprof.analyze.judge import Cost, Judgement, judge_suspects
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
 from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
 from distprof.analyze.suspect import Suspect
@@ -38,7 +39,8 @@ def find_causes(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> Jud
 def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Suspect]:
     names = [measured_steps.run.ranks[position].host for position in cycles.positions.tolist()]
     hosts = find_slow_hosts(cycles, cycles.phase_ns, cycles.gap_ns, names)
-    return [*hosts, *drop_covered(find_steady(cycles, cycles.phase_ns, cycles.gap_ns), hosts)]
+    ranks = drop_covered(find_steady(cycles, cycles.phase_ns, cycles.gap_ns), hosts)
+    return [*hosts, *ranks, *find_slow_links(measured_steps, cycles)]
 
 
 def report_causes(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Causes:
