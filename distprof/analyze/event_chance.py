@@ -57,17 +57,23 @@ def count_independent(at: IntArray, own_ns: FloatArray) -> int:
 
     Events belong together if they are closer than the correlation time ``(1 + r) / (1 - r)``, where r is the lag-1
     autocorrelation. Source: Bayley and Hammersley (1946), the effective number of observations of an AR(1) series.
+    Events that no drift reaches are independent, unless they come in far fewer runs than events at random would.
 
     Args:
         at: Positions of the events, ascending, ``[num_events]``.
         own_ns: The series that they stand out from, ``[num_cycles]``.
     """
-    level = np.minimum(own_ns, np.delete(own_ns, at).max())  # how far events stand out must not drown the drift
+    usual_ns = np.delete(own_ns, at)
+    highest, count, total = float(usual_ns.max()), len(at), len(own_ns)
+    scattered = 1 + np.sum(np.diff(at) > 1) >= 0.5 * count * (total - count + 1) / total
+    if scattered and float(own_ns[at].min()) - highest > highest - float(usual_ns.min()):
+        return count
+    level = np.minimum(own_ns, highest)  # how far events stand out must not drown the drift
     level -= level.mean()
     whole = float(level @ level)
     related = float(level[1:] @ level[:-1]) / whole if whole > 0 else 0.0
-    if related <= 2 / math.sqrt(len(own_ns)):  # what independent steps show by chance
-        return len(at)
+    if related <= 2 / math.sqrt(total):  # what independent steps show by chance
+        return count
     return 1 + int(np.sum(np.diff(at) >= (1 + related) / (1 - related)))
 
 

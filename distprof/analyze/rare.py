@@ -114,13 +114,13 @@ def _find_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The usual value of each row and its robust standard deviation, ``[num_rows]`` each.
 
     Both from the lower side, for events only add. A rank may be late in most cycles: where the values fall apart into
-    two kinds, and the larger ones are the majority, the usual is the middle of the smaller ones. A row's spread is the
+    two kinds, the usual is the middle of the smaller ones. A row's spread is the
     typical row's unless it is far larger, so that chance in the spreads brings no row more events than another.
     """
     ranked = np.sort(values, axis=1)
     count, rows = values.shape[1], np.arange(len(values))
     skipped = max(1, count // 50)
-    first, last = int((1 - STEADY_RATIO) * count) - 1, count // 2
+    first, last = int((1 - STEADY_RATIO) * count) - 1, int(0.7 * count)
     jump = ranked[:, first + skipped : last + skipped] - ranked[:, first:last]
     split = first + jump.argmax(axis=1)
     apart = jump.max(axis=1) > KINDS_APART * (ranked[rows, split] - ranked[rows, split // 2])
@@ -148,7 +148,7 @@ def _name_ranks(
     cycles: SyncCycles, phase_ns: FloatArray, events: _Events, whole_ns: float, limit: float
 ) -> list[Suspect]:
     num_ranks, num_cycles = cycles.gap_ns.shape[:2]
-    cost_ns = np.bincount(events.rows, weights=events.excess_ns, minlength=num_ranks)
+    cost_ns = np.bincount(events.rows, weights=events.excess_ns, minlength=num_ranks).astype(np.float64)
     least_ns = np.maximum(MIN_COST * whole_ns * num_cycles, TAIL_FACTOR * medians_of_others(cost_ns))
     costly = np.flatnonzero(cost_ns >= least_ns)
     if not len(costly):

@@ -24,7 +24,7 @@ MAX_GAP_CHANCE = 0.05
 """Of a single gap's share, once a part has shown that tokens cost time."""
 MIN_VARIED = 1e-4
 """Share of the tokens by which they must differ between ranks in the usual step."""
-MAX_VALUES = 250_000
+MAX_VALUES = 100_000
 """A regression looks at so many values of ranks and steps, evenly spaced; more would not make it surer ..."""
 MIN_STEPS = 50
 """... but at this many steps at least."""
@@ -49,7 +49,7 @@ class UnequalData:
 def find_unequal_data(measured_steps: MeasuredSteps, cycles: SyncCycles) -> UnequalData | None:
     """Regresses the ranks' own times on their tokens; None: tokens are equal, not known, or cost no time."""
     tokens = measured_steps.run.column("tokens")[np.ix_(cycles.positions, cycles.steps)]
-    known: BoolArray = np.isfinite(tokens).all(axis=0)
+    known: BoolArray = np.logical_and.reduce(np.isfinite(tokens), axis=0)
     if known.sum() < MIN_CYCLES or len(tokens) < 2:
         return None
     looked = _choose_steps(known, len(tokens))
