@@ -15,7 +15,7 @@ class TokenModel(nn.Module):
         """Makes ``depth`` blocks of a hidden size of four times ``width``."""
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, width)
-        self.blocks = nn.ModuleList(FeedForward(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(ResidualBlock(width) for _ in range(depth))
         self.head = nn.Linear(width, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class TokenModel(nn.Module):
         return nn.functional.cross_entropy(self.head(state).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-class FeedForward(nn.Module):
+class ResidualBlock(nn.Module):
     """A feed-forward block."""
 
     def __init__(self, width: int) -> None:
