@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import shutil
@@ -75,18 +76,29 @@ def run_live(options: argparse.Namespace) -> int:
     if options.keep_all and options.keep is None:
         raise UsageError("--keep-all: say where, with --keep FOLDER")
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="distprof-live-") as parent, burn(options.burn):
-        folder = Path(parent)
+    with _open_folder(options.keep) as folder, burn(options.burn):
 
         def finish(ended: Sequence[LiveJob]) -> None:
             for job in ended:
                 outcomes.append(_judge(folder / job.name))
                 _say(f"{len(outcomes)}/{len(jobs)}  {describe_outcome(outcomes[-1])}")
-                _keep(options, folder / job.name, outcomes[-1])
+                if not options.keep_all and outcomes[-1].is_right:
+                    shutil.rmtree(folder / job.name)
 
         failed = run_jobs(jobs, folder, finish=finish, tell=_say)
     print(tabulate_outcomes(outcomes, len(failed)))
     return EXIT_FAILED if failed else EXIT_OK
+
+
+@contextlib.contextmanager
+def _open_folder(keep: Path | None) -> Iterator[Path]:
+    """Where the jobs lie: what is kept stays where it was recorded, whatever happens to this process."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="distprof-live-") as parent:
+            yield Path(parent)
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep
 
 
 def _draw_jobs(options: argparse.Namespace) -> Iterator[LiveJob]:
@@ -135,15 +147,6 @@ def _judge_again(folder: Path) -> int:
         _say(f"{path.name}: {describe_outcome(outcome)}")
     print(tabulate_outcomes(outcomes, 0))
     return EXIT_OK
-
-
-def _keep(options: argparse.Namespace, folder: Path, outcome: Outcome) -> None:
-    right = outcome.hidden or (outcome.hit if outcome.job.delay is not None else not outcome.named)
-    if options.keep is not None and (options.keep_all or not right):
-        options.keep.mkdir(parents=True, exist_ok=True)
-        shutil.move(folder, options.keep / folder.name)
-    else:
-        shutil.rmtree(folder)
 
 
 def _say(text: str) -> None:

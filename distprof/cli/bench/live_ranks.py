@@ -17,7 +17,7 @@ from distprof.cli.bench.live_job import LiveJob
 MODULE = "distprof.cli.bench.loops.rank"
 JOBS_PER_START = 8
 """Jobs that one set of processes runs. Fresh ones now and then keep what a process gathers from adding up."""
-START_LIMIT_S, JOB_LIMIT_S = 60.0, 60.0
+START_LIMIT_S, JOB_LIMIT_S, STEP_LIMIT_S = 60.0, 30.0, 1.0
 POLL_S = 0.25
 LAST_LINES = 3
 BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10**6): pass"
@@ -78,13 +78,14 @@ def _run_batch(batch: Sequence[LiveJob], folder: Path, tell: Tell) -> list[LiveJ
     write_jobs(jobs_path, [(job, folder / job.name) for job in batch])
     with contextlib.ExitStack() as held:
         ranks = [held.enter_context(_end(process)) for process in _start(batch[0].num_ranks, jobs_path)]
-        limit_s = START_LIMIT_S
+        start_s = START_LIMIT_S
         for index, job in enumerate(batch):
-            problem = _await_job(job, folder / job.name, ranks, limit_s + JOB_LIMIT_S)
+            limit_s = start_s + JOB_LIMIT_S + STEP_LIMIT_S * (job.steps + 2 * job.pairs)
+            problem = _await_job(job, folder / job.name, ranks, limit_s)
             if problem is not None:
                 tell(f"{job.name}: {problem}")
                 return list(batch[:index])
-            limit_s = 0.0
+            start_s = 0.0
         for process in ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):  # its jobs are done; it is ended below
                 process.wait(timeout=START_LIMIT_S)

@@ -51,9 +51,9 @@ class Outcome:
         return self.rank_is_right and self.named[0].answer.phase in self.job.answers
 
     @property
-    def false_alarm(self) -> bool:
-        """Whether something is named although nobody is delayed."""
-        return self.job.delay is None and bool(self.named)
+    def is_right(self) -> bool:
+        """A hit or, where nobody is delayed, nothing named. A hidden delay has no right answer, and no wrong one."""
+        return self.hidden or (self.hit if self.job.delay is not None else not self.named)
 
     @property
     def error_ratio(self) -> float | None:

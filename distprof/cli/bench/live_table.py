@@ -31,7 +31,7 @@ def describe_outcome(outcome: Outcome) -> str:
     """One line: what was done, what it cost, and what the report said."""
     said = "; ".join(map(_describe_named, outcome.named)) or "nobody"
     if outcome.job.delay is None:
-        return f"{describe_job(outcome.job)}: {'FALSE ALARM' if outcome.false_alarm else 'right'}, named: {said}"
+        return f"{describe_job(outcome.job)}: {'right' if outcome.is_right else 'FALSE ALARM'}, named: {said}"
     judgement = "right" if outcome.hit else "right rank" if outcome.rank_is_right else "WRONG"
     cost = NOT_MEASURED
     if outcome.cost is not None:
