@@ -21,9 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from distprof.cli.bench.verdicts import make_job
+from distprof.cli.bench.verdict_rows import ROWS
 from distprof.simulate import simulate
 from tests.faults.run_folder import write_run
 from tests.reference_export import make_reference_export
@@ -43,8 +41,8 @@ def make_inputs(folder: Path, traces: Path | None) -> None:
         (folder / f"real-{trace.name}").symlink_to(trace.resolve())
     make_reference_export().write(folder / "reference.sqlite")
     for seed in range(SIMULATED):
-        job = make_job(("ddp", "fsdp")[seed % 2], (0, 0.05, 0.2)[seed // 2 % 3], np.random.default_rng(seed))
-        write_run(folder / f"simulated-{seed:02d}", simulate(job, seed=seed, truth=False).run)
+        job, job_seed = ROWS[("ddp-8", "fsdp-8", "ddp-8-nobody", "fsdp-8-nobody")[seed % 4]].draw(seed // 4 * 2, 50)
+        write_run(folder / f"simulated-{seed:02d}", simulate(job, seed=job_seed, truth=False).run)
     for name, arguments in JOBS.items():
         command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "distprof", *TRAIN]
         subprocess.run([sys.executable, "-m", *command, *arguments, f"run_dir={folder / f'gloo-{name}'}"], check=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distprof import __version__
+from distprof.analyze.between import report_between
+from distprof.analyze.causes import find_causes, report_causes
 from distprof.analyze.clock_report import report_clocks
 from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
@@ -15,9 +17,6 @@ from distprof.analyze.merge_traces import report_activity
 from distprof.analyze.overhead import measure_overhead
 from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
-from distprof.analyze.slow_host import find_slow_host
-from distprof.analyze.slow_link import find_slow_link
-from distprof.analyze.slow_rank import find_slow_rank
 from distprof.analyze.stalls import list_stalls
 from distprof.analyze.sync_cycles import find_cycles
 from distprof.analyze.verdict import find_shortage, find_verdict
@@ -39,13 +38,11 @@ def analyze(run: Run) -> Report:
     headline = choose_headline(measured_steps, on_host, on_device)
     reached = measure_efficiency(measured_steps, headline)
     cycles = find_cycles(measured_steps, headline)
-    slow_rank = find_slow_rank(cycles)
-    host, link = find_slow_host(measured_steps, cycles), find_slow_link(measured_steps, cycles)
-    verdict = find_verdict(measured_steps, cycles, slow_rank, host, link)
-    if verdict.rank is None:
-        slow_rank = None
+    short = find_shortage(measured_steps, cycles)
+    judgement = None if short else find_causes(measured_steps, cycles)
+    verdict = find_verdict(measured_steps, cycles, judgement)
     summary = report_headline(measured_steps, headline, reached)
-    enough = None if find_shortage(measured_steps, cycles) else cycles
+    enough = None if short else cycles
     replayed = None if measured_steps.num_missing else enough
     meta = run.meta
     return Report(
@@ -60,13 +57,15 @@ def analyze(run: Run) -> Report:
         strategy=meta.strategy,
         precision=meta.precision,
         verdict=verdict,
+        causes=None if replayed is None or judgement is None else report_causes(measured_steps, replayed, judgement),
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
+        between=report_between(measured_steps),
         communication=tuple(report_communication(measured_steps)),
         activity=report_activity(run),
         waits=tuple(report_waits(measured_steps)),
-        what_if=tuple(list_what_ifs(replayed, slow_rank, rank=verdict.rank, tokens_per_s=summary.tokens_per_s)),
+        what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, tokens_per_s=summary.tokens_per_s)),
         stalls=tuple(list_stalls(measured_steps, cycles)),
         clocks=tuple(report_clocks(measured_steps)),
         flops=report_flops(measured_steps),

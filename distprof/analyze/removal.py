@@ -9,7 +9,7 @@ import numpy as np
 
 from distprof.analyze.replay import replay
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.facts.run import FloatArray
+from distprof.facts.run import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,33 @@ class Removal:
     """``[num_ranks, num_cycles, num_collectives]``"""
 
 
-def replay_without(cycles: SyncCycles, removals: Iterable[Removal]) -> FloatArray:
-    """Length of each cycle without some causes, ns, ``[num_cycles]``; nothing takes less than no time."""
-    gap_ns, transfer_ns = cycles.gap_ns.copy(), cycles.transfer_ns
+def replay_without(
+    cycles: SyncCycles, removals: Iterable[Removal], *, punctual: bool = False, free: bool = False
+) -> FloatArray:
+    """Length of each cycle without some causes, ns, ``[num_cycles]``; nothing takes less than no time.
+
+    Args:
+        cycles: As recorded.
+        removals: What goes.
+        punctual: Besides, ranks arrive when the median rank does; see `replay`.
+        free: Besides, transfers take no time.
+    """
+    gap_ns, transfer_ns = cycles.gap_ns, cycles.transfer_ns
     for removal in removals:
+        if removal.gap_ns and gap_ns is cycles.gap_ns:
+            gap_ns = gap_ns.copy()
         for row, taken_ns in removal.gap_ns.items():
-            gap_ns[row] -= taken_ns
+            gap_ns[row] = np.maximum(gap_ns[row] - taken_ns, 0)
         if removal.transfer_ns is not None:
-            transfer_ns = transfer_ns - removal.transfer_ns
-    return replay(cycles, gap_ns=np.maximum(gap_ns, 0), transfer_ns=np.maximum(transfer_ns, 0))
+            transfer_ns = np.maximum(transfer_ns - removal.transfer_ns, 0)
+    return replay(
+        cycles, gap_ns=gap_ns, transfer_ns=np.zeros_like(transfer_ns) if free else transfer_ns, punctual=punctual
+    )
+
+
+def take_removal(removal: Removal, chosen: IntArray) -> Removal:
+    """Some of its cycles, by index."""
+    return Removal(
+        gap_ns={row: taken_ns[chosen] for row, taken_ns in removal.gap_ns.items()},
+        transfer_ns=None if removal.transfer_ns is None else removal.transfer_ns[:, chosen],
+    )

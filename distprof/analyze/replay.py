@@ -43,7 +43,9 @@ def replay(
             ended = np.maximum(arrived, free.get(group, arrived)) + _pick(transfer_ns[:, :, index], members)
             free[group] = ended
             if cycles.blocking[index]:
-                now[members] = ended if punctual else np.maximum(here, ended)
+                left = ended if punctual else np.maximum(here, ended)
+                absent = None if cycles.skipped is None else cycles.skipped[:, index]
+                now[members] = left if absent is None or not absent.any() else np.where(absent, here, left)
     return cycles.find_length(now)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
+from distprof.analyze.cycle_parts import Between, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
-from distprof.facts.run import COMMUNICATION_PHASES, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Phase
+from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 MIN_CYCLES = 8
 """With fewer, nothing can be said about a rank."""
-_OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
 
@@ -46,7 +46,11 @@ class SyncCycles:
     start_ns: FloatArray
     """When each rank left the wait before, less the median rank's, ``[num_ranks, num_cycles]``; 0: unknown."""
     phase_ns: FloatArray
-    """Own phases less the waits inside them, ``[num_ranks, num_cycles, len(OWN_PHASES)]``; NaN: not measured."""
+    """Own time by part without waits, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured."""
+    issued: tuple[Part, ...] = ()
+    """The part in which each collective is issued, ``[num_collectives]``. Empty: not known."""
+    skipped: BoolArray | None = None
+    """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
 
     @property
     def cycle_ns(self) -> FloatArray:
@@ -93,10 +97,15 @@ def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncC
     follows = _find_predecessors(measured_steps, cycles.steps) >= 0
     if follows.all() or follows.sum() < MIN_CYCLES:
         return cycles
+    return take_cycles(cycles, np.flatnonzero(follows))
+
+
+def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
+    """Some of the cycles, by index."""
     return dataclasses.replace(
-        cycles, steps=cycles.steps[follows], gap_ns=cycles.gap_ns[:, follows], exposed_ns=cycles.exposed_ns[:, follows],
-        transfer_ns=cycles.transfer_ns[:, follows], start_ns=cycles.start_ns[:, follows],
-        phase_ns=cycles.phase_ns[:, follows],
+        cycles, steps=cycles.steps[chosen], gap_ns=cycles.gap_ns[:, chosen], exposed_ns=cycles.exposed_ns[:, chosen],
+        transfer_ns=cycles.transfer_ns[:, chosen], start_ns=cycles.start_ns[:, chosen],
+        phase_ns=cycles.phase_ns[:, chosen], skipped=None if cycles.skipped is None else cycles.skipped[chosen],
     )  # fmt: skip
 
 
@@ -108,24 +117,59 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
     gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
     begin_ns = measured_steps.run.column("begin_host_ns")[ordered.positions]
     over_ns = begin_ns + measured_steps.run.column("step_host_ns")[ordered.positions]
-    tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
+    own_tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
     before = _find_predecessors(measured_steps, ordered.steps)
-    at = np.searchsorted(ordered.steps, np.maximum(before, 0))
-    known = (before >= 0) & (ordered.steps[np.minimum(at, len(ordered.steps) - 1)] == before)
-    usual_ns = np.median(tail_ns, axis=1, keepdims=True)  # the last step's own tail counts in the next cycle
-    tail_ns = np.where(known, tail_ns[:, np.minimum(at, len(ordered.steps) - 1)], usual_ns)
-    idle_ns = _find_idle(measured_steps, ordered.positions, ordered.steps, before)
-    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + tail_ns + idle_ns
-    last = ordered.phases[-1]
+    tail_ns = _take_tails(ordered.steps, before, own_tail_ns)
+    between = read_between(measured_steps, ordered.positions, ordered.steps, before)
+    lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
+    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
     there, over = _align(measured_steps, ordered, resume_ns)
-    gap_ns = np.maximum(gap_ns, 0)
-    start_ns = there[:, :, 0] - gap_ns[:, :, 0]
+    start_ns = there[:, :, 0] - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= _find_middle(start_ns)
-    return SyncCycles(
+    cycles = SyncCycles(
         source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
-        parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
+        parties=ordered.parties, blocking=ordered.blocking, gap_ns=np.maximum(gap_ns, 0), exposed_ns=exposed_ns,
         transfer_ns=_find_transfers(ordered, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
-        phase_ns=_take_phases(measured_steps, Clock.HOST, ordered.positions, ordered.steps, before, last, idle_ns),
+        phase_ns=take_parts(
+            measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
+            last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
+        ), issued=ordered.phases,
+    )  # fmt: skip
+    return _lead_in(cycles, between, np.maximum(lead_ns, 0))
+
+
+def _take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> FloatArray:
+    """From the end of the last wait of the step before to its end; the rank's median where that is unknown."""
+    at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
+    usual_ns = np.median(own_tail_ns, axis=1, keepdims=True)
+    tails: FloatArray = np.where((before >= 0) & (steps[at] == before), own_tail_ns[:, at], usual_ns)
+    return tails
+
+
+def _lead_in(cycles: SyncCycles, between: Between, lead_ns: FloatArray) -> SyncCycles:
+    """Adds what precedes the step: own time, and where all ranks meet between the steps, a collective of their own.
+
+    Args:
+        cycles: Without it.
+        between: The time between the steps.
+        lead_ns: Own time from the last wait to the last wait between the steps or, without one, to the step.
+    """
+    if not between.together.any():
+        cycles.gap_ns[:, :, 0] += lead_ns
+        return cycles
+    everyone = np.arange(len(cycles.positions))
+    wait_ns = between.wait_ns
+    skipped = np.zeros((len(cycles.steps), len(cycles.parties) + 1), dtype=bool)
+    skipped[:, 0] = ~between.together
+
+    def prepend(first: FloatArray, values: FloatArray) -> FloatArray:
+        return np.concatenate([first[:, :, None], values], axis=2)
+
+    return dataclasses.replace(
+        cycles, parties=((("between steps", everyone),), *cycles.parties), skipped=skipped,
+        blocking=np.concatenate([[True], cycles.blocking]), issued=(Stretch.BETWEEN, *cycles.issued),
+        gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
+        transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
     )  # fmt: skip
 
 
@@ -164,13 +208,16 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
     positions = np.flatnonzero(measured_steps.present)
     steps = np.flatnonzero(timing.used)
     before = _find_predecessors(measured_steps, steps)
+    on_host = timing.clock is Clock.HOST  # the time between two steps is known on the host clock only
+    between = read_between(measured_steps, positions, steps, before) if on_host else None
     waits_ns = np.nan_to_num(measured_steps.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
     exposed_ns = (
         measured_steps.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
     )
-    on_host = timing.clock is Clock.HOST  # the time between two steps is known on the host clock only
-    idle_ns = _find_idle(measured_steps, positions, steps, before) if on_host else np.zeros(1)
-    phase_ns = _take_phases(measured_steps, timing.clock, positions, steps, before, Phase.BACKWARD, idle_ns)
+    exposed_ns += 0.0 if between is None else between.wait_ns
+    phase_ns = take_parts(
+        measured_steps, timing.clock, positions, steps, before, last=Phase.BACKWARD, tail_ns=None, between=between
+    )
     own_ns = phase_ns.sum(axis=2)
     whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
     if not whole.any() or not exposed_ns[:, whole].any():
@@ -196,37 +243,3 @@ def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArr
     previous = steps - 1
     follows = (previous >= 0) & whole[previous] & (numbers[previous] == numbers[steps] - 1)
     return np.where(follows, previous, -1)
-
-
-def _find_idle(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> FloatArray:
-    """From the end of the step before to its begin, ns, ``[num_ranks, num_cycles]``; 0 without a step before."""
-    begin_ns = measured_steps.run.column("begin_host_ns")[positions]
-    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[positions]
-    idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
-    idle: FloatArray = np.maximum(np.nan_to_num(idle_ns), 0)
-    return idle
-
-
-def _take_phases(
-    measured_steps: MeasuredSteps,
-    clock: Clock,
-    positions: IntArray,
-    steps: IntArray,
-    before: IntArray,
-    last: Phase,
-    idle_ns: FloatArray,
-) -> FloatArray:
-    """Own phases by cycle. Those after the last wait are the previous step's or, if unknown, the rank's median."""
-    after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
-    earlier = np.where(before >= 0, before, steps)
-    taken = np.empty((len(positions), len(steps), len(OWN_PHASES)))
-    for code, phase in enumerate(OWN_PHASES):
-        waits_ns = np.nan_to_num(measured_steps.run.wait_ns(clock)[:, :, code])
-        own_ns = np.maximum(measured_steps.run.phase_ns(clock)[:, :, _OWN_CODES[code]] - waits_ns, 0)
-        taken[:, :, code] = own_ns[np.ix_(positions, steps)]
-        if phase in after:
-            there = own_ns[np.ix_(positions, earlier)]
-            known = np.isfinite(there) & (before >= 0)
-            taken[:, :, code] = np.where(known, there, np.median(taken[:, :, code], axis=1, keepdims=True))
-    taken[:, :, OWN_PHASES.index(Phase.OTHER)] += idle_ns
-    return taken

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from distprof.analyze.judge import Judgement
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import replay
-from distprof.analyze.slow_rank import SlowRank
 from distprof.analyze.statistics import estimate
+from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.facts.run import OWN_PHASES, FloatArray, Phase
-from distprof.report.wait_report import WhatIf
+from distprof.facts.run import OWN_PARTS, FloatArray, Phase
+from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
 
 MIN_SAVED_RATIO = 0.001
 """Share of the step; a change that saves less is not listed."""
@@ -18,56 +22,84 @@ MAX_RANKS = 4096
 
 
 def list_what_ifs(
-    cycles: SyncCycles | None, slow_rank: SlowRank | None, *, rank: int | None, tokens_per_s: float | None
+    measured_steps: MeasuredSteps, cycles: SyncCycles | None, judgement: Judgement | None, *, tokens_per_s: float | None
 ) -> list[WhatIf]:
     """Every change that the facts allow, the largest saving first.
 
     Args:
+        measured_steps: The ranks and steps that count.
         cycles: None: nothing to replay.
-        slow_rank: The verdict's, if it names a rank.
-        rank: Its global rank.
+        judgement: The causes with a name, each of which may go.
         tokens_per_s: Of the job as it ran.
     """
     if cycles is None or not len(cycles.steps):
         return []
     as_is_ns = replay(cycles)
+    now_ns, count = float(as_is_ns.mean()), len(cycles.positions)
     nothing = np.zeros_like(cycles.transfer_ns)
     found = [
-        _report(cycles, as_is_ns, replay(cycles, transfer_ns=nothing), "perfect overlap", tokens_per_s,
-                "transfers never hold a rank up; waiting for a late rank still does"),
-        _report(cycles, as_is_ns, replay(cycles, gap_ns=_without_data(cycles)), "no data wait", tokens_per_s,
-                "every batch is ready when it is asked for"),
+        _report(
+            "perfect overlap", now_ns, _save(as_is_ns, replay(cycles, transfer_ns=nothing)), count, tokens_per_s,
+            "transfers never hold a rank up; waiting for a late rank still does",
+        ),
+        _report(
+            "no data wait", now_ns, _save(as_is_ns, replay(cycles, gap_ns=_without_data(cycles))), count, tokens_per_s,
+            "every batch is ready when it is asked for",
+        ),
     ]  # fmt: skip
-    if slow_rank is not None:
-        without_ns = as_is_ns - slow_rank.lost_ns
-        excess_ns = slow_rank.usual_ns if slow_rank.steady else None
-        found.append(
-            _report(cycles, as_is_ns, without_ns, f"rank {rank} as fast as the others", tokens_per_s,
-                    "its excess goes, its usual noise stays", excess_ns)
-        )  # fmt: skip
+    for change, saved, assumption in _list_fixes(measured_steps, cycles, judgement):
+        found.append(_report(change, now_ns, saved, count, tokens_per_s, assumption))
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
     return [*found, *_guess_sizes(cycles, as_is_ns, tokens_per_s)]
 
 
+def _list_fixes(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement | None
+) -> Iterator[tuple[str, Estimate, str]]:
+    """What each cause with a name would save if only it went, and all of them together."""
+    if judgement is None:
+        return
+    for item, cost in judgement.named:
+        yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
+    if len(judgement.named) > 1:
+        _, saved = estimate(judgement.as_is_ns - judgement.without_named_ns, judgement.step_ns)
+        yield f"all {len(judgement.named)} causes with a name gone", saved, "each of them as above"
+
+
+def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> str:
+    rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) else None
+    match item.kind:
+        case VerdictKind.SLOW_RANK:
+            return f"rank {rank} as fast as the others"
+        case VerdictKind.SLOW_HOST:
+            return f"host {item.hosts[0]} as fast as the others"
+        case VerdictKind.SLOW_LINK:
+            return f"the link {' - '.join(item.hosts)} as fast as others"
+        case VerdictKind.UNEQUAL_DATA:
+            return "equal data on every rank"
+    return "no stalls" if rank is None else f"no stalls of rank {rank}"
+
+
+def _save(as_is_ns: FloatArray, would_be_ns: FloatArray) -> Estimate:
+    return estimate(as_is_ns - np.minimum(would_be_ns, as_is_ns), float(as_is_ns.mean()))[1]
+
+
 def _report(
-    cycles: SyncCycles, as_is_ns: FloatArray, would_be_ns: FloatArray, change: str, tokens_per_s: float | None,
-    assumption: str, excess_ns: FloatArray | None = None,
+    change: str, now_ns: float, saved: Estimate, count: int, tokens_per_s: float | None, assumption: str
 ) -> WhatIf:  # fmt: skip
-    would_be_ns = np.minimum(would_be_ns, as_is_ns)  # none of these can cost time: this is rounding
-    now_ns, then_ns = float(as_is_ns.mean()), float(would_be_ns.mean())
-    _, saved = estimate(as_is_ns - would_be_ns, now_ns, excess_ns)
+    then_ns = now_ns * (1 - saved.value)
     return WhatIf(
         change=change, step_ns=then_ns, saved_ratio=saved,
         tokens_per_s=None if tokens_per_s is None or then_ns <= 0 else tokens_per_s * now_ns / then_ns,
-        rank_hours_per_day=24 * len(cycles.positions) * saved.value if saved.value > 0 else None,
+        rank_hours_per_day=24 * count * saved.value if saved.value > 0 else None,
         assumption=assumption,
     )  # fmt: skip
 
 
 def _without_data(cycles: SyncCycles) -> FloatArray:
     """Own times without the data phase, which comes first and is removed from the front."""
-    left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PHASES.index(Phase.DATA)])
+    left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PARTS.index(Phase.DATA)])
     gap_ns = cycles.gap_ns.copy()
     for index in range(gap_ns.shape[2]):
         taken = np.minimum(gap_ns[:, :, index], left_ns)
@@ -116,6 +148,7 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
             took = np.take_along_axis(cycles.transfer_ns[:, :, index], chosen, axis=0)
             free = np.maximum(now.max(axis=0), free) + took * scale
             if cycles.blocking[index]:
-                now = np.maximum(now, free)
+                absent = False if cycles.skipped is None else cycles.skipped[:, index]
+                now = np.where(absent, now, np.maximum(now, free))
         total_ns += np.median(now, axis=0)
     return total_ns / rounds

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
 from distprof.report.trace_report import TraceReport
-from distprof.report.wait_report import ClockReport, Stall, Verdict, WaitReport, WhatIf
+from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
 
 SCHEMA = "distprof.report/1"
 
@@ -54,6 +54,38 @@ class StepReport:
     spread_ns: Spread
     identity_error_ratio: float | None
     """Largest |sum of phases - step| / step over all ranks and steps."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BetweenPart:
+    """One part of the time between steps."""
+
+    part: str
+    """A stretch of its own time, "data between steps" (getting the next batch), or "waits between steps" (in
+    collectives). "between steps" is the measured rest; where the parts were not recorded, it is all."""
+    mean_ns: tuple[float | None, ...]
+    """Mean time per step, by position in ``Report.ranks``."""
+    spread_ns: Spread
+    """Of ``mean_ns`` across ranks."""
+    share_ratio: float | None
+    """The part summed over ranks, over the cycle summed over ranks."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BetweenReport:
+    """The time from the end of each step to the begin of the next, host clock: no part of any step."""
+
+    parts: tuple[BetweenPart, ...]
+    """They add up to the time between; parts that no rank spent time in are left out."""
+    cycle_mean_ns: tuple[float | None, ...]
+    """Mean of a step and the time before it, by position in ``Report.ranks``."""
+    cycle_spread_ns: Spread
+    between_ratio: float | None
+    """All parts, over the cycle, summed over ranks."""
+    parts_known: bool
+    """Whether own time, waits and stretches are told apart."""
+    steps_used: int
+    """Measured steps that follow a measured one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,10 +258,14 @@ class Report:
     strategy: str | None
     precision: str | None
     verdict: Verdict
+    causes: Causes | None
+    """Everything that makes steps longer than they need be. None: too little is known for a verdict."""
     headline: Headline
     steps: tuple[StepReport, ...]
     phases: tuple[PhaseReport, ...]
     """Every phase on every measured clock; phases that no rank spent time in are left out."""
+    between: BetweenReport | None
+    """None: not measured, because no two measured steps follow each other."""
     communication: tuple[CommunicationReport, ...]
     activity: TraceReport | None
     """The devices' time according to traces, and the findings. None: there are no traces."""

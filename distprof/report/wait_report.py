@@ -66,6 +66,11 @@ class Cause(enum.StrEnum):
     GRADIENT_NORM = "gradient norm"
     OPTIMIZER = "optimizer"
     OUTSIDE = "outside the phases"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    LOGGING = "logging"
+    BETWEEN = "between steps"
+    """Outside ``profiler.step()``, in none of these three."""
     NETWORK = "network"
 
 
@@ -75,7 +80,7 @@ class Verdict:
 
     kind: VerdictKind
     critical: bool
-    """It costs a tenth of the step or more, and two independent signs agree."""
+    """It costs a tenth of the step or more, by the lower end of its interval, and two independent signs agree."""
     confirmed: bool | None
     """Whether the other ranks' waits confirm it: they wait while the rank or host that is named waits least. None:
     none is named, or ranks are missing."""
@@ -83,9 +88,9 @@ class Verdict:
     """None: nothing is named."""
     rank: int | None
     phase: str | None
-    """The phase in which the rank loses the time."""
+    """Where the rank loses the time: a phase of the step, or a stretch between steps."""
     cause: Cause | None
-    """What the rank does in that phase; of a slow link "network". None: nothing is named."""
+    """What the rank does there; of a slow link "network". None: nothing is named."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
@@ -161,7 +166,8 @@ class Causes:
     step_ns: float
     """Mean step, from the end of one step's last wait to that of the next."""
     ideal_ns: float
-    """The same if every rank had its median own time in every step and transfers took no time."""
+    """The same if every rank took the median of all ranks' own times and transfers took no time; or what is left of a
+    step when all causes have gone, if that is shorter."""
     remainder_ns: float
     """``step_ns - ideal_ns`` less the causes' ``joint_ns``."""
 

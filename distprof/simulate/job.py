@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from distprof.facts.run import OWN_PHASES, CollectiveKind, Phase
+from distprof.facts.run import OWN_PARTS, OWN_PHASES, Part, Phase, Stretch
 
 MS = 1_000_000
 USUAL_PHASE_NS: Mapping[Phase, float] = MappingProxyType(
@@ -21,15 +21,39 @@ USUAL_PHASE_NS: Mapping[Phase, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """Something that makes one rank slower in one phase."""
+    """Something that makes one rank, or all ranks of a host, slower in one phase or between two steps."""
 
     rank: int | None
-    """None: a random rank at every step."""
-    phase: Phase
-    delay_ns: float
+    """None: the host's ranks or, if no host is given, a random rank at every step."""
+    phase: Part
+    delay_ns: float = 0.0
+    """Below 0: the rank is faster there, as long as another delay makes it slower elsewhere."""
+    factor: float = 1.0
+    """Multiplies the own time in that phase, before ``delay_ns`` is added."""
+    host: int | None = None
     first_step: int = 0
+    last_step: int | None = None
+    """None: until the job ends."""
+    every: int = 1
+    """Only in steps that are a multiple of this, counted from the first step."""
+    count: int | None = None
+    """In exactly so many of the steps that are left, drawn at random. None: all of them."""
     share_ratio: float = 1.0
-    """Share of the steps that are delayed, chosen at random."""
+    """Share of the steps that are left that are delayed, chosen at random."""
+    piece: int | None = None
+    """Of a phase that buckets cut into pieces: which one is slower. None: the delay is spread evenly over them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """Something that all ranks do before some steps."""
+
+    stretch: Stretch
+    own_ns: float
+    every: int = 1
+    """Before every step that is a multiple of this, except the first."""
+    synchronised: bool = True
+    """The ranks then wait for each other in an all-reduce of a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +96,23 @@ class SimulatedJob:
     """DDP's gradient buckets, or FSDP's units."""
     phase_ns: Mapping[Phase, float] = field(default_factory=lambda: USUAL_PHASE_NS)
     """Own time by phase; phases that are missing take none."""
+    data_between: bool = False
+    """The next batch is fetched before the step begins, as in ``for batch in loader``."""
+    between: tuple[Between, ...] = ()
+    """In this order, each stretch once, and before the next batch is fetched."""
     transfer_ns: float = 10 * MS
     """Transfer time of all gradients of a step; each gathering of the parameters takes as long again."""
+    shard_size: int | None = None
+    """HSDP: ranks that share one copy of the parameters. None: half of the ranks."""
     bucket_bytes: int = 25_000_000
     jitter_ratio: float = 0.02
     """Sigma of the log-normal jitter."""
+    autocorrelation: float = 0.0
+    """Of the logarithm of own times from step to step, by rank and phase: x(t) = a x(t-1) + sqrt(1 - a^2) e(t), where
+    e(t) and x(0) are normal with sigma ``jitter_ratio``. So the spread of own times is the same for any a."""
+    pareto_ratio: float = 0.0
+    """Own times are also multiplied by 1 + this times a Pareto (Lomax) number of shape 1.5, with an infinite variance
+    and a mean of 2."""
     tail_share_ratio: float = 0.0
     """Share of a rank's steps that take ``tail_factor`` times as long, chosen at random."""
     tail_factor: float = 3.0
@@ -84,98 +120,42 @@ class SimulatedJob:
     stops: tuple[Stop, ...] = ()
     slow_hosts: Mapping[int, float] = field(default_factory=dict)
     """By host, the factor by which everything that crosses its link is slower."""
+    slow_from_step: int = 0
+    """The first step in which those links are slow."""
     link_bytes_per_s: float = 10e9
     """Bandwidth of a healthy link, as a probe measures it."""
     clocks: Clocks = Clocks()
     tokens: int = 1024
-    """Per rank and step."""
+    """Per rank and step, mean."""
+    token_spread_ratio: float = 0.0
+    """Sigma of the log-normal number of tokens by rank and step; forward and backward take proportionally long."""
+    rules: Literal["simple", "shared"] = "simple"
+    """Which scheduler plays the job: see `distprof.simulate.schedule` and `distprof.simulate.shared_schedule`."""
+    latency_ns: float = 20_000.0
+    """By the shared rules only: how long a message is on its way, and mean delay in waking up a rank."""
 
     def __post_init__(self) -> None:
         """Refuses impossible jobs.
 
         Raises:
-            ValueError: A size is below one, a phase is not one of `OWN_PHASES`, or HSDP has an odd number of ranks.
+            ValueError: A size is below one, a phase is not one of `OWN_PHASES`, the ranks are not a multiple of HSDP's
+                shards, or the shared rules are asked to stop a rank.
         """
         if min(self.num_ranks, self.ranks_per_host, self.num_buckets) < 1 or self.num_steps < 0:
             raise ValueError("a job needs at least one rank, one rank per host and one bucket")
-        if not set(self.phase_ns) <= set(OWN_PHASES) or any(delay.phase not in OWN_PHASES for delay in self.delays):
+        if not set(self.phase_ns) <= set(OWN_PHASES) or any(delay.phase not in OWN_PARTS for delay in self.delays):
             raise ValueError(f"own phases are {', '.join(OWN_PHASES)}")
-        if self.strategy == "hsdp" and self.num_ranks % 2:
-            raise ValueError("hsdp has two replicas: it needs an even number of ranks")
+        if self.strategy == "hsdp" and self.num_ranks % (self.shard_size or 2):
+            raise ValueError("hsdp has replicas: the number of ranks must be a multiple of a shard's, or even")
+        if self.rules == "shared" and self.stops:
+            raise ValueError("no rank can be stopped under the shared rules")
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks of a group that shares one copy of the parameters under HSDP."""
+        return self.shard_size if self.shard_size is not None else max(1, self.num_ranks // 2)
 
     @property
     def num_hosts(self) -> int:
         """The last host may have fewer ranks."""
         return -(-self.num_ranks // self.ranks_per_host)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
-    """A part of a phase in which the rank itself works."""
-
-    phase: Phase
-    share_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issue:
-    """A collective, and whether the rank immediately waits for it."""
-
-    kind: CollectiveKind
-    phase: Phase
-    """The phase in which it is issued."""
-    wait: Phase
-    """The phase that the wait counts as; if it is an own phase, the wait is inside that phase."""
-    blocking: bool
-    size_bytes: int
-    transfer_ns: float
-    partition: Literal["world", "shard", "replica"] = "world"
-
-
-def write_program(job: SimulatedJob) -> list[Compute | Issue]:
-    """What every rank does in a step, in order."""
-    return _write_ddp(job) if job.strategy == "ddp" else _write_fsdp(job)
-
-
-def _write_ddp(job: SimulatedJob) -> list[Compute | Issue]:
-    parts = job.num_buckets
-    program: list[Compute | Issue] = [Compute(phase=phase, share_ratio=1) for phase in (Phase.DATA, Phase.FORWARD)]
-    for part in range(parts):
-        program.append(Compute(phase=Phase.BACKWARD, share_ratio=1 / parts))
-        program.append(
-            Issue(
-                kind=CollectiveKind.ALL_REDUCE, phase=Phase.BACKWARD, wait=Phase.ALL_REDUCE, blocking=part == parts - 1,
-                size_bytes=job.bucket_bytes, transfer_ns=job.transfer_ns / parts,
-            )
-        )  # fmt: skip
-    program += [Compute(phase=phase, share_ratio=1) for phase in (Phase.GRAD_NORM, Phase.OPTIMIZER, Phase.OTHER)]
-    return program
-
-
-def _write_fsdp(job: SimulatedJob) -> list[Compute | Issue]:
-    parts = job.num_buckets
-    partition: Literal["world", "shard"] = "world" if job.strategy == "fsdp" else "shard"
-
-    def issue(kind: CollectiveKind, phase: Phase, wait: Phase, where: Literal["world", "shard", "replica"]) -> Issue:
-        return Issue(
-            kind=kind, phase=phase, wait=wait, blocking=True, size_bytes=job.bucket_bytes,
-            transfer_ns=job.transfer_ns / parts, partition=where,
-        )  # fmt: skip
-
-    program: list[Compute | Issue] = [Compute(phase=Phase.DATA, share_ratio=1)]
-    for _ in range(parts):
-        program.append(issue(CollectiveKind.ALL_GATHER, Phase.FORWARD, Phase.ALL_GATHER, partition))
-        program.append(Compute(phase=Phase.FORWARD, share_ratio=1 / parts))
-    for _ in range(parts):
-        program.append(issue(CollectiveKind.ALL_GATHER, Phase.BACKWARD, Phase.ALL_GATHER, partition))
-        program.append(Compute(phase=Phase.BACKWARD, share_ratio=1 / parts))
-        program.append(issue(CollectiveKind.REDUCE_SCATTER, Phase.BACKWARD, Phase.ALL_REDUCE, partition))
-        if job.strategy == "hsdp":
-            program.append(issue(CollectiveKind.ALL_REDUCE, Phase.BACKWARD, Phase.ALL_REDUCE, "replica"))
-    program.append(Compute(phase=Phase.GRAD_NORM, share_ratio=1))
-    norm = Issue(
-        kind=CollectiveKind.ALL_REDUCE, phase=Phase.GRAD_NORM, wait=Phase.GRAD_NORM, blocking=True, size_bytes=4,
-        transfer_ns=job.transfer_ns / 100,
-    )  # fmt: skip
-    program += [norm, *(Compute(phase=phase, share_ratio=1) for phase in (Phase.OPTIMIZER, Phase.OTHER))]
-    return program

@@ -10,7 +10,6 @@ from distprof.facts.run import (
     COLUMN,
     KINDS,
     OWN_PHASES,
-    PHASE_CODE,
     PHASES,
     ClockReading,
     Collectives,
@@ -19,19 +18,23 @@ from distprof.facts.run import (
     IntArray,
     LinkReading,
     Peak,
+    Phase,
     RankInfo,
     Run,
     RunMeta,
     make_rows,
 )
-from distprof.simulate.job import Compute, Issue, SimulatedJob
-from distprof.simulate.schedule import Schedule, find_groups
+from distprof.simulate.draw import Drawn
+from distprof.simulate.job import SimulatedJob
+from distprof.simulate.observe_between import write_between
+from distprof.simulate.program import PART_CODE, Issue, Program, find_groups, list_issues
+from distprof.simulate.schedule import Schedule
 
 BASE_NS = 10**12
 """The first host's monotonic clock at the start of the job."""
 
 
-def write_run(job: SimulatedJob, program: list[Compute | Issue], schedule: Schedule, draws: np.random.Generator) -> Run:
+def write_run(job: SimulatedJob, program: Program, drawn: Drawn, schedule: Schedule, draws: np.random.Generator) -> Run:
     """Converts a schedule on the true clock into what each rank observed; overwrites the schedule's arrays."""
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
@@ -39,36 +42,40 @@ def write_run(job: SimulatedJob, program: list[Compute | Issue], schedule: Sched
     offset_ns[0] = drift_ratio[0] = 0.0
     rate = 1 + drift_ratio[hosts]
     base = BASE_NS + np.round(offset_ns[hosts])
-    issues = [op for op in program if isinstance(op, Issue)]
+    issues = list_issues(program)
     readings = _read_clocks(job, offset_ns, drift_ratio, float(schedule.end_ns.max(initial=0)), draws)
+    rows = _write_rows(job, issues, drawn, schedule, base, rate)
+    write_between(job, issues, schedule, rows, rate)
     return Run(
         meta=_describe_job(job, readings),
         ranks=tuple(_describe_rank(job, rank, int(hosts[rank])) for rank in range(job.num_ranks)),
-        rows=_write_rows(job, issues, schedule, base, rate),
-        collectives=_tabulate(job, issues, schedule, base, rate),
-    )
+        rows=rows, collectives=_tabulate(job, issues, schedule, base, rate),
+    )  # fmt: skip
 
 
 def _write_rows(
-    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], drawn: Drawn, schedule: Schedule, base: FloatArray, rate: FloatArray
 ) -> FloatArray:
     rows = make_rows(job.num_ranks, job.num_steps)
     scale = rate[:, None]
     facts: dict[str, npt.ArrayLike] = {
         "step": np.arange(job.num_steps), "warmup": np.arange(job.num_steps) < job.num_warmup, "failed": 0, "shadow": 0,
-        "window": 0, "micro_steps": 1, "tokens": job.tokens, "segments_lost": 0,
+        "window": 0, "micro_steps": 1, "tokens": drawn.tokens, "segments_lost": 0,
         "begin_host_ns": np.round(base[:, None] + schedule.begin_ns * scale),
         "step_host_ns": (schedule.end_ns - schedule.begin_ns) * scale,
     }  # fmt: skip
     for name, values in facts.items():
         rows[:, :, COLUMN[name]] = values
-    for phase in PHASES:
-        rows[:, :, COLUMN[f"{phase}_host_ns"]] = schedule.phase_ns[:, :, PHASE_CODE[phase]] * scale
     nothing = np.zeros((job.num_ranks, job.num_steps))
-    for phase in OWN_PHASES:
-        rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = schedule.inner_wait_ns.get(phase, nothing) * scale
+    for phase in PHASES:
+        waits = [index for index, op in enumerate(issues) if op.wait is phase and not op.between]
+        waited_ns = schedule.exposed_ns[:, :, waits].sum(axis=2)
+        own_ns = nothing if phase is Phase.DATA and job.data_between else schedule.part_ns[:, :, PART_CODE[phase]]
+        rows[:, :, COLUMN[f"{phase}_host_ns"]] = (own_ns + waited_ns) * scale
+        if phase in OWN_PHASES:
+            rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = waited_ns * scale
     for kind in KINDS:
-        own = [index for index, op in enumerate(issues) if op.kind is kind]
+        own = [index for index, op in enumerate(issues) if op.kind is kind and not op.between]
         busy_ns = measure_union(schedule.arrival_ns[:, :, own], schedule.over_ns[:, :, own])
         rows[:, :, COLUMN[f"{kind}_count"]] = len(own)
         rows[:, :, COLUMN[f"{kind}_bytes"]] = sum(issues[index].size_bytes for index in own)
@@ -81,8 +88,8 @@ def _tabulate(
     job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray
 ) -> tuple[Collectives, ...]:
     tables = []
-    for partition in dict.fromkeys(op.partition for op in issues):
-        own = [index for index, op in enumerate(issues) if op.partition == partition]
+    for partition in dict.fromkeys(op.partition for op in issues if not op.between):
+        own = [index for index, op in enumerate(issues) if op.partition == partition and not op.between]
         groups = find_groups(job, partition)
         for group in range(int(groups.max()) + 1):
             members = np.flatnonzero(groups == group)
@@ -136,7 +143,8 @@ def _read_clocks(
 
 
 def _describe_job(job: SimulatedJob, readings: tuple[ClockReading, ...]) -> RunMeta:
-    slowest = {host: max(job.slow_hosts.get(host, 1.0), job.slow_hosts.get(0, 1.0)) for host in range(1, job.num_hosts)}
+    factors = {} if job.slow_from_step else job.slow_hosts  # links are probed at the start of the job
+    slowest = {host: max(factors.get(host, 1.0), factors.get(0, 1.0)) for host in range(1, job.num_hosts)}
     links = tuple(
         LinkReading(rank=host * job.ranks_per_host, bytes_per_s=job.link_bytes_per_s / factor)
         for host, factor in slowest.items()

@@ -7,13 +7,14 @@ nothing, and data that others need from it is not transferred.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import OWN_PHASES, PHASE_CODE, PHASES, FloatArray, IntArray, Phase
-from distprof.simulate.job import Compute, Issue, SimulatedJob
+from distprof.facts.run import FloatArray, IntArray
+from distprof.simulate.draw import Work
+from distprof.simulate.job import SimulatedJob
+from distprof.simulate.program import PART_CODE, Compute, Program, find_groups, list_issues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,71 +24,61 @@ class Schedule:
     begin_ns: FloatArray
     """``[num_ranks, num_steps]``, like the next."""
     end_ns: FloatArray
-    phase_ns: FloatArray
-    """``[num_ranks, num_steps, len(PHASES)]``, including waits inside own phases."""
-    inner_wait_ns: Mapping[Phase, FloatArray]
-    """Waits inside own phases, ``[num_ranks, num_steps]`` each; missing phases have none."""
+    part_ns: FloatArray
+    """Own time by part, without waits, ``[num_ranks, num_steps, num_parts]``."""
     arrival_ns: FloatArray
-    """``[num_ranks, num_steps, num_collectives]``, like the next three."""
+    """``[num_ranks, num_steps, num_issues]``, like the next three; NaN: not issued in that step."""
     over_ns: FloatArray
     exposed_ns: FloatArray
     last_arrival_ns: FloatArray
 
+    def find_cycles(self, first: int) -> FloatArray:
+        """From the end of one step's last wait to that of the next, on the rank where it ends last, ``[num_steps]``.
 
-def make_schedule(
-    job: SimulatedJob, program: list[Compute | Issue], own_ns: FloatArray, transfer_ns: FloatArray
-) -> Schedule:
-    """Schedules a program.
+        Args:
+            first: How many of the collectives lie between steps.
+        """
+        known = self.over_ns.shape[2] > first
+        marks = self.over_ns[:, :, -1].max(axis=0) if known else self.end_ns.max(axis=0)
+        return np.diff(marks, prepend=0.0)
 
-    Args:
-        job: Sizes.
-        program: What every rank does in a step.
-        own_ns: Own time by phase, ``[num_ranks, num_steps, len(PHASES)]``.
-        transfer_ns: Transfer time of each collective for each rank, ``[num_ranks, num_steps, num_collectives]``.
-    """
-    ranks, steps = job.num_ranks, job.num_steps
-    shape = (ranks, steps, transfer_ns.shape[2])
-    arrival, over, exposed, last = (np.zeros(shape) for _ in range(4))
+
+def make_schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
+    """Schedules a program."""
+    ranks, steps, num_issues = work.transfer_ns.shape
+    arrival, over, exposed, last = (np.full((ranks, steps, num_issues), np.nan) for _ in range(4))
     begin, end = np.zeros((ranks, steps)), np.zeros((ranks, steps))
-    phase_ns = np.moveaxis(np.zeros((len(PHASES), ranks, steps)), 0, 2)
-    inner_ns = {op.wait: np.zeros((ranks, steps)) for op in program if isinstance(op, Issue) and op.wait in OWN_PHASES}
-    groups = {name: find_groups(job, name) for name in ("world", "shard", "replica")}
+    part_ns = np.moveaxis(np.zeros((work.own_ns.shape[2], ranks, steps)), 0, 2)
+    groups = {name: find_groups(job, name) for name in {op.partition for op in list_issues(program)}}
     now = np.zeros(ranks)
     free = {name: np.zeros(ranks) for name in groups}
+    started = next((place for place, op in enumerate(program) if not op.between), 0)
     for step in range(steps):
-        begin[:, step] = now
         index = 0
-        for op in program:
+        for place, op in enumerate(program):
+            if place == started:
+                begin[:, step] = now
             if isinstance(op, Compute):
-                time = own_ns[:, step, PHASE_CODE[op.phase]] * op.share_ratio
+                time = work.find_time(op, step)
                 time = time + _find_stopped(job, now, now + time)
                 now = now + time
-                phase_ns[:, step, PHASE_CODE[op.phase]] += time
+                part_ns[:, step, PART_CODE[op.phase]] += time
+                continue
+            cell = (slice(None), step, index)
+            index += 1
+            if not op.happens(step):
                 continue
             group = groups[op.partition]
-            cell = (slice(None), step, index)
             arrival[cell], last[cell] = now, _max_by_group(now, group)
-            ended = np.maximum(last[cell], free[op.partition]) + transfer_ns[cell]
+            ended = np.maximum(last[cell], free[op.partition]) + work.transfer_ns[cell]
             over[cell] = free[op.partition] = _delay_end(job, now, last[cell], ended, group)
-            if op.blocking:
-                exposed[cell] = np.maximum(over[cell] - now, 0)
-                phase_ns[:, step, PHASE_CODE[op.wait]] += exposed[cell]
-                if op.wait in inner_ns:
-                    inner_ns[op.wait][:, step] += exposed[cell]
-                now = np.maximum(now, over[cell])
-            index += 1
+            exposed[cell] = np.maximum(over[cell] - now, 0) if op.blocking else 0.0
+            now = np.maximum(now, over[cell]) if op.blocking else now
         end[:, step] = now
     return Schedule(
-        begin_ns=begin, end_ns=end, phase_ns=phase_ns, inner_wait_ns=inner_ns, arrival_ns=arrival,
-        over_ns=over, exposed_ns=exposed, last_arrival_ns=last,
+        begin_ns=begin, end_ns=end, part_ns=part_ns, arrival_ns=arrival, over_ns=over, exposed_ns=exposed,
+        last_arrival_ns=last,
     )  # fmt: skip
-
-
-def find_groups(job: SimulatedJob, partition: str) -> IntArray:
-    """The group of each rank, ``[num_ranks]``: all in one, halves that share parameters, or pairs across halves."""
-    ranks = np.arange(job.num_ranks)
-    half = max(1, job.num_ranks // 2)
-    return {"world": np.zeros_like(ranks), "shard": ranks // half, "replica": ranks % half}[partition]
 
 
 def _find_stopped(job: SimulatedJob, begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:

@@ -1,16 +1,29 @@
-"""Simulates a job and its truth: schedules it as it is and without each of its faults, with the same draws."""
+"""Simulates a job and its truth: plays it as it is and without each of its causes, with the same random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distprof.facts.run import PHASE_CODE, PHASES, FloatArray, Phase, Run
-from distprof.simulate.job import Compute, Issue, SimulatedJob, write_program
+from distprof.facts.run import PHASE_CODE, FloatArray, Phase, Run
+from distprof.simulate.draw import Cause, Work, assemble, draw, list_causes
+from distprof.simulate.job import SimulatedJob
 from distprof.simulate.observe import write_run
+from distprof.simulate.program import Program, list_issues, write_program
 from distprof.simulate.schedule import Schedule, make_schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseCost:
+    """What one cause really costs, ``[num_steps]``; below 0 where its absence only moves time to the next step."""
+
+    cause: Cause
+    lost_ns: FloatArray
+    """Step time less that without this cause alone."""
+    alone_ns: FloatArray
+    """Step time with this cause alone less that without any: what it costs once all others are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +41,16 @@ class Truth:
     columns: Mapping[str, tuple[int, ...]]
     """By partition: which of the collectives above the tables of its groups contain."""
     without_delays_ns: FloatArray
-    """``step_ns`` without any `Delay`; the difference is what the delays cost, ``[num_steps]``."""
+    """``step_ns`` without any `Delay`; the difference is what the delays cost, ``[num_steps]``. NaN, like the next two:
+    not asked for."""
     without_transfer_ns: FloatArray
     """``step_ns`` if transfers took no time."""
     without_data_ns: FloatArray
     """``step_ns`` if data were always available."""
+    without_causes_ns: FloatArray
+    """``step_ns`` without all causes with a name. NaN: not asked for."""
+    costs: tuple[CauseCost, ...]
+    """Of each cause with a name. Empty: there is none, or not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,71 +61,83 @@ class Simulated:
     truth: Truth
 
 
-def simulate(job: SimulatedJob, *, seed: int, truth: bool = True) -> Simulated:
+def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, causes: bool = False) -> Simulated:
     """Simulates a job.
 
     Args:
         job: The job.
         seed: Seed of all draws; the same seed and job give the same run.
-        truth: False: skip the schedules without faults, which take as long as the first one; they are then NaN.
+        truth: False: skip the schedules without delays, transfers and data, each of which takes as long as the first.
+        causes: Also play the job without each cause, and with it alone.
     """
-    draws = np.random.default_rng(seed)
+    draws, more = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     program = write_program(job)
-    issues = [op for op in program if isinstance(op, Issue)]
-    own_ns, delay_ns = _draw_own(job, draws)
-    transfer_ns = _draw_transfers(job, program, draws)
-    schedule = make_schedule(job, program, own_ns + delay_ns, transfer_ns)
+    drawn = draw(job, program, draws, more)
+    there = list_causes(job)
+    work = assemble(job, program, drawn, there)
+    schedule = _schedule(job, program, work)
+    first = sum(op.between for op in list_issues(program))
+    unknown_ns = np.full(job.num_steps, np.nan)
 
-    def replay(own: FloatArray, transfers: FloatArray) -> FloatArray:
-        if not truth:
-            return np.full(job.num_steps, np.nan)
-        return _cycle(make_schedule(job, program, own, transfers))
+    def measure(other: Work) -> FloatArray:
+        return _schedule(job, program, other).find_cycles(first)
 
-    without_data = own_ns + delay_ns
-    without_data[:, :, PHASE_CODE[Phase.DATA]] = 0
+    def play(some: Collection[Cause]) -> FloatArray:
+        return measure(assemble(job, program, drawn, some))
+
+    step_ns = schedule.find_cycles(first)
+    without_ns, costs = _find_costs(step_ns, there, play) if causes else (unknown_ns, ())
+    issues = list_issues(program)[first:]
     told = Truth(
-        step_ns=_cycle(schedule),
-        exposed_ns=schedule.exposed_ns.sum(axis=2),
-        wait_ns=schedule.last_arrival_ns - schedule.arrival_ns,
-        transfer_ns=schedule.over_ns - schedule.last_arrival_ns,
+        step_ns=step_ns,
+        exposed_ns=schedule.exposed_ns[:, :, first:].sum(axis=2),
+        wait_ns=(schedule.last_arrival_ns - schedule.arrival_ns)[:, :, first:],
+        transfer_ns=(schedule.over_ns - schedule.last_arrival_ns)[:, :, first:],
         columns={
             name: tuple(index for index, op in enumerate(issues) if op.partition == name)
             for name in ("world", "shard", "replica")
         },
-        without_delays_ns=replay(own_ns, transfer_ns),
-        without_transfer_ns=replay(own_ns + delay_ns, np.zeros_like(transfer_ns)),
-        without_data_ns=replay(without_data, transfer_ns),
+        without_delays_ns=measure(assemble(replace(job, delays=()), program, drawn, there)) if truth else unknown_ns,
+        without_transfer_ns=measure(_without_transfers(work)) if truth else unknown_ns,
+        without_data_ns=measure(_without_data(work)) if truth else unknown_ns,
+        without_causes_ns=without_ns,
+        costs=costs,
     )
-    del own_ns, delay_ns, without_data, transfer_ns  # half a gigabyte with a thousand ranks and steps
-    return Simulated(run=write_run(job, program, schedule, draws), truth=told)
+    del work  # half a gigabyte with a thousand ranks and steps
+    return Simulated(run=write_run(job, program, drawn, schedule, draws), truth=told)
 
 
-def _draw_own(job: SimulatedJob, draws: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Own time by phase with jitter and tails, and the delays, ns, ``[num_ranks, num_steps, len(PHASES)]`` each."""
-    shape = (job.num_ranks, job.num_steps, len(PHASES))
-    means = np.array([job.phase_ns.get(phase, 0.0) for phase in PHASES])
-    own_ns = means * draws.lognormal(0, job.jitter_ratio, shape)
-    own_ns *= np.where(draws.random(shape[:2]) < job.tail_share_ratio, job.tail_factor, 1.0)[:, :, None]
-    delay_ns = np.zeros(shape)
-    steps = np.arange(job.num_steps)
-    for delay in job.delays:
-        struck = (steps >= delay.first_step) & (draws.random(job.num_steps) < delay.share_ratio)
-        ranks = draws.integers(job.num_ranks, size=job.num_steps)
-        if delay.rank is not None:
-            ranks[:] = delay.rank
-        delay_ns[ranks[struck], steps[struck], PHASE_CODE[delay.phase]] += delay.delay_ns
-    return own_ns, delay_ns
+def _schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
+    return make_schedule(job, program, work)
 
 
-def _draw_transfers(job: SimulatedJob, program: list[Compute | Issue], draws: np.random.Generator) -> FloatArray:
-    """Transfer time of each collective for each rank, ns, ``[num_ranks, num_steps, num_collectives]``."""
-    means = np.array([op.transfer_ns for op in program if isinstance(op, Issue)])
-    drawn: FloatArray = means * draws.lognormal(0, job.jitter_ratio, (job.num_steps, len(means)))
-    slow = max(job.slow_hosts.values(), default=1.0) if job.num_hosts > 1 else 1.0
-    return np.broadcast_to(drawn * slow, (job.num_ranks, *drawn.shape)).copy()
+def _find_costs(
+    step_ns: FloatArray, there: tuple[Cause, ...], play: Callable[[Collection[Cause]], FloatArray]
+) -> tuple[FloatArray, tuple[CauseCost, ...]]:
+    """The steps without any cause, and the cost of each, played with every set of causes that this needs."""
+    known: dict[frozenset[Cause], FloatArray] = {frozenset(there): step_ns}
+
+    def find(some: frozenset[Cause]) -> FloatArray:
+        if some not in known:
+            known[some] = play(some)
+        return known[some]
+
+    none_ns, everything = find(frozenset()), frozenset(there)
+    costs = tuple(
+        CauseCost(
+            cause=cause, lost_ns=step_ns - find(everything - {cause}), alone_ns=find(frozenset({cause})) - none_ns
+        )
+        for cause in there
+    )
+    return none_ns, costs
 
 
-def _cycle(schedule: Schedule) -> FloatArray:
-    """From the end of one step's last wait to that of the next, on the rank where it ends last, ``[num_steps]``."""
-    marks = schedule.over_ns[:, :, -1].max(axis=0) if schedule.over_ns.shape[2] else schedule.end_ns.max(axis=0)
-    return np.diff(marks, prepend=0.0)
+def _without_transfers(work: Work) -> Work:
+    return replace(work, transfer_ns=np.zeros_like(work.transfer_ns))
+
+
+def _without_data(work: Work) -> Work:
+    own_ns = work.own_ns.copy()
+    own_ns[:, :, PHASE_CODE[Phase.DATA]] = 0
+    pieces = {key: late_ns for key, late_ns in work.piece_ns.items() if key[0] != PHASE_CODE[Phase.DATA]}
+    return replace(work, own_ns=own_ns, piece_ns=pieces)

@@ -9,7 +9,7 @@ import pytest
 
 from distprof.analyze.measured_steps import find_measured_steps, read_timing
 from distprof.analyze.sync_cycles import SyncCycles, find_cycles
-from distprof.facts.run import OWN_PHASES, Clock, CollectiveKind, Collectives, Phase, Run
+from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, Phase, Run, Stretch
 from distprof.simulate import SimulatedJob, simulate
 from tests.factories import make_run
 
@@ -55,9 +55,8 @@ def test_own_times_by_hand() -> None:
     assert cycles.gap_ns[0].tolist() == [[15 + 20, 40], [15 + 10 + 20, 40]]
     assert cycles.gap_ns[1].tolist() == [[17.5 + 30, 40], [20 + 15 + 30, 40]]
     assert cycles.exposed_ns[:, :, 1].tolist() == [[25, 25], [15, 15]]
-    other = OWN_PHASES.index(Phase.OTHER)
-    assert cycles.phase_ns[:, :, other].tolist() == [[0, 10], [0, 15]]  # between the steps
-    optimizer = OWN_PHASES.index(Phase.OPTIMIZER)
+    assert cycles.phase_ns[:, :, OWN_PARTS.index(Stretch.BETWEEN)].tolist() == [[0, 10], [0, 15]]
+    optimizer = OWN_PARTS.index(Phase.OPTIMIZER)
     assert cycles.phase_ns[:, :, optimizer].tolist() == [[25, 25], [37.5, 40]]  # of the step before
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.analyze.causes import find_causes
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import find_measured_steps, read_timing
 from distprof.analyze.replay import replay
-from distprof.analyze.slow_rank import find_slow_rank
 from distprof.analyze.sync_cycles import SyncCycles, find_cycles
 from distprof.analyze.waits import measure_waits
 from distprof.analyze.what_if import list_what_ifs
@@ -83,13 +83,17 @@ def test_a_thousand_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
         require_close("exposed", cycles.exposed_ns.sum(axis=2), made.truth.exposed_ns[:, at])
         require_close("cycle", cycles.cycle_ns, step_ns)
         require_close("replay", replay(cycles), step_ns)
-        slow_rank = find_slow_rank(cycles)
+        measured_steps = find_measured_steps(made.run)
+        judgement = find_causes(measured_steps, cycles)
+        assert judgement is not None
         lost_ns = step_ns - made.truth.without_delays_ns[at]
-        assert slow_rank is not None or lost_ns.mean() < 0.05 * step_ns.mean()
-        if slow_rank is not None:
-            assert (slow_rank.row, slow_rank.phase) == (job.delays[0].rank, job.delays[0].phase), seed
-            require_close("lost", slow_rank.lost_ns.mean(), float(lost_ns.mean()))
-        changes = {item.change: item.step_ns for item in list_what_ifs(cycles, None, rank=None, tokens_per_s=None)}
+        assert judgement.named or lost_ns.mean() < 0.05 * step_ns.mean(), seed
+        for suspect, cost in judgement.named:
+            assert (suspect.rows.tolist(), suspect.part) == ([job.delays[0].rank], job.delays[0].phase), seed
+            require_close("lost", cost.lost_ns.value, float(lost_ns.mean()))
+        changes = {
+            item.change: item.step_ns for item in list_what_ifs(measured_steps, cycles, None, tokens_per_s=None)
+        }  # fmt: skip
         for change, truth in (
             ("perfect overlap", made.truth.without_transfer_ns), ("no data wait", made.truth.without_data_ns),
         ):  # fmt: skip

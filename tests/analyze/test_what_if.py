@@ -20,9 +20,11 @@ def list_changes(late_ms: float = 30) -> dict[str, WhatIf]:
 
 def test_changes_by_hand() -> None:
     changes = list_changes()
-    assert changes["rank 1 as fast as the others"].step_ns == 100 * MS
-    assert changes["perfect overlap"].step_ns == 115 * MS
-    assert changes["no data wait"].step_ns == 90 * MS  # neither the 40 ms of rank 1 nor the 10 of the others
+    assert changes["rank 1 as fast as the others"].step_ns == pytest.approx(100 * MS)
+    assert changes["perfect overlap"].step_ns == pytest.approx(115 * MS)
+    assert changes["no data wait"].step_ns == pytest.approx(
+        90 * MS
+    )  # neither the 40 ms of rank 1 nor the 10 of the others
     saved = changes["rank 1 as fast as the others"].saved_ratio
     assert (saved.value, saved.low, saved.high) == pytest.approx((30 / 130,) * 3)
     assert changes["perfect overlap"].rank_hours_per_day == pytest.approx(24 * 4 * 15 / 130)

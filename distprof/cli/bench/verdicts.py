@@ -1,96 +1,101 @@
-"""How often is the verdict right? Simulates jobs with a random slow rank, and as many without any."""
+"""How often is the verdict right? Counts over many simulated jobs of each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze import analyze
-from distprof.facts.run import Phase
-from distprof.simulate import Delay, SimulatedJob, simulate
+from distprof.cli.bench.verdict_outcome import Outcome, judge, play
+from distprof.cli.bench.verdict_rows import ROWS, Row
 
-SLOWDOWNS = (0.0, 0.01, 0.02, 0.05, 0.10, 0.20)
-PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
+BATCH = 5
+"""Jobs that a process plays at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Results over many runs with the same slowdown."""
+    """The outcomes of a row's jobs."""
 
-    strategy: str
-    slowdown_ratio: float
-    """Relative to the step; 0: no rank is delayed."""
-    runs: int
-    named: int
-    """Runs in which a rank was named."""
-    right: int
-    """Runs in which the named rank and phase were the delayed ones."""
-    lost_ratio: float | None
-    """Mean real cost of the delay, relative to the step: jitter of the others hides a part. None: no delay."""
-    error_ratio: float | None
-    """Error of the lost time if the verdict was right: median |found - true| / true."""
+    row: Row
+    outcomes: tuple[Outcome, ...]
+
+    def of_steps(self, num_steps: int) -> Score:
+        """Only the jobs of this length."""
+        return Score(row=self.row, outcomes=tuple(item for item in self.outcomes if item.num_steps == num_steps))
+
+    @property
+    def false_ratio(self) -> float | None:
+        """Share of the jobs in which something is named that is no cause."""
+        return _mean([item.false for item in self.outcomes])
+
+    @property
+    def right_ratio(self) -> float | None:
+        """Share of the jobs whose largest cause costs 2 % of the step or more in which the verdict names it."""
+        return _mean([item.right for item in self.outcomes if item.large])
+
+    @property
+    def listed_ratio(self) -> float | None:
+        """Share of those in which all causes that cost 2 % or more are listed."""
+        return _mean([item.listed for item in self.outcomes if item.large])
+
+    def find_error(self, rules: str) -> float | None:
+        """Median error of the cost of the largest cause, where it is listed, of the jobs played by these rules."""
+        errors = [item.error_ratio for item in self.outcomes if item.error_ratio is not None and item.rules == rules]
+        return float(np.median(errors)) if errors else None
 
 
-def make_job(strategy: str, slowdown_ratio: float, draws: np.random.Generator) -> SimulatedJob:
-    """8 ranks and 50 steps with 2 % of log-normal jitter on every phase, and one percent of each rank's steps three
-    times as long; a random rank is delayed in a random phase."""
-    assert strategy in ("ddp", "fsdp")
-    plain = SimulatedJob(strategy="ddp" if strategy == "ddp" else "fsdp", tail_share_ratio=0.01)
-    step_ns = sum(plain.phase_ns.values()) + plain.transfer_ns
-    delay = Delay(rank=int(draws.integers(8)), phase=PHASES[draws.integers(5)], delay_ns=slowdown_ratio * step_ns)
-    return SimulatedJob(
-        strategy=plain.strategy, tail_share_ratio=plain.tail_share_ratio, delays=(delay,) if slowdown_ratio else ()
-    )
+def score_row(row: Row, *, runs: int, num_steps: int, first_seed: int = 0) -> Score:
+    """Plays and judges the jobs of some seeds, one after the other."""
+    seeds = range(first_seed, first_seed + runs)
+    return Score(row=row, outcomes=tuple(judge(row, *play(row, seed, num_steps)) for seed in seeds))
 
 
-def score_verdicts(
-    strategy: str, slowdown_ratio: float, *, runs: int, seed: int = 0, tell: Callable[[int], None] = lambda done: None
-) -> Score:
-    """Simulates and analyses ``runs`` jobs.
+def score_rows(
+    rows: Sequence[Row], *, runs: int, steps: Sequence[int], processes: int,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Score]:  # fmt: skip
+    """Plays and judges all jobs.
 
     Args:
-        strategy: "ddp" or "fsdp".
-        slowdown_ratio: Relative to the step; 0: no rank is delayed.
-        runs: The number of jobs.
-        seed: Seed of the first job; the others count up.
-        tell: Called after each job with the number of jobs done.
+        rows: Those to play.
+        runs: Jobs per row and length; rows of large jobs have fewer.
+        steps: The lengths.
+        processes: 1: this one.
+        tell: Called now and then with the numbers of batches done and in all.
     """
-    named, right, lost, errors = 0, 0, [], []
-    for number in range(runs):
-        job = make_job(strategy, slowdown_ratio, np.random.default_rng(seed + number))
-        made = simulate(job, seed=seed + number, truth=slowdown_ratio > 0)
-        verdict = analyze(made.run).verdict
-        named += verdict.rank is not None
-        true_ns = float((made.truth.step_ns - made.truth.without_delays_ns)[1:].mean())
-        if job.delays:
-            lost.append(true_ns / float(made.truth.step_ns[1:].mean()))
-            if (verdict.rank, verdict.phase) == (job.delays[0].rank, job.delays[0].phase) and verdict.lost_ns:
-                right += 1
-                errors.append(abs(verdict.lost_ns.value - true_ns) / true_ns)
-        tell(number + 1)
-    return Score(
-        strategy=strategy, slowdown_ratio=slowdown_ratio, runs=runs, named=named, right=right,
-        lost_ratio=float(np.mean(lost)) if lost else None, error_ratio=float(np.median(errors)) if errors else None,
-    )  # fmt: skip
+    batches = [
+        (row.name, min(BATCH, count - first), num_steps, first)
+        for row in rows for num_steps in steps
+        for count in [max(2, round(row.share_ratio * runs)) if runs > 1 else 1]
+        for first in range(0, count, BATCH)
+    ]  # fmt: skip
+    found: dict[str, list[Outcome]] = {row.name: [] for row in rows}
+    for done, (name, outcomes) in enumerate(_play_batches(batches, processes)):
+        found[name] += outcomes
+        tell(done + 1, len(batches))
+    return [Score(row=row, outcomes=tuple(found[row.name])) for row in rows]
 
 
-def tabulate_scores(scores: Sequence[Score]) -> str:
-    """The table as Markdown."""
-    lines = [
-        "| strategy | delay, of the step | it costs | a rank is named | rank and phase are right | error of the cost |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for score in scores:
-        delayed = score.slowdown_ratio > 0
-        lines.append(
-            f"| {score.strategy} | {_show(score.slowdown_ratio) if delayed else 'nobody'} | {_show(score.lost_ratio)} "
-            f"| {_show(score.named / score.runs)} | {_show(score.right / score.runs) if delayed else ''} "
-            f"| {_show(score.error_ratio)} |"
-        )
-    return "\n".join(lines)
+_Batch = tuple[str, int, int, int]
 
 
-def _show(ratio: float | None) -> str:
-    return "" if ratio is None else f"{100 * ratio:.1f} %"
+def _play_batches(batches: list[_Batch], processes: int) -> Iterator[tuple[str, tuple[Outcome, ...]]]:
+    if processes == 1:
+        yield from map(_play_batch, batches)
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_play_batch, batch) for batch in batches]):
+            yield done.result()
+
+
+def _play_batch(batch: _Batch) -> tuple[str, tuple[Outcome, ...]]:
+    name, runs, num_steps, first_seed = batch
+    return name, score_row(ROWS[name], runs=runs, num_steps=num_steps, first_seed=first_seed).outcomes
+
+
+def _mean(values: list[bool]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,111 @@
+"""Everything that makes steps longer than they need be, as a list: found by statistics, judged by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.confirmation import is_confirmed
+from distprof.analyze.judge import Cost, Judgement, judge_suspects
+from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.steady import find_steady
+from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
+from distprof.analyze.suspect import Suspect
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
+from distprof.facts.run import COLUMN, OWN_PARTS, Clock, Part, Phase, Stretch
+from distprof.report.wait_report import Cause, CauseReport, Causes, VerdictKind
+
+CRITICAL_RATIO = 0.1
+"""Share of the step."""
+MIN_SHARE = 0.005
+"""Share of the step that jitter or communication must cost to be listed."""
+_CAUSES: dict[Part, Cause] = {
+    Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
+    Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
+    Stretch.EVALUATION: Cause.EVALUATION, Stretch.CHECKPOINT: Cause.CHECKPOINT, Stretch.LOGGING: Cause.LOGGING,
+    Stretch.BETWEEN: Cause.BETWEEN,
+}  # fmt: skip
+
+
+def find_causes(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> Judgement | None:
+    """The causes that stand. None: there are too few cycles to say anything."""
+    if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
+        return None
+    return judge_suspects(cycles, _list_suspects(measured_steps, cycles))
+
+
+def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Suspect]:
+    names = [measured_steps.run.ranks[position].host for position in cycles.positions.tolist()]
+    hosts = find_slow_hosts(cycles, cycles.phase_ns, cycles.gap_ns, names)
+    return [*hosts, *drop_covered(find_steady(cycles, cycles.phase_ns, cycles.gap_ns), hosts)]
+
+
+def report_causes(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Causes:
+    """The list, those with a name first."""
+    found = [
+        _report(measured_steps, cycles, item, cost, joint_ns)
+        for (item, cost), joint_ns in zip(judgement.named, judgement.joint_ns, strict=False)
+    ]
+    for kind, cost, joint_ns in (
+        (VerdictKind.JITTER, judgement.jitter, judgement.joint_ns[-2]),
+        (VerdictKind.COMMUNICATION, judgement.communication, judgement.joint_ns[-1]),
+    ):
+        if cost.alone_ratio.value >= MIN_SHARE:
+            found.append(_report_rest(measured_steps, cycles, kind, cost, joint_ns))
+    saved_ns = judgement.step_ns - judgement.ideal_ns
+    return Causes(
+        causes=tuple(found), step_ns=judgement.step_ns, ideal_ns=judgement.ideal_ns,
+        remainder_ns=saved_ns - sum(item.joint_ns for item in found),
+    )  # fmt: skip
+
+
+def _report(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect, cost: Cost, joint_ns: float
+) -> CauseReport:
+    one = item.kind in (VerdictKind.SLOW_RANK, VerdictKind.STALLS) and len(item.rows) == 1
+    acts = np.flatnonzero(item.acts)
+    first, last = _find_numbers(measured_steps, cycles, (acts[0], acts[-1]) if len(acts) else (0, -1))
+    stalls = item.kind is VerdictKind.STALLS
+    return CauseReport(
+        kind=item.kind, rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
+        phase=None if item.part is None else item.part.value, hosts=item.hosts,
+        cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
+        whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
+        events=int(item.acts.sum()) if stalls else None, period=item.period,
+        late_ns=item.late_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio, alone_ns=cost.alone_ns,
+        alone_ratio=cost.alone_ratio, joint_ns=joint_ns,
+        critical=cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
+    )  # fmt: skip
+
+
+def _report_rest(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, kind: VerdictKind, cost: Cost, joint_ns: float
+) -> CauseReport:
+    first, last = _find_numbers(measured_steps, cycles, (0, -1))
+    return CauseReport(
+        kind=kind, rank=None, phase=None, hosts=(), cause=Cause.NETWORK if kind is VerdictKind.COMMUNICATION else None,
+        pattern=None, first_step=first, last_step=last, whole=True, events=None, period=None, late_ns=None,
+        lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio, alone_ns=cost.alone_ns, alone_ratio=cost.alone_ratio,
+        joint_ns=joint_ns, critical=False,
+    )  # fmt: skip
+
+
+def _find_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Sequence[int]) -> tuple[int, int]:
+    rows = measured_steps.run.rows[int(cycles.positions[0])]
+    first, last = (int(rows[cycles.steps[index], COLUMN["step"]]) for index in indices)
+    return first, last
+
+
+def name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> Cause | None:
+    """What is done in the part. On a device clock, the host's launches if the host takes as long as the device."""
+    if item.kind is VerdictKind.SLOW_LINK:
+        return Cause.NETWORK
+    if item.part is None:
+        return None
+    if cycles.clock is Clock.DEVICE and item.part in (Phase.FORWARD, Phase.BACKWARD) and len(item.rows) == 1:
+        row = int(item.rows[0])
+        host_ns = measured_steps.run.column(f"{item.part}_host_ns")[int(cycles.positions[row]), cycles.steps]
+        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[row, :, OWN_PARTS.index(item.part)]):
+            return Cause.HOST
+    return _CAUSES[item.part]

@@ -1,0 +1,69 @@
+"""Do the other ranks' waits confirm that a rank or host holds them up? They measure them themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.measured_steps import BoolArray
+from distprof.analyze.statistics import median_of_others
+from distprof.analyze.suspect import Suspect
+from distprof.analyze.sync_cycles import SyncCycles
+from distprof.facts.run import OWN_PARTS, FloatArray
+from distprof.report.wait_report import Evidence, VerdictKind
+
+MIN_CONFIRMED = 0.5
+"""Share of the excess by which the others must wait longer in the median cycle."""
+
+
+def is_confirmed(cycles: SyncCycles, item: Suspect) -> bool | None:
+    """Whether the others wait while the named ranks wait least. None: no rank or host is named."""
+    if item.kind not in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS) or not len(item.rows):
+        return None
+    waits_ns = cycles.exposed_ns[:, :, _find_waits(cycles, item)].sum(axis=2)
+    less_ns = (median_of_others(waits_ns, item.rows) - np.median(waits_ns[item.rows], axis=0))[item.acts]
+    return bool(np.median(less_ns) >= MIN_CONFIRMED * (item.late_ns or 0.0))
+
+
+def gather_evidence(cycles: SyncCycles, item: Suspect) -> tuple[Evidence, ...]:
+    """Own time, waits, and own time in the part that is named."""
+    waits = _find_waits(cycles, item)
+    found = [
+        _compare(cycles, item, "own time between waits", cycles.gap_ns[:, :, _find_gaps(item)].sum(axis=2), 1),
+        _compare(cycles, item, "time spent waiting", cycles.exposed_ns[:, :, waits].sum(axis=2), -1),
+    ]
+    if item.part is not None:
+        own_ns = cycles.phase_ns[:, :, OWN_PARTS.index(item.part)]
+        found.append(_compare(cycles, item, f"own time in {item.part}", own_ns, 1))
+    return tuple(found)
+
+
+def _find_gaps(item: Suspect) -> BoolArray:
+    """The gaps in which it loses time, ``[num_collectives]``."""
+    lost: BoolArray = np.any([taken_ns.any(axis=0) for taken_ns in item.removal.gap_ns.values()], axis=0)
+    return lost
+
+
+def _find_waits(cycles: SyncCycles, item: Suspect) -> BoolArray:
+    """The collectives in which the others notice: the first after each of those gaps that ranks wait for."""
+    chosen = np.zeros(len(cycles.blocking), dtype=bool)
+    for index in np.flatnonzero(_find_gaps(item)).tolist():
+        after = np.flatnonzero(cycles.blocking[index:])
+        if cycles.skipped is not None and index == 0 and len(after) > 1:
+            chosen[index + after[1]] = True  # where the ranks do not meet between the steps
+        chosen[index + after[0]] = True
+    return chosen
+
+
+def _compare(cycles: SyncCycles, item: Suspect, sign: str, values_ns: FloatArray, direction: int) -> Evidence:
+    """Medians over the cycles in which it acts; of a host, of its median rank."""
+    acts = item.acts
+    mine = np.median(values_ns[item.rows], axis=0)[acts]
+    others = median_of_others(values_ns, item.rows)[acts]
+    if len(item.rows) == 1:
+        extreme = (direction * values_ns[:, acts]).max(axis=0)
+        agree = direction * mine >= extreme
+    else:
+        agree = direction * mine > direction * others
+    return Evidence(
+        sign=sign, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)), agree_ratio=float(np.mean(agree))
+    )

@@ -1,0 +1,136 @@
+"""What a rank's own time in a cycle consists of: its phases, and what it did between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
+from distprof.facts.run import OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
+
+_OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
+_TIMED = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """The time from the end of the step before to the begin of a step, ns, ``[num_ranks, num_cycles]``."""
+
+    idle_ns: FloatArray
+    """All of it; 0 without a step before."""
+    wait_ns: FloatArray
+    """Waited in collectives that all ranks issue there."""
+    after_ns: FloatArray
+    """From the end of the last such wait to the begin of the step; 0 where there is none."""
+    together: BoolArray
+    """Cycles in which all ranks issue collectives there, ``[num_cycles]``."""
+    own_ns: dict[Part, FloatArray]
+    """Own time by part: the stretches, and getting the next batch as ``Phase.DATA``."""
+
+
+def read_between(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> Between:
+    """Reads the time between steps.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        positions: Positions in ``Run.ranks``.
+        steps: Positions on axis 1 of ``Run.rows``.
+        before: The position of the step just before each; -1: unknown.
+    """
+    run = measured_steps.run
+    begin_ns = run.column("begin_host_ns")[positions]
+    over_ns = begin_ns + run.column("step_host_ns")[positions]
+    idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
+    idle_ns = np.maximum(np.nan_to_num(idle_ns), 0)
+
+    def read(name: str) -> FloatArray:
+        found: FloatArray = np.maximum(np.nan_to_num(run.column(name)[np.ix_(positions, steps)]), 0)
+        return found
+
+    together: BoolArray = (read("between_count") > 0).all(axis=0) & (before >= 0)
+    wait_ns = np.where(together, np.minimum(read("between_wait_host_ns"), idle_ns), 0)
+    after_ns = np.where(together, np.minimum(read("between_after_host_ns"), idle_ns - wait_ns), 0)
+    left_ns = idle_ns - wait_ns
+    own_ns: dict[Part, FloatArray] = {}
+    for part in (Phase.DATA, *_TIMED):
+        name = "between_data_host_ns" if part is Phase.DATA else f"{part}_host_ns"
+        own_ns[part] = np.minimum(read(name), left_ns)
+        left_ns = left_ns - own_ns[part]
+    own_ns[Stretch.BETWEEN] = left_ns
+    return Between(idle_ns=idle_ns, wait_ns=wait_ns, after_ns=after_ns, together=together, own_ns=own_ns)
+
+
+def take_parts(
+    measured_steps: MeasuredSteps,
+    clock: Clock,
+    positions: IntArray,
+    steps: IntArray,
+    before: IntArray,
+    *,
+    last: Phase,
+    tail_ns: FloatArray | None,
+    between: Between | None,
+) -> FloatArray:
+    """Own time by cycle and part, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured.
+
+    What follows a step's last wait belongs to the next cycle; where the step before is unknown, the rank's median
+    stands for it.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        clock: Of the phases.
+        positions: Positions in ``Run.ranks``.
+        steps: Positions on axis 1 of ``Run.rows``.
+        before: The position of the step just before each; -1: unknown.
+        last: The phase in which the last collective is issued.
+        tail_ns: From the end of the last wait to the end of the step, ``[num_ranks, num_cycles]``. None: unknown.
+        between: None: not known on this clock.
+    """
+    phase_ns = measured_steps.run.phase_ns(clock)
+    waits_ns = measured_steps.run.wait_ns(clock)
+    taken = np.zeros((len(positions), len(steps), len(OWN_PARTS)))
+    own = {
+        phase: np.maximum(phase_ns[:, :, _OWN_CODES[code]] - np.nan_to_num(waits_ns[:, :, code]), 0)[positions]
+        for code, phase in enumerate(OWN_PHASES)
+    }
+    after = _find_after(own, steps, last, tail_ns)
+    for code, phase in enumerate(OWN_PHASES):
+        taken[:, :, code] = _shift(own[phase], steps, before) if phase in after else own[phase][:, steps]
+    if tail_ns is not None:
+        taken[:, :, OWN_PARTS.index(Phase.OTHER)] = _move_tail(own, after, steps, before, tail_ns)
+    for part, own_ns in ({} if between is None else between.own_ns).items():
+        taken[:, :, OWN_PARTS.index(part)] += own_ns
+    return taken
+
+
+def _find_after(own: dict[Phase, FloatArray], steps: IntArray, last: Phase, tail_ns: FloatArray | None) -> list[Phase]:
+    """The phases that follow the last wait."""
+    after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
+    if tail_ns is None or last is not Phase.OTHER:
+        return after
+    long_ns = sum(float(np.nanmedian(own[phase][:, steps])) for phase in after)
+    return after if float(np.median(tail_ns)) >= 0.5 * long_ns else []
+
+
+def _shift(own_ns: FloatArray, steps: IntArray, before: IntArray) -> FloatArray:
+    """Each cycle's value from the step before it; the rank's median where that is unknown."""
+    there = own_ns[:, np.where(before >= 0, before, steps)]
+    usual = np.median(own_ns[:, steps], axis=1, keepdims=True)
+    shifted: FloatArray = np.where(np.isfinite(there) & (before >= 0), there, usual)
+    return shifted
+
+
+def _move_tail(
+    own: dict[Phase, FloatArray], after: list[Phase], steps: IntArray, before: IntArray, tail_ns: FloatArray
+) -> FloatArray:
+    """Time in no phase, of which what follows the last wait belongs to the next cycle."""
+    other_ns = own[Phase.OTHER][:, steps]
+    rest_ns = tail_ns - sum((own[phase][:, steps] for phase in after), np.zeros(1))
+    moved_ns = np.clip(np.nan_to_num(rest_ns), 0, np.nan_to_num(other_ns))
+    at = np.searchsorted(steps, np.maximum(before, 0))
+    known = (before >= 0) & (steps[np.minimum(at, len(steps) - 1)] == before)
+    usual = np.median(moved_ns, axis=1, keepdims=True)
+    came_ns = np.where(known, moved_ns[:, np.minimum(at, len(steps) - 1)], usual)
+    kept: FloatArray = other_ns - moved_ns + came_ns
+    return kept

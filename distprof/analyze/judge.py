@@ -1,0 +1,153 @@
+"""What does each cause cost? The recorded cycles are replayed without it, alone and after all others have gone.
+
+Of two ranks that are late together, each hides what the other costs, so a cause stands if it costs something in either
+case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest last; in
+each order they add up to what removing everything saves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.removal import Removal, replay_without, take_removal
+from distprof.analyze.statistics import estimate
+from distprof.analyze.suspect import Suspect
+from distprof.analyze.sync_cycles import SyncCycles, take_cycles
+from distprof.facts.run import FloatArray
+from distprof.report.wait_report import Estimate
+
+MIN_SHARE = 0.005
+"""Share of the step that a cause must cost to be listed."""
+MAX_CELLS = 2_000_000
+"""Largest ranks x cycles x collectives that are replayed; of longer runs, every n-th cycle is."""
+MAX_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a cause costs per step, ns and as a share of the step."""
+
+    lost_ns: Estimate
+    lost_ratio: Estimate
+    alone_ns: Estimate
+    alone_ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The causes that stand, and everything that makes cycles longer than they need be."""
+
+    named: tuple[tuple[Suspect, Cost], ...]
+    """By what they cost once all others are gone, the largest first."""
+    jitter: Cost
+    """That a different rank is last at every collective."""
+    communication: Cost
+    """That moving data takes time."""
+    joint_ns: tuple[float, ...]
+    """Parts of what removing everything saves: of the causes with a name, of jitter, and of communication."""
+    step_ns: float
+    ideal_ns: float
+    """The median of all ranks' own times, or what is left when everything has gone, if that is shorter."""
+    without_named_ns: FloatArray
+    """Cycles without the causes that have a name, ``[num_cycles]``: as many as ``as_is_ns``."""
+    as_is_ns: FloatArray
+
+
+def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement:
+    """Replays the cycles without each suspect, and drops those that cost nothing worth mentioning."""
+    every = max(1, -(-cycles.gap_ns.size // MAX_CELLS))
+    chosen = np.arange(0, len(cycles.steps), every)
+    thin = cycles if every == 1 else take_cycles(cycles, chosen)
+    suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
+    as_is_ns = replay_without(thin, ())
+    standing = _drop_small(thin, as_is_ns, suspects)
+    kept = sorted(standing, key=lambda pair: -pair[1].alone_ns.value)[:MAX_LISTED]
+    removals = [item.removal for item, _ in kept]
+    joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
+    return Judgement(
+        named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
+        step_ns=float(as_is_ns.mean()), as_is_ns=as_is_ns,
+        ideal_ns=min(float(np.median(thin.gap_ns.sum(axis=2))), float(as_is_ns.mean()) - sum(joint_ns)),
+        without_named_ns=replay_without(thin, removals),
+    )  # fmt: skip
+
+
+def _thin(item: Suspect, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Suspect:
+    return dataclasses.replace(
+        item, acts=item.acts[chosen], removal=take_removal(item.removal, chosen),
+        excess_ns=None if item.excess_ns is None else item.excess_ns[chosen],
+    )  # fmt: skip
+
+
+def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect]) -> list[tuple[Suspect, Cost]]:
+    """Those that cost enough, first or last; judged again without those that do not."""
+    left = list(suspects)
+    while left:
+        removals = [item.removal for item in left]
+        all_gone_ns = replay_without(cycles, removals)
+        judged = []
+        for index, item in enumerate(left):
+            first_ns = as_is_ns - replay_without(cycles, [item.removal])
+            others = removals[:index] + removals[index + 1 :]
+            last_ns = replay_without(cycles, others) - all_gone_ns if others else first_ns
+            judged.append((item, _price(item, as_is_ns, first_ns, last_ns)))
+        standing = [pair for pair in judged if _stands(pair[1])]
+        if len(standing) == len(left):
+            return standing
+        left = [item for item, _ in standing]
+    return []
+
+
+def _stands(cost: Cost) -> bool:
+    return any(part.value >= MIN_SHARE and part.low > 0 for part in (cost.lost_ratio, cost.alone_ratio))
+
+
+def _price(item: Suspect | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray) -> Cost:
+    whole_ns = float(as_is_ns.mean())
+    lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
+    alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns)
+    return Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio)
+
+
+def _estimate(item: Suspect | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
+    """Mean over all cycles; the interval is from those in which the cause acts."""
+    saved_ns = np.where(np.abs(saved_ns) < 1.0, 0.0, saved_ns)  # rounding errors
+    if item is None or item.acts.all():
+        return estimate(saved_ns, whole_ns, None if item is None else item.excess_ns)
+    share = float(item.acts.mean())
+    excess_ns = None if item.excess_ns is None else item.excess_ns[item.acts]
+    _, ratio = estimate(saved_ns[item.acts], whole_ns, excess_ns) if item.acts.any() else estimate(saved_ns, whole_ns)
+    value = float(saved_ns.mean()) / whole_ns
+    low, high = min(ratio.low * share, value), max(ratio.high * share, value)
+    found = Estimate(value=value, low=low, high=high)
+    return Estimate(value=value * whole_ns, low=low * whole_ns, high=high * whole_ns), found
+
+
+def _divide(
+    cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]
+) -> tuple[tuple[float, ...], Cost, Cost]:
+    """The parts of the joint saving, and what jitter and communication cost."""
+    count = len(removals)
+
+    def replay_to(first: int, end: int, *, punctual: bool = False, free: bool = False) -> FloatArray:
+        return replay_without(cycles, removals[first:end], punctual=punctual, free=free)
+
+    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1))]
+    punctual_ns = replay_to(0, count, punctual=True)
+    nothing_ns = replay_to(0, count, punctual=True, free=True)
+    down += [punctual_ns, nothing_ns]
+    free_ns = replay_to(0, 0, free=True)
+    up = [as_is_ns, free_ns, replay_to(0, 0, punctual=True, free=True)]
+    up += [replay_to(first, count, punctual=True, free=True) for first in range(count - 1, -1, -1)]
+    removed_first = [float((before - after).mean()) for before, after in itertools.pairwise(down)]
+    removed_last = [float((before - after).mean()) for before, after in itertools.pairwise(up)][::-1]
+    joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
+    named_gone_ns = down[count]
+    jitter = _price(None, as_is_ns, as_is_ns - replay_to(0, 0, punctual=True), named_gone_ns - punctual_ns)
+    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - replay_to(0, count, free=True))
+    return joint_ns, jitter, communication

@@ -1,0 +1,56 @@
+"""Before which collectives of a cycle does a part of a rank's own time lie?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.measured_steps import BoolArray
+from distprof.analyze.sync_cycles import SyncCycles
+from distprof.facts.run import FloatArray, Part, Phase, Stretch
+
+_ORDER: dict[Part, int] = {
+    Phase.DATA: 0, Phase.FORWARD: 1, Phase.BACKWARD: 2, Phase.GRAD_NORM: 3, Phase.OPTIMIZER: 4,
+    **dict.fromkeys(Stretch, 5),
+}  # fmt: skip
+_COUNT = 6
+
+
+def find_gaps(cycles: SyncCycles, part: Part) -> BoolArray:
+    """The gaps in which a part can lie, ``[num_collectives]``: those between its neighbours in the order of a step.
+
+    A gap reaches from the part in which the collective before it is issued to the part in which its own is.
+    """
+    count = cycles.gap_ns.shape[2]
+    if part not in _ORDER or len(cycles.issued) != count or count == 1:
+        return np.ones(count, dtype=bool)
+    return np.array([_reaches(cycles.issued[index - 1], cycles.issued[index], part, index) for index in range(count)])
+
+
+def _reaches(before: Part, own: Part, part: Part, index: int) -> bool:
+    if before not in _ORDER or own not in _ORDER:
+        return True
+    first, last, at = _ORDER[before], _ORDER[own], _ORDER[part]
+    if index == 0 and last <= first:
+        last += _COUNT  # the first gap begins in the step before
+    return first <= at <= last or first <= at + _COUNT <= last or (index > 0 and last < first)
+
+
+def place(
+    cycles: SyncCycles, allowed: BoolArray, late_ns: FloatArray, error_ns: FloatArray, total_ns: float
+) -> FloatArray:
+    """Spreads an excess over gaps, ns, ``[num_collectives]``.
+
+    Args:
+        cycles: As recorded.
+        allowed: The gaps in which it can lie.
+        late_ns: Usual excess of the rank's gaps, ``[num_collectives]``.
+        error_ns: Their standard errors.
+        total_ns: What is spread.
+    """
+    sure = np.where(allowed & (late_ns > 3 * error_ns), late_ns, 0.0)
+    share = sure if sure.sum() >= 0.5 * total_ns else np.where(allowed, np.maximum(late_ns, 0), 0.0)
+    if share.sum() <= 0:
+        usual_ns = np.where(allowed, np.median(cycles.gap_ns, axis=(0, 1)), -1.0)
+        share = (np.arange(len(usual_ns)) == int(usual_ns.argmax())).astype(float)
+    spread: FloatArray = share * (total_ns / share.sum())
+    return spread

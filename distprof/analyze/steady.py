@@ -1,0 +1,156 @@
+"""Which ranks take longer than the others, cycle after cycle, and in which part of their own time?
+
+Every (rank, part) and every (rank, gap before a collective) is tested against the median of the others. The error rate
+is that of the whole job: the more ranks and parts there are, the surer a single excess must be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from distprof.analyze.lateness import (
+    Lateness,
+    find_centres,
+    find_change_limit,
+    find_changes,
+    measure_lateness,
+    split_cycles,
+)
+from distprof.analyze.placement import find_gaps, place
+from distprof.analyze.removal import Removal
+from distprof.analyze.suspect import Suspect
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
+from distprof.facts.run import OWN_PARTS, FloatArray, Part
+from distprof.report.wait_report import Pattern, VerdictKind
+
+MAX_CHANCE = 0.005
+"""Probability that any rank of a job is suspected by chance."""
+MIN_SHARE = 0.005
+"""Share of a cycle; a smaller excess is not worth a name."""
+LIKELY = 3.0
+"""Standard errors: what a rank that is late beyond doubt also loses in its other parts."""
+MAX_SUSPECTS = 6
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    """What is known about one rank that may be late."""
+
+    row: int
+    parts: dict[Part, Lateness] = field(default_factory=dict)
+    """Of this rank alone: arrays have one row."""
+    gaps: list[Lateness] = field(default_factory=list)
+
+
+def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> list[Suspect]:
+    """The ranks that are late by more than chance, in the whole run or from one change point to the next.
+
+    Args:
+        cycles: As recorded.
+        phase_ns: Own time by part, less what is already explained otherwise,
+            ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
+        gap_ns: Own time before each arrival, likewise.
+    """
+    if len(cycles.steps) < MIN_CYCLES:
+        return []
+    whole_ns = float(np.median(cycles.cycle_ns))
+    parts = [part for code, part in enumerate(OWN_PARTS) if _is_told(phase_ns[:, :, code])]
+    chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
+    late = {part: measure_lateness(phase_ns[:, :, OWN_PARTS.index(part)]) for part in parts}
+    late_gaps = [measure_lateness(gap_ns[:, :, index]) for index in range(gap_ns.shape[2])]
+    score = np.max([_score(item, chance, whole_ns) for item in (*late.values(), *late_gaps)], axis=0)
+    most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
+    rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
+    found = []
+    for row in rows:
+        rank = _Rank(row=row, parts={part: _take(item, row) for part, item in late.items()})
+        rank.gaps = [_take(item, row) for item in late_gaps]
+        found += _examine(cycles, rank, chance, whole_ns)
+    return found
+
+
+def _is_told(own_ns: FloatArray) -> bool:
+    return bool(np.isfinite(own_ns).all() and own_ns.any())
+
+
+def _score(item: Lateness, chance: float, whole_ns: float) -> FloatArray:
+    """The excess of ranks that are late or change by more than chance, ns, ``[num_ranks]``; 0: neither."""
+    centre_ns = find_centres(item.excess_ns)
+    late = centre_ns > np.maximum(
+        item.find_limit(chance) * item.find_error(item.excess_ns.shape[1]), MIN_SHARE * whole_ns
+    )
+    changed = (find_changes(item) > find_change_limit(chance)) & (item.spread_ns > 0)
+    third = np.quantile(item.excess_ns, 0.75, axis=1) if changed.any() else centre_ns
+    score: FloatArray = np.maximum(
+        np.where(late, centre_ns, 0.0), np.where(changed & (third > MIN_SHARE * whole_ns), third, 0.0)
+    )
+    return score
+
+
+def _take(item: Lateness, row: int) -> Lateness:
+    return Lateness(
+        excess_ns=item.excess_ns[[row]], spread_ns=item.spread_ns[[row]], memory=item.memory, inflation=item.inflation
+    )
+
+
+def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) -> list[Suspect]:
+    limit = find_change_limit(chance)
+    series = [*rank.parts.values(), *rank.gaps]
+    changes = [float(find_changes(item)[0]) for item in series]
+    best = int(np.argmax(changes))
+    pieces = split_cycles(series[best], 0, limit) if changes[best] > limit else [(0, len(cycles.steps))]
+    found = [_suspect(cycles, rank, piece, chance, whole_ns) for piece in pieces]
+    return [item for item in found if item is not None]
+
+
+def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: float, whole_ns: float) -> Suspect | None:
+    first, end = piece
+    sure = any(_is_sure(item, piece, item.find_limit(chance)) for item in (*rank.parts.values(), *rank.gaps))
+    if not sure:
+        return None
+    parts = {part: _find_centre(item, piece) for part, item in rank.parts.items() if _is_sure(item, piece, LIKELY)}
+    parts = {part: centre_ns for part, centre_ns in parts.items() if centre_ns > 0.001 * whole_ns}
+    gap_late_ns = np.array([_find_centre(item, piece) for item in rank.gaps])
+    gap_error_ns = np.array([float(item.find_error(end - first)[0]) for item in rank.gaps])
+    taken_ns = np.zeros(len(rank.gaps))
+    for part, centre_ns in parts.items():
+        taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns, gap_error_ns, centre_ns)
+    rest_ns = np.maximum(gap_late_ns - taken_ns, 0)
+    rest_ns = np.where([_is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
+    rest_ns[rest_ns <= LIKELY * gap_error_ns] = 0.0
+    taken_ns += rest_ns
+    if taken_ns.sum() < MIN_SHARE * whole_ns:
+        return None
+    acts = np.zeros(len(cycles.steps), dtype=bool)
+    acts[first:end] = True
+    excess = [rank.parts[name].excess_ns[0] for name in parts] or [
+        item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
+    ]
+    return Suspect(
+        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=_find_part(cycles, rank, piece, parts, rest_ns),
+        acts=acts, removal=Removal(gap_ns={rank.row: acts[:, None] * taken_ns}), late_ns=float(taken_ns.sum()),
+        excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
+    )  # fmt: skip
+
+
+def _find_centre(item: Lateness, piece: tuple[int, int]) -> float:
+    """The usual excess in a stretch of cycles, ns."""
+    return float(find_centres(item.excess_ns[:, piece[0] : piece[1]])[0])
+
+
+def _is_sure(item: Lateness, piece: tuple[int, int], limit: float) -> bool:
+    """Whether the usual excess in a stretch of cycles is above 0 by more than so many standard errors."""
+    return _find_centre(item, piece) > limit * float(item.find_error(piece[1] - piece[0])[0])
+
+
+def _find_part(
+    cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], parts: dict[Part, float], rest_ns: FloatArray
+) -> Part | None:
+    """The part with the largest excess; where none is sure, of those that can lie in the gaps that are longer."""
+    excess = parts or {
+        part: _find_centre(item, piece) for part, item in rank.parts.items()
+        if (find_gaps(cycles, part) & (rest_ns > 0)).any()
+    }  # fmt: skip
+    return max(excess, key=lambda part: excess[part]) if excess else None

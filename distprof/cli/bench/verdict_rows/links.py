@@ -1,0 +1,64 @@
+"""Healthy networks, slow links, and jobs that mostly wait for the network."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from distprof.cli.bench.verdict_rows.row import Draws, Row, add, draw_delay, draw_size, find_step, make_plain
+from distprof.simulate import SimulatedJob
+
+MS = 1_000_000
+
+
+def _draw_healthy(
+    draws: Draws, num_steps: int, *, strategy: str, num_ranks: int, num_hosts: int, late: bool, busy: bool
+) -> SimulatedJob:
+    """Links as fast as they should be; ``busy``: transfers take as long as computing."""
+    transfer_ns = draws.uniform(25, 35) * MS if busy else draws.uniform(3, 12) * MS
+    transfer_ns *= 3 if strategy == "ddp" and busy else 1  # FSDP moves everything three times
+    job = _rate_links(make_plain(strategy, num_ranks, num_hosts, transfer_ns=transfer_ns))
+    return add(job, draw_delay(draws, job)) if late else job
+
+
+def _draw_slow(draws: Draws, num_steps: int, *, strategy: str, beside: bool, later: bool) -> SimulatedJob:
+    """4 hosts of 4 ranks; the link of one is 1.5 to 4 times slower than the others."""
+    job = _rate_links(make_plain(strategy, 16, 4, transfer_ns=draws.uniform(5, 15) * MS))
+    job = replace(
+        job, slow_hosts={int(draws.integers(1, 4)): draws.uniform(1.5, 4)},
+        slow_from_step=round(num_steps * draws.uniform(0.35, 0.65)) if later else 0,
+    )  # fmt: skip
+    return add(job, draw_delay(draws, job, delay_ns=draw_size(draws, 0.08, 0.3) * find_step(job))) if beside else job
+
+
+def _rate_links(job: SimulatedJob) -> SimulatedJob:
+    """The same job with links as fast as its transfers say: a ring moves nearly twice the bytes of an all-reduce."""
+    passes = 2 if job.strategy == "ddp" else 1
+    ring = passes * (job.num_ranks - 1) / job.num_ranks
+    return replace(job, link_bytes_per_s=ring * job.num_buckets * job.bucket_bytes / job.transfer_ns * 1e9)
+
+
+def _list_healthy() -> list[Row]:
+    rows = []
+    for strategy, ranks, hosts in (("ddp", 16, 2), ("fsdp", 16, 2), ("fsdp", 32, 4), ("hsdp", 16, 4)):
+        for busy in (False, True):
+            for late in (False, True):
+                make = functools.partial(
+                    _draw_healthy, strategy=strategy, num_ranks=ranks, num_hosts=hosts, late=late, busy=busy
+                )
+                name = f"{strategy}-{ranks}-{'busy' if busy else 'healthy'}-{'rank' if late else 'nobody'}"
+                rows.append(Row(name=name, group="healthy links", make=make, share_ratio=1.0 if ranks <= 16 else 0.5))
+    return rows
+
+
+LINK_ROWS: tuple[Row, ...] = (
+    *_list_healthy(),
+    *(
+        Row(
+            name=f"{strategy}-link{name}", group="a slow link",
+            make=functools.partial(_draw_slow, strategy=strategy, beside=beside, later=later),
+        )
+        for strategy in ("ddp", "fsdp", "hsdp")
+        for name, beside, later in (("", False, False), ("-and-rank", True, False), ("-later", False, True))
+    ),
+)  # fmt: skip
