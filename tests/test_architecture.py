@@ -27,7 +27,7 @@ ROOMS: tuple[str, ...] = (
 """
 
 ALLOWED = {
-    "torch": "world record profiler train attach cli/bench/wrapped.py cli/doctor/torch_facts.py",
+    "torch": "world record profiler train attach cli/bench/wrapped.py cli/bench/loops cli/doctor/torch_facts.py",
     "accelerate": "train attach",
     "wandb": "render/wandb_log.py",
     "rich": "render/terminal.py render/terminal_tables.py render/nsys_tables.py render/progress.py cli __main__ "
