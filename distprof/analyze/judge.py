@@ -2,7 +2,7 @@
 
 Of two ranks that are late together, each hides what the other costs, so a cause stands if it costs something in either
 case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest last; in
-each order they add up to what removing everything saves.
+each order they add up to what removing everything saves. Jitter is what remains when the causes with a name have gone.
 """
 
 from __future__ import annotations
@@ -137,17 +137,19 @@ def _divide(
     def replay_to(first: int, end: int, *, punctual: bool = False, free: bool = False) -> FloatArray:
         return replay_without(cycles, removals[first:end], punctual=punctual, free=free)
 
-    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1))]
-    punctual_ns = replay_to(0, count, punctual=True)
+    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1)), replay_to(0, count, punctual=True)]
     nothing_ns = replay_to(0, count, punctual=True, free=True)
-    down += [punctual_ns, nothing_ns]
-    free_ns = replay_to(0, 0, free=True)
-    up = [as_is_ns, free_ns, replay_to(0, 0, punctual=True, free=True)]
-    up += [replay_to(first, count, punctual=True, free=True) for first in range(count - 1, -1, -1)]
-    removed_first = [float((before - after).mean()) for before, after in itertools.pairwise(down)]
-    removed_last = [float((before - after).mean()) for before, after in itertools.pairwise(up)][::-1]
+    up = [replay_to(first, count, free=True) for first in range(count, -1, -1)]
+    free_ns, named_gone_ns = up[0], down[count]
+    removed_first = [*_measure_steps(down), float((down[-1] - nothing_ns).mean())]
+    moving_ns, *last = _measure_steps([as_is_ns, *up, nothing_ns])
+    removed_last = [*last[:count][::-1], last[count], moving_ns]
     joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
-    named_gone_ns = down[count]
-    jitter = _price(None, as_is_ns, as_is_ns - replay_to(0, 0, punctual=True), named_gone_ns - punctual_ns)
-    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - replay_to(0, count, free=True))
+    last_ns = named_gone_ns - down[-1]
+    jitter = _price(None, as_is_ns, last_ns, last_ns)
+    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - up[-1])
     return joint_ns, jitter, communication
+
+
+def _measure_steps(replayed: Sequence[FloatArray]) -> list[float]:
+    return [float((before - after).mean()) for before, after in itertools.pairwise(replayed)]
