@@ -43,7 +43,7 @@ class Judgement:
     """The causes that stand, and everything that makes cycles longer than they need be."""
 
     named: tuple[tuple[Suspect, Cost], ...]
-    """By what they cost once all others are gone, the largest first."""
+    """By what they cost once all others are gone, the largest first; stalls that are nobody's come last."""
     jitter: Cost
     """That a different rank is last at every collective."""
     communication: Cost
@@ -66,7 +66,7 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
     as_is_ns = replay_without(thin, ())
     standing = _drop_small(thin, as_is_ns, suspects)
-    kept = sorted(standing, key=lambda pair: -pair[1].alone_ns.value)[:MAX_LISTED]
+    kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     removals = [item.removal for item, _ in kept]
     joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
     return Judgement(
@@ -88,13 +88,13 @@ def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Sus
     """Those that cost enough, first or last; judged again without those that do not."""
     left = list(suspects)
     while left:
-        removals = [item.removal for item in left]
-        all_gone_ns = replay_without(cycles, removals)
         judged = []
-        for index, item in enumerate(left):
+        for item in left:
             first_ns = as_is_ns - replay_without(cycles, [item.removal])
-            others = removals[:index] + removals[index + 1 :]
-            last_ns = replay_without(cycles, others) - all_gone_ns if others else first_ns
+            others = [other.removal for other in left if other is not item and other.has_name]
+            last_ns = first_ns
+            if others:
+                last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
             judged.append((item, _price(item, as_is_ns, first_ns, last_ns)))
         standing = [pair for pair in judged if _stands(pair[1])]
         if len(standing) == len(left):
