@@ -6,22 +6,24 @@ import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from distprof.facts.run import Clock
+from distprof.facts.run import Clock, FloatArray
 from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
 from tests.ranks import find_ports, make_environment, run_alone, run_ranks
 
 QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
+DELAY_MS = 400
+"""Large against what a busy machine takes from a rank in most steps."""
 DDP_PHASES = {"data", "forward", "backward", "all_reduce", "grad_norm", "optimizer", "other"}
 
 
@@ -43,10 +45,12 @@ def check_identity(tmp_path: Path, ranks: int, steps: int) -> None:
     assert error.max() < 1e-3  # NaN, a rank or step that is not there, fails too
 
 
-def means_ms(report: dict[str, Any], *phases: str) -> list[float]:
-    """Summed mean host time of some phases, by rank."""
-    rows = [row["mean_ns"] for row in report["phases"] if row["phase"] in phases and row["clock"] == "host"]
-    return [sum(values) / 1e6 for values in zip(*rows, strict=True)]
+def times_ms(tmp_path: Path, *phases: str) -> FloatArray:
+    """Summed host time of some phases, by rank and measured step."""
+    run = read_run(find_folder(tmp_path))
+    counted = run.measured().all(axis=0)
+    total: FloatArray = sum(run.column(f"{phase}_host_ns")[:, counted] for phase in phases) / 1e6  # type: ignore[assignment]
+    return total
 
 
 def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path) -> None:
@@ -119,39 +123,39 @@ def test_shorter_modes_have_fewer_phases(tmp_path: Path, mode: str) -> None:
 def test_an_injected_delay_is_found_where_it_is_and_felt_where_it_is_waited_for(
     tmp_path: Path, strategy: str, waiting: list[str]
 ) -> None:
-    drill = ["inject.rank=2", "inject.phase=data", "inject.delay_ms=200", f"strategy={strategy}"]
+    drill = ["inject.rank=2", "inject.phase=data", f"inject.delay_ms={DELAY_MS}", f"strategy={strategy}"]
     done = fork_ranks(4, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
     report = read_report(tmp_path)
     assert report["steps"][0]["identity_error_ratio"] < 1e-3
     assert {row["phase"] for row in report["phases"]} == DDP_PHASES | set(waiting)
     assert report["coverage"]["complete"] and 0 < report["headline"]["mfu_ratio"] <= 1
-    data = means_ms(report, "data")
-    assert 190 <= data[2] - statistics.median(data) <= 210
-    waits = means_ms(report, *waiting)
-    for rank in (0, 1, 3):
-        assert 150 <= waits[rank] - waits[2] <= 250
-    rest = means_ms(report, *(DDP_PHASES - {"data", *waiting}))
-    assert max(rest) - min(rest) < 60  # nothing else is larger
+    data = times_ms(tmp_path, "data")
+    assert data.shape == (4, 12) and data[2].min() >= DELAY_MS  # a sleep is never shorter
+    waits, rest = times_ms(tmp_path, *waiting), times_ms(tmp_path, *(DDP_PHASES - {"data", *waiting}))
+    for rank in (0, 1, 3):  # in most steps: now and then the machine holds up any rank
+        assert np.median(data[2] - data[rank]) > DELAY_MS / 2
+        assert np.median(waits[rank] - waits[2]) > DELAY_MS / 2
+        assert abs(np.median(rest[rank] - rest[2])) < DELAY_MS / 2  # nothing else is larger
     assert report["headline"]["busiest"]["rank"] == 2 and report["headline"]["busiest"]["phase"] == "data"
-    require_verdict(report, 2, "data", 200)
+    require_verdict(report, 2, "data", times_ms(tmp_path, "step"))
     assert " ".join(done.stdout.split()).count("critical: rank 2 is ") == 1
 
 
-def require_verdict(report: Any, rank: int, phase: str, delay_ms: float) -> None:
+def require_verdict(report: Any, rank: int, phase: str, steps_ms: FloatArray) -> None:
     """The rank is blamed, with this phase, and the steps are longer by what the others cannot hide of its delay."""
     verdict = report["verdict"]
     assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", rank, phase)
     assert verdict["critical"] and verdict["pattern"] == "persistent"
-    assert 0.6 * delay_ms <= verdict["lost_ns"]["value"] / 1e6 <= 1.4 * delay_ms
+    assert 0.5 * DELAY_MS <= verdict["lost_ns"]["value"] / 1e6 <= min(1.5 * DELAY_MS, steps_ms[rank].mean())
     assert {wait["kind"] for wait in report["waits"]} >= {"all_reduce"}
 
 
 def test_what_happens_after_the_last_wait_is_lost_at_the_next(tmp_path: Path) -> None:
-    drill = ["inject.rank=1", "inject.phase=optimizer", "inject.delay_ms=200"]
+    drill = ["inject.rank=1", "inject.phase=optimizer", f"inject.delay_ms={DELAY_MS}"]
     done = fork_ranks(2, [*QUICK, *drill, "train.steps=12"], tmp_path)
     assert done.returncode == 0, done.stderr
-    require_verdict(read_report(tmp_path), 1, "optimizer", 200)
+    require_verdict(read_report(tmp_path), 1, "optimizer", times_ms(tmp_path, "step"))
 
 
 def test_fault_01_a_killed_rank_ends_the_job_and_the_report_says_which(tmp_path: Path) -> None:

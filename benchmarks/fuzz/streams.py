@@ -227,8 +227,11 @@ def change_segments(made: Folder, draws: random.Random) -> str:
     number = draws.choice((0, 1, 128, 129, 20_000))
     value = draws.choice((0, 1, 10**9, 2**62, 2**63 - 1))
     begin = draws.choice((0, -5, 10**18, 2**63, 2**80, 1.5))
+    text = draws.choice((f"{value:x}", "-1", "1_0", "\u0661", ""))
+    durations = draws.choice(([value] * number, " ".join([text] * number)))
+    first = draws.choice(([begin], []))
     for record in made.pick_records("step", draws):
-        record["segments"] = [begin, "7" * number, [value] * number]
+        record["segments"] = [*first, "7" * number, durations]
     return f"{number} segments of {value}"
 
 

@@ -89,7 +89,10 @@ class CollectiveWatch:
         return self.recorder.recording and self.recorder.timeline.phase != OTHER
 
     def reduce_hidden(self, ticket: int, work: dist.Work, on_device: bool) -> None:
-        """Regards what follows as the wait for a hidden hook's collective, until the hook issues another one."""
+        """Regards what follows as the wait for a hidden hook's collective, until the hook issues another one.
+
+        Its end may stay unseen: the hook's own callbacks need not wait for the one added here.
+        """
         self.recorder.mark(_ALL_REDUCE, ticket)
         if not on_device:
             end = self.recorder.end_collective
