@@ -126,7 +126,7 @@ def say_short(said: Said) -> str:
 
 def _say_true(cause: TrueCause, step_ns: float) -> str:
     parts = (None if cause.rank is None else f"rank {cause.rank}", cause.phase, cause.host)
-    kind = [] if cause.rank is not None else [cause.kind]
+    kind = [] if cause.rank is not None else ["unequal data" if cause.kind == "data" else cause.kind]
     return " ".join([*kind, *(part for part in parts if part), f"{100 * cause.alone_ns / step_ns:.1f} %"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -48,9 +48,8 @@ class Score:
         return float(np.median(errors)) if errors else None
 
 
-def score_row(row: Row, *, runs: int, num_steps: int, first_seed: int = 0) -> Score:
+def score_row(row: Row, seeds: Iterable[int], *, num_steps: int) -> Score:
     """Plays and judges the jobs of some seeds, one after the other."""
-    seeds = range(first_seed, first_seed + runs)
     return Score(row=row, outcomes=tuple(judge(row, seed, *play(row, seed, num_steps)) for seed in seeds))
 
 
@@ -93,8 +92,8 @@ def _play_batches(batches: list[_Batch], processes: int) -> Iterator[tuple[str, 
 
 
 def _play_batch(batch: _Batch) -> tuple[str, tuple[Outcome, ...]]:
-    name, runs, num_steps, first_seed = batch
-    return name, score_row(ROWS[name], runs=runs, num_steps=num_steps, first_seed=first_seed).outcomes
+    name, runs, num_steps, first = batch
+    return name, score_row(ROWS[name], range(first, first + runs), num_steps=num_steps).outcomes
 
 
 def _mean(values: list[bool]) -> float | None:

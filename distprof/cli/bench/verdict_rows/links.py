@@ -22,8 +22,10 @@ def _draw_healthy(
 
 
 def _draw_slow(draws: Draws, num_steps: int, *, strategy: str, beside: bool, later: bool) -> SimulatedJob:
-    """4 hosts of 4 ranks; the link of one is 1.5 to 4 times slower than the others."""
-    job = _rate_links(make_plain(strategy, 16, 4, transfer_ns=draws.uniform(5, 15) * MS))
+    """4 hosts of 4 ranks; one host's link is 1.5 to 4 times slower than others. HSDP's shards fill a host or two."""
+    shard_size = int(draws.choice([4, 8])) if strategy == "hsdp" else None
+    transfer_ns = draws.uniform(5, 15) * MS
+    job = _rate_links(make_plain(strategy, 16, 4, transfer_ns=transfer_ns, shard_size=shard_size))
     job = replace(
         job, slow_hosts={int(draws.integers(1, 4)): draws.uniform(1.5, 4)},
         slow_from_step=round(num_steps * draws.uniform(0.35, 0.65)) if later else 0,
