@@ -73,7 +73,7 @@ def _take_batch(left: Sequence[LiveJob]) -> list[LiveJob]:
 def _run_batch(batch: Sequence[LiveJob], folder: Path, tell: Tell) -> list[LiveJob]:
     """Those that ended: all, or those before the one that did not."""
     for job in batch:
-        (folder / job.name).mkdir(parents=True)
+        (folder / job.name).mkdir(parents=True, exist_ok=True)
     jobs_path = folder / "jobs.json"
     write_jobs(jobs_path, [(job, folder / job.name) for job in batch])
     with contextlib.ExitStack() as held:
