@@ -10,14 +10,17 @@ import pytest
 from distprof.analyze import analyze
 from distprof.analyze.clocks import map_clocks
 from distprof.facts.run import Run
+from distprof.report.wait_report import CauseReport
 from distprof.storage.run_folder import read_run
 from tests.two_hosts import TwoHostsJob, run_on_two_hosts
 
 pytestmark = pytest.mark.root
 
-S = 10**9
+MS, S = 10**6, 10**9
 JOB = ("train=gpt2_tiny", "train.steps=12", "train.warmup_steps=2", "logger=none", "hardware.peak=none")
 LATE = ("inject.rank=1", "inject.phase=data", "inject.delay_ms=200")
+FAR = 3
+"""A rank on host b."""
 LIMITED_BYTES_PER_S = 100e6 / 8
 
 
@@ -35,8 +38,16 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
 
 @pytest.fixture(scope="module")
 def limited_and_ahead(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
-    """Both at once."""
-    return run_on_two_hosts(JOB, tmp_path_factory.mktemp("both"), rate="100mbit", clock_ahead_s=3)
+    """Both at once; and a rank on host b is late, by less than the cable makes all of them wait."""
+    late = (f"inject.rank={FAR}", "inject.phase=data", "inject.delay_ms=80")
+    return run_on_two_hosts((*JOB, *late), tmp_path_factory.mktemp("both"), rate="100mbit", clock_ahead_s=3)
+
+
+@pytest.fixture(scope="module")
+def late_far(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
+    """A rank on host b is late by 15 ms of steps of about 75 ms; its clock is ahead."""
+    late = (f"inject.rank={FAR}", "inject.phase=data", "inject.delay_ms=15", "train.steps=50")
+    return run_on_two_hosts((*JOB, *late), tmp_path_factory.mktemp("far"), clock_ahead_s=3)
 
 
 def read(job: TwoHostsJob) -> Run:
@@ -82,6 +93,27 @@ def test_a_limited_link_is_to_blame_and_no_rank(job: str, request: pytest.Fixtur
     verdict = analyze(read(request.getfixturevalue(job))).verdict
     assert (verdict.kind, verdict.rank, verdict.critical) == ("slow_link", None, True)
     assert set(verdict.hosts) == {"host-a", "host-b"}
+
+
+def test_a_limited_link_and_a_late_rank_are_both_listed_the_larger_first(limited_and_ahead: TwoHostsJob) -> None:
+    causes = list_named(limited_and_ahead)
+    link, rank = causes[:2]
+    assert (link.kind, set(link.hosts), link.critical) == ("slow_link", {"host-a", "host-b"}, True)
+    assert (rank.kind, rank.rank, rank.phase) == ("slow_rank", FAR, "data")
+    assert link.alone_ns.value > rank.alone_ns.value > 40 * MS
+
+
+def test_a_slightly_late_rank_on_the_far_host_is_found(late_far: TwoHostsJob) -> None:
+    verdict = analyze(read(late_far)).verdict
+    assert (verdict.kind, verdict.rank, verdict.phase) == ("slow_rank", FAR, "data")
+    assert not [cause for cause in list_named(late_far) if cause.kind == "slow_link"]
+
+
+def list_named(job: TwoHostsJob) -> list[CauseReport]:
+    """The causes with a name, the largest first."""
+    causes = analyze(read(job)).causes
+    assert causes is not None
+    return [cause for cause in causes.causes if cause.kind not in ("jitter", "communication")]
 
 
 def test_with_a_clock_ahead_a_slow_rank_is_found_all_the_same(ahead: TwoHostsJob) -> None:

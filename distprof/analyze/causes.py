@@ -9,10 +9,13 @@ import numpy as np
 from distprof.analyze.confirmation import is_confirmed
 from distprof.analyze.judge import Cost, Judgement, judge_suspects
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.rare import find_rare
+from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
 from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
+from distprof.analyze.unequal_data import find_unequal_data
 from distprof.facts.run import COLUMN, OWN_PARTS, Clock, Part, Phase, Stretch
 from distprof.report.wait_report import Cause, CauseReport, Causes, VerdictKind
 
@@ -37,8 +40,15 @@ def find_causes(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> Jud
 
 def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Suspect]:
     names = [measured_steps.run.ranks[position].host for position in cycles.positions.tolist()]
-    hosts = find_slow_hosts(cycles, cycles.phase_ns, cycles.gap_ns, names)
-    return [*hosts, *drop_covered(find_steady(cycles, cycles.phase_ns, cycles.gap_ns), hosts)]
+    data = find_unequal_data(measured_steps, cycles)
+    phase_ns, gap_ns = cycles.phase_ns, cycles.gap_ns
+    if data is not None:
+        phase_ns, gap_ns = phase_ns - data.explained_ns, gap_ns - data.gap_ns
+    hosts = find_slow_hosts(cycles, phase_ns, gap_ns, names)
+    ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns), hosts)
+    rare = find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
+    links = find_slow_links(measured_steps, cycles)
+    return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *rare]
 
 
 def report_causes(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Causes:

@@ -10,6 +10,7 @@ from distprof.analyze.causes import CRITICAL_RATIO, name_cause
 from distprof.analyze.confirmation import gather_evidence, is_confirmed
 from distprof.analyze.judge import Cost, Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.slow_link import explain_link, measure_needed
 from distprof.analyze.statistics import medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
@@ -91,7 +92,8 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect, cos
         pattern=item.pattern or Pattern.PERSISTENT,
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),
-        hosts=item.hosts, late_ns=item.late_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
+        hosts=item.hosts, late_ns=item.late_ns,
+        needed_ns=measure_needed(measured_steps, cycles, item), lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         waited_ns=cost.lost_ns.value * others, held_ratio=held if one else None, clock=cycles.clock.value,
         steps_used=len(cycles.steps), reason=_explain(item, confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
@@ -101,7 +103,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect, cos
 def _explain(item: Suspect, confirmed: bool | None) -> str:
     match item.kind:
         case VerdictKind.SLOW_LINK:
-            return "its transfers take longer than those of other links, while the ranks arrive together"
+            return explain_link(item)
         case VerdictKind.UNEQUAL_DATA:
             return "own time follows the amount of data, which differs between ranks"
     if not confirmed:

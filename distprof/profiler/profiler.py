@@ -2,10 +2,12 @@
 
 profiler = start_profiler(world, ...)        # distprof.profiler.start
 profiler.watch(model)
-for batch in batches:
+for batch in profiler.data(batches):
     with profiler.step():
         with profiler.phase("forward"):
             ...
+    with profiler.stretch("evaluation"):         # between two steps; also "checkpoint" and "logging"
+        ...
 profiler.close()
 """
 
@@ -14,16 +16,17 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.facts.run import PHASE_CODE, Phase
+from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.overhead_budget import ShadowPlan
+from distprof.record.between import STRETCH_CODE
 from distprof.record.capture_range import CaptureRange
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
@@ -33,8 +36,10 @@ from distprof.record.gather import GatherThread
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
 from distprof.record.step_writer import StepWriter
+from distprof.record.stretches import StretchContext, TimedBatches, TimedIterator, time_batches
 from distprof.record.timeline import PhaseContext
 
+T = TypeVar("T")
 Context = contextlib.AbstractContextManager[None]
 
 
@@ -69,6 +74,7 @@ class Profiler:
         self._phases_on, self._timeout_s = phases, timeout_s
         timeline = recorder.timeline
         self._phases = {str(phase): PhaseContext(recorder, timeline, code) for phase, code in PHASE_CODE.items()}
+        self._stretches = {str(stretch): StretchContext(recorder, stretch) for stretch in STRETCH_CODE}
         self._next_step = 0
         self._closed = False
 
@@ -102,8 +108,8 @@ class Profiler:
         """
         number = self._next_step
         self._next_step += 1
-        if self._capture is not None and not warmup:
-            self._capture.begin()
+        if self._capture is not None and not warmup and self._capture.begin():
+            self._recorder.between.forget()  # the ranks have waited for each other
         return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
 
     def phase(self, phase: Phase | str) -> Context:
@@ -116,6 +122,27 @@ class Profiler:
             return self._phases[phase]
         except KeyError:
             raise ValueError(f"no such phase: {phase!r}; there are {', '.join(PHASE_CODE)}") from None
+
+    def stretch(self, stretch: Stretch | str) -> Context:
+        """Marks a block between two steps as "evaluation", "checkpoint" or "logging"; the inner one counts.
+
+        Raises:
+            ValueError: No such stretch; or, on entering, a step is open. A step may not begin inside a stretch either.
+        """
+        try:
+            return self._stretches[stretch]
+        except KeyError:
+            raise ValueError(f"no such stretch: {stretch!r}; there are {', '.join(STRETCH_CODE)}") from None
+
+    def data(self, batches: Iterable[T]) -> TimedIterator[T] | TimedBatches[T]:
+        """The same batches, with the time for getting each recorded: in phase data inside a step, apart between two.
+
+        Inside a stretch it is part of the stretch.
+
+        Args:
+            batches: What the loop iterates over; an iterator stays one.
+        """
+        return time_batches(self._recorder, self._phases[Phase.DATA], batches)
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Counts the tokens and micro-steps that the open step has processed on this rank."""

@@ -165,7 +165,9 @@ def _make_profiler(
     rank_zero = _start_rank_zero(setting, meta, hooks.on_start, step_writer, exchange) if world.rank == 0 else None
     capture = agree_on_capture(ranges, world.device)
     plan = ShadowPlan(profile.shadow_every if setting.phases and capture is None else 0)  # a tool wants every step
-    gather_thread = _make_gather_thread(setting, step_writer, exchange, plan, rank_zero, readings)
+    gather_thread = _make_gather_thread(
+        setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)
+    )
     window = plan_window(
         profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
         recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
@@ -202,16 +204,22 @@ def _start_rank_zero(
     return RankZero(setting, step_writer, on_start=begin, stop_recording=exchange.ask_to_stop)
 
 
+def _stop(plan: ShadowPlan, recorder: Recorder) -> None:
+    """From the next step on only step times are recorded."""
+    plan.always = True
+    recorder.between.on = False
+
+
 def _make_gather_thread(
     setting: Setting,
     step_writer: StepWriter,
     exchange: Exchange,
-    plan: ShadowPlan,
     rank_zero: RankZero | None,
     readings: HostReadings | None,
+    stop: Callable[[], None],
 ) -> GatherThread:
     def stop_recording() -> None:
-        plan.always = True
+        stop()
         step_writer.note(f"recording cost {describe_stop(setting.limit_ratio)}")
 
     def lose(text: str) -> None:

@@ -28,10 +28,14 @@ class CaptureRange:
         self._ranges, self._synchronise = ranges, synchronise
         self._begun = False
 
-    def begin(self) -> None:
-        """Begins the capture before the next step; does nothing when called again. Collective; synchronises."""
+    def begin(self) -> bool:
+        """Begins the capture before the next step; does nothing when called again. Collective; synchronises.
+
+        Returns:
+            Whether it began now.
+        """
         if self._begun:
-            return
+            return False
         self._begun = True
         self._synchronise()
         if self._ranges is not None:
@@ -39,6 +43,7 @@ class CaptureRange:
         self._synchronise()
         if self._ranges is not None:
             self._ranges.name_rank()  # the mark made at the start is not in the capture
+        return True
 
     def end(self) -> None:
         """Ends the capture, if it has begun. Collective; synchronises."""

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.recorder import Recorder
+from distprof.record.timeline import OTHER
 
 _SHOWN_RANKS = 4
+_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_DEEPEST = 16
+"""How many callers are looked at for a hook."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Bucket:
+    """A bucket of gradients whose hook, a user's, runs now."""
+
+    size_bytes: int
+    code: int
+    """Of its process group."""
+    asynchronous: bool
+    on_device: bool
+    ticket: int | None = None
+    """None: the hook has issued nothing yet; until then its time is the rank's own."""
 
 
 class CollectiveWatch:
@@ -24,8 +45,10 @@ class CollectiveWatch:
         """Above 0: what is issued now is part of a collective that is already recorded."""
         self.synchronising = False
         """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
-        self.bucket = -1
-        """Ticket of the bucket whose hook runs; whatever a user's hook issues or waits for is part of it."""
+        self.bucket: Bucket | None = None
+        """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
+        self.hidden_hooks: set[CodeType] = set()
+        """Hooks that were registered before distprof could wrap them."""
         self.newest = -1
         """Ticket of the newest collective that synchronises gradients."""
         self.works: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]] = weakref.WeakKeyDictionary()
@@ -33,6 +56,44 @@ class CollectiveWatch:
         and whether it runs on a device."""
         self._codes: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
+
+    def issue(self, kind: CollectiveKind, size_bytes: int, code: int, *, asynchronous: bool, on_device: bool) -> int:
+        """Records that a collective is issued; in a bucket, the first one records the bucket. Returns its ticket."""
+        if self.bucket is not None:
+            return self.issue_bucket(self.bucket)
+        return self.recorder.begin_collective(kind, size_bytes, code, asynchronous=asynchronous, on_device=on_device)
+
+    def issue_bucket(self, bucket: Bucket) -> int:
+        """Records that a bucket is ready to be reduced, unless that is recorded already. Returns its ticket."""
+        if bucket.ticket is None:
+            bucket.ticket = self.recorder.begin_collective(
+                CollectiveKind.ALL_REDUCE, bucket.size_bytes, bucket.code, asynchronous=bucket.asynchronous,
+                on_device=bucket.on_device,
+            )  # fmt: skip
+        return bucket.ticket
+
+    def in_hidden_hook(self) -> bool:
+        """Whether a hidden hook issues the collective, in a phase whose end is the end of backward."""
+        if not self.hidden_hooks or not self.in_phase:
+            return False
+        frame, left = sys._getframe(1), _DEEPEST
+        while frame.f_back is not None and left:
+            if frame.f_code in self.hidden_hooks:
+                return True
+            frame, left = frame.f_back, left - 1
+        return False
+
+    @property
+    def in_phase(self) -> bool:
+        """Whether a phase of a step is open, other than the remainder."""
+        return self.recorder.recording and self.recorder.timeline.phase != OTHER
+
+    def reduce_hidden(self, ticket: int, work: dist.Work, on_device: bool) -> None:
+        """Regards what follows as the wait for a hidden hook's collective, until the hook issues another one."""
+        self.recorder.mark(_ALL_REDUCE, ticket)
+        if not on_device:
+            end = self.recorder.end_collective
+            work.get_future().add_done_callback(lambda _: end(ticket))
 
     def find_code(self, group: Any) -> int:
         """The code of a process group, given as torch's object or name; assigned when first seen.

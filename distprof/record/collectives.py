@@ -21,6 +21,8 @@ from distprof.record.ddp import watch_hooks
 from distprof.record.functional import watch_functional
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_UNKNOWN = (-1, -2, True)
+"""In place of what is known about an asynchronous collective."""
 
 
 class _Form(NamedTuple):
@@ -105,8 +107,8 @@ class _Watch:
         self._thread = threading.get_ident()
 
     def is_ours(self) -> bool:
-        """Whether a call is to be looked at: in a step, of the training thread or of autograd's, and no part of one."""
-        if not self._recorder.recording or self._watch.inside:
+        """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded."""
+        if self._watch.inside or not self._recorder.listening:
             return False
         if threading.get_ident() != self._thread and torch._C._current_graph_task_id() == -1:
             return False
@@ -136,9 +138,12 @@ class _Watch:
             size_bytes *= collective_watch.find_size(code)
         collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, in a group
         held = not (asynchronous or collected)
-        ticket = collective_watch.bucket
-        if ticket < 0:
-            ticket = recorder.begin_collective(form.kind, size_bytes, code, asynchronous=not held, on_device=on_device)
+        hidden = asynchronous and collective_watch.in_hidden_hook()
+        if hidden:
+            recorder.retract()  # the hook's collective before was not the last: the rank went on computing
+        ticket = collective_watch.issue(
+            form.kind, size_bytes, code, asynchronous=not (held or hidden), on_device=on_device
+        )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
         if held:
@@ -154,6 +159,8 @@ class _Watch:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
             collective_watch.works[result] = (ticket, _ALL_REDUCE if collective_watch.synchronising else -1, on_device)
+            if hidden:
+                collective_watch.reduce_hidden(ticket, result, on_device)
         return result
 
     def wrap_wait(self) -> Callable[[], None]:
@@ -164,9 +171,9 @@ class _Watch:
         def wait(work: Any, *args: Any, **options: Any) -> Any:
             if torch.compiler.is_compiling() or not collective_watch.works or not self.is_ours():
                 return original(work, *args, **options)
-            ticket, code, on_device = collective_watch.works.pop(work, (-1, -1, True))
-            if ticket < 0:
-                return original(work, *args, **options)
+            ticket, code, on_device = collective_watch.works.pop(work, _UNKNOWN)
+            if ticket < 0 and (recorder.recording or code == _UNKNOWN[1]):
+                return original(work, *args, **options)  # not ours, or nothing is known about it in this step
             over = on_device or work.is_completed()  # then its end was not seen
             recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
             try:

@@ -4,14 +4,17 @@ DDP calls its communication hook for a bucket when the bucket's gradients are re
 of the model are computed, so from there until ``backward()`` returns the rank only waits: the exposed part. The hook
 does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses stay bit-identical.
 
-A model takes only one hook. Ours calls the user's hook, whether that is registered before or after `watch_ddp`. Only a
-hook registered before the profiler started is left alone, and its communication is not seen.
+A model takes only one hook. Ours calls the user's hook, whether that is registered before or after `watch_ddp`; until
+that issues something, its time is the rank's own. A hook registered before the profiler started is left alone. What it
+issues is seen, so the exposed part begins with the last collective that it issues in a backward.
 """
 # No postponed annotations: DDP inspects those of the hook and needs the types themselves.
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -19,12 +22,14 @@ import torch.distributed as dist
 from torch.distributed import all_reduce  # the original, even while the others are wrapped
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_watch import CollectiveWatch
-from distprof.record.timeline import OTHER
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.record.collective_watch import Bucket, CollectiveWatch
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
-_HIDDEN = "was registered before distprof started: all_reduce is counted as backward"
+_HIDDEN = (
+    "a communication hook was registered before distprof started: waits are known only for what the hook itself issues "
+    "through torch.distributed"
+)
 
 
 class _Hook:
@@ -53,8 +58,9 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
     def register() -> None:
         if model in _hooks:
             _hooks[model].collective_watch = collective_watch
-        elif getattr(model, "_comm_hooks", None):
-            note(f"a communication hook {_HIDDEN}")
+        elif hooks := getattr(model, "_comm_hooks", None):
+            note(_HIDDEN)
+            collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _find_code(hook)) is not None}
         elif _has_builtin_hook(model):
             note("a built-in communication hook of DDP is registered: all_reduce is counted as backward")
         else:
@@ -93,6 +99,15 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
     return restore
 
 
+def _find_code(hook: Any) -> CodeType | None:
+    """What runs when a hook is called; None: it is not written in Python."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    function = hook if inspect.isroutine(hook) else type(hook).__call__
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
 def _has_builtin_hook(model: DistributedDataParallel) -> bool:
     read: Callable[[], dict[str, Any]] | None = getattr(model, "_get_ddp_logging_data", None)
     return bool(read is not None and read().get("comm_hook"))
@@ -111,7 +126,8 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
     scale = 1.0 / dist.get_world_size(group)
     on_device = model.device_type != "cpu"  # on a GPU a future is done as soon as the work is queued
 
-    def reduce_as_ddp_does(bucket: Any, ticket: int) -> torch.futures.Future[torch.Tensor]:
+    def reduce_as_ddp_does(bucket: Any, ready: Bucket) -> torch.futures.Future[torch.Tensor]:
+        ticket = hold.collective_watch.issue_bucket(ready)
         buffer = bucket.buffer()
         buffer.mul_(scale)
         work = all_reduce(buffer, group=group, async_op=True)
@@ -128,16 +144,16 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return reduced
 
-    def reduce_as_user_does(bucket: Any, ticket: int) -> torch.futures.Future[torch.Tensor]:
+    def reduce_as_user_does(bucket: Any, ready: Bucket) -> torch.futures.Future[torch.Tensor]:
         assert hold.users is not None
         hook, state = hold.users
         collective_watch = hold.collective_watch
-        collective_watch.bucket, collective_watch.synchronising = ticket, True
+        collective_watch.bucket, collective_watch.synchronising = ready, True
         try:
             reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
         finally:
-            collective_watch.bucket, collective_watch.synchronising = -1, False
-        end = collective_watch.recorder.end_collective
+            collective_watch.bucket, collective_watch.synchronising = None, False
+        ticket, end = collective_watch.issue_bucket(ready), collective_watch.recorder.end_collective
 
         def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             end(ticket)
@@ -149,16 +165,16 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        recorder = hold.collective_watch.recorder
+        collective_watch, recorder = hold.collective_watch, hold.collective_watch.recorder
         recorder.retract()  # another model finished before; it does not wait while this one computes
-        in_phase = recorder.timeline.phase != OTHER  # otherwise the end of backward is not known
-        ticket = recorder.begin_collective(
-            CollectiveKind.ALL_REDUCE, bucket.buffer().nbytes, hold.collective_watch.find_code(group),
-            asynchronous=not in_phase, on_device=on_device,
+        in_phase = collective_watch.in_phase  # otherwise the end of backward is not known
+        ready = Bucket(
+            size_bytes=bucket.buffer().nbytes, code=collective_watch.find_code(group), asynchronous=not in_phase,
+            on_device=on_device,
         )  # fmt: skip
-        reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, ticket)
+        reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, ready)
         if bucket.is_last() and in_phase:
-            recorder.mark(_ALL_REDUCE, ticket)
+            recorder.mark(_ALL_REDUCE, collective_watch.issue_bucket(ready))
         return reduced
 
     return distprof_hook

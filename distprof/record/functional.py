@@ -81,8 +81,7 @@ def _wrap_issue(
         except (AttributeError, KeyError, TypeError, ValueError):  # torch raises its own error
             return original(self, *args, **options)
         size_bytes *= collective_watch.find_size(code) if is_part else 1
-        recorder = collective_watch.recorder
-        ticket = recorder.begin_collective(kind, size_bytes, code, asynchronous=True, on_device=on_device)
+        ticket = collective_watch.issue(kind, size_bytes, code, asynchronous=True, on_device=on_device)
         if len(pending) >= _MAX_PENDING:
             pending.clear()
         pending[_ISSUING] = (ticket, on_device)  # some collectives wait before they return

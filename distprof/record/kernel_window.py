@@ -136,6 +136,7 @@ class KernelWindow:
         else:
             self._guard("start", self._start)
         self._guard("wait for the other ranks", self._together)
+        self._recorder.between.forget()
 
     def _close(self) -> None:
         self._open, self._done = False, True
@@ -145,6 +146,7 @@ class KernelWindow:
             self._guard("write its trace", lambda: write_trace(session, self._path))
         self._session = None
         self._guard("wait for the other ranks", self._together)
+        self._recorder.between.forget()  # its time is not the loop's
 
     def _hide(self) -> None:
         if self._ranges is not None and self._recorder.ranges is self._ranges:

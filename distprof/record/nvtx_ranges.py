@@ -89,6 +89,14 @@ class NvtxRanges:
             self.exit()
         self._nvtx.pop_range(domain=OWN_DOMAIN)
 
+    def begin_stretch(self, name: str) -> None:
+        """Opens the range of a stretch between two steps; its payload is the step before."""
+        self._nvtx.push_range(name, domain=OWN_DOMAIN, category=name, payload=self._step)
+
+    def end_stretch(self) -> None:
+        """Closes the range of a stretch."""
+        self._nvtx.pop_range(domain=OWN_DOMAIN)
+
     def module_hooks(self, name: str) -> tuple[Any, Any]:
         """A forward pre-hook and a forward hook that show a module as a range called ``name``.
 

@@ -8,12 +8,13 @@ lists are allocated once, and finished steps wait in a bounded queue.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from distprof.facts.run import KINDS, CollectiveKind
+from distprof.record.between import BetweenRecord, BetweenSteps
 from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, CollectiveLog
+from distprof.record.device_steps import DeviceSteps
 from distprof.record.protocols import DeviceClock, PhaseRanges
 from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, as_float, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
@@ -61,8 +62,16 @@ class Recorder:
         """Whether a step is running."""
         self.recording = False
         """Whether a step is running with instruments: neither at level off nor in a shadow step."""
-        self._on_device: deque[tuple[int, StepRecord]] = deque()
+        self.between = BetweenSteps(now_ns, on=phases)
+        """The time between the last step and the next."""
+        self._before: BetweenRecord | None = None
         self.finished = FinishedSteps()
+        self._on_device = DeviceSteps(device_clock, self.finished)
+
+    @property
+    def listening(self) -> bool:
+        """Whether collectives issued now are recorded: in a step, or between two."""
+        return self.recording or self.between.open
 
     def begin_step(self, step: int, *, warmup: bool, shadow: bool = False) -> None:
         """Opens a step; one left open by an exception is closed as failed.
@@ -71,7 +80,11 @@ class Recorder:
             step: Its number.
             warmup: Left out of every statistic.
             shadow: Without instruments: only the step itself is timed.
+
+        Raises:
+            ValueError: A stretch is open.
         """
+        self.between.require_no_stretch()
         if self.open:
             self.end_step(failed=True)
         while self._before_step:
@@ -84,7 +97,7 @@ class Recorder:
         if self.ranges is not None:
             self.ranges.step(step)
         self._stamping = self._device is not None and self._device.open()
-        self.timeline.begin()
+        self._before = self.between.take(self.timeline.begin())
         self._stamp()
         if self.recording and not self._stamping and self.ranges is None:
             self.timeline.room = MAX_SEGMENTS - 1
@@ -103,8 +116,9 @@ class Recorder:
             self.finished.put(record)
         else:
             ticket = self._device.close(position=self.timeline.count, scalars=(self._loss, self._grad_norm))
-            self._on_device.append((ticket, record))
-        self._collect_from_device(wait=False)
+            self._on_device.add(ticket, record)
+        self._on_device.collect(wait=False)
+        self.between.begin(now)
 
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one, by phase code. `PhaseContext` does the same itself if it can.
@@ -143,6 +157,8 @@ class Recorder:
             self._note_wait(ticket)
             if self.ranges is not None:
                 self.ranges.begin_mark(code)
+        else:
+            self.between.wait()
 
     def wait(self, ticket: int) -> int:
         """Starts a segment that waits for a collective but stays in the running phase, until `resume`.
@@ -151,12 +167,13 @@ class Recorder:
             The time, host clock, ns; 0: nothing is recorded.
         """
         if self.recording:
-            code, open_ticket = self.timeline.codes[self.timeline.count - 1], self._issued.find_wait(self._position)
+            position = self.timeline.count - 1
+            code, open_ticket = self.timeline.codes[position], self._issued.find_wait(position)
             self._interrupted = None if code == self.timeline.phase else (code, open_ticket)
             now_ns = self._switch(code)
             self._note_wait(ticket)
             return now_ns
-        return 0
+        return self.between.wait()
 
     def resume(self) -> int:
         """Ends a segment of `mark` or `wait`; a mark interrupted by a wait continues. Returns the same as `wait`."""
@@ -169,14 +186,14 @@ class Recorder:
             if self.ranges is not None:
                 self.ranges.end_mark()
             return self._switch(self.timeline.phase)
-        return 0
+        return self.between.resume()
 
     def retract(self) -> None:
         """Takes back an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline = self.timeline
         if self.recording and not timeline.lost and timeline.codes[timeline.count - 1] != timeline.phase:
             timeline.codes[timeline.count - 1] = timeline.phase
-            self._issued.retract(self._position)
+            self._issued.retract(self.timeline.count - 1)
             if self.ranges is not None:
                 self.ranges.end_mark()
 
@@ -223,9 +240,10 @@ class Recorder:
             on_device: It runs on a device's stream; the host sees neither its end nor the wait.
 
         Returns:
-            Its ticket; -1: there is no room or no step.
+            Its ticket; -1: there is no room, or no step: between two steps it is only counted.
         """
         if not self.recording:
+            self.between.count()
             return -1
         flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0)
         return self._issued.begin(
@@ -245,7 +263,7 @@ class Recorder:
             wait: Also waits for the device to finish the last steps. Synchronises; use it only after training.
         """
         if wait:
-            self._collect_from_device(wait=True)
+            self._on_device.collect(wait=True)
         return [settle(record) for record in self.finished.take()]
 
     def _switch(self, code: int) -> int:
@@ -259,13 +277,9 @@ class Recorder:
         if self.ranges is not None:
             self.ranges.error(self.timeline.phase)
 
-    @property
-    def _position(self) -> int:
-        return self.timeline.count - 1
-
     def _note_wait(self, ticket: int) -> None:
         if ticket >= 0 and not self.timeline.lost:
-            self._issued.wait(ticket, self._position)
+            self._issued.wait(ticket, self.timeline.count - 1)
 
     def _stamp(self) -> None:
         """Records the begin of the newest segment on the device too, if there is one."""
@@ -280,19 +294,6 @@ class Recorder:
             micro_steps=self._micro_steps, tokens=self._tokens, step_host_ns=now - self.timeline.stamps[0],
             phase_host_ns=self.timeline.sum_phases(segments, now) if self.recording else None,
             segments=segments, segments_lost=self.timeline.lost,
-            issued=issued if self.recording else None,
+            issued=issued if self.recording else None, between=self._before,
             scalars=(None, None) if self._stamping else (as_float(self._loss), as_float(self._grad_norm)),
         )  # fmt: skip
-
-    def _collect_from_device(self, *, wait: bool) -> None:
-        """Moves steps that the device has finished to the queue, in order."""
-        while self._on_device and self._device is not None:
-            ticket, record = self._on_device[0]
-            read = self._device.read(ticket, wait=wait)
-            if read is None:
-                return
-            self._on_device.popleft()
-            durations, total, record.scalars = read
-            if record.segments_lost == 0:
-                record.device_ns, record.step_device_ns = durations, total
-            self.finished.put(record)

@@ -10,10 +10,16 @@ import torch
 
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
+from distprof.record.between import STRETCH_CODE
 from distprof.record.step_record import StepRecord
 
 _PHASES_HOST, _PHASES_DEVICE = (COLUMN[f"{PHASES[0]}_{clock}_ns"] for clock in ("host", "device"))
 _WAITS_HOST, _WAITS_DEVICE = (COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"] for clock in ("host", "device"))
+
+_BETWEEN = [
+    *(COLUMN[f"between_{name}"] for name in ("count", "wait_host_ns", "after_host_ns", "data_host_ns")),
+    *(COLUMN[f"{stretch}_host_ns"] for stretch in STRETCH_CODE),
+]
 
 
 def pack_row(
@@ -45,6 +51,9 @@ def pack_row(
     ):  # fmt: skip
         if totals is not None:
             row[first : first + len(totals)] = totals
+    if record.between is not None:
+        *facts_between, stretches_ns = record.between
+        row[_BETWEEN] = [*facts_between, *stretches_ns]
     if record.phase_host_ns is not None and record.collectives is not None:
         _pack_collectives(row, record)
     return row

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
+from distprof.record.between import BetweenRecord
 from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, Issued
 
 QUEUED_STEPS = 8192
@@ -62,6 +63,8 @@ class StepRecord:
     """None: nothing is known about collectives."""
     scalars: tuple[float | None, float | None]
     """Loss and gradient norm."""
+    between: BetweenRecord | None = None
+    """The time from the step before to this one. None: not measured."""
     step_device_ns: int | None = None
     device_ns: list[int] | None = None
     """Length of each segment on the device clock. None: not measured, or segments were lost."""

@@ -74,6 +74,16 @@ class TraceRanges:
         if self._outer is not None:
             self._outer.end_step()
 
+    def begin_stretch(self, name: str) -> None:
+        """Passes on the begin of a stretch between two steps; a window's trace shows steps only."""
+        if self._outer is not None:
+            self._outer.begin_stretch(name)
+
+    def end_stretch(self) -> None:
+        """Passes on the end of a stretch."""
+        if self._outer is not None:
+            self._outer.end_stretch()
+
     def _close_mark(self) -> None:
         if self._marked and threading.get_ident() == self._thread:
             self._marked = False

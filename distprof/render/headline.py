@@ -5,6 +5,7 @@ from __future__ import annotations
 from distprof.facts.rank_names import name_ranks
 from distprof.render.overhead import describe_overhead
 from distprof.render.section_types import Fact
+from distprof.render.sections_phases import choose_between
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import (
     NOT_MEASURED,
@@ -23,6 +24,8 @@ from distprof.report.report import Headline, Report, Spread
 TEXT_LIMIT = 300
 SOURCE_LIMIT = 1_000
 MAX_DEVICE_NAMES = 3
+NOTABLE_CYCLE_RATIO = 0.01
+"""Share of the time from step to step that lies between steps, from which on the headline says so."""
 
 
 def list_job_facts(report: Report) -> list[str]:
@@ -39,7 +42,8 @@ def list_headline(report: Report) -> tuple[Fact, ...]:
     head = report.headline
     facts = [
         _describe_step(head),
-        Fact(label="throughput", number=NOT_MEASURED if head.tokens_per_s is None else _show_tokens(head.tokens_per_s)),
+        *_describe_cycle(report),
+        _describe_throughput(report),
         _describe_flops(head.achieved_flops_per_s),
         _describe_utilisation(report),
         _describe_exposed(head),
@@ -64,6 +68,24 @@ def _is_told(label: str, report: Report) -> bool:
 
 def _show_tokens(tokens_per_s: float) -> str:
     return f"{format_number(tokens_per_s)} tokens/s"
+
+
+def _describe_throughput(report: Report) -> Fact:
+    """Tokens over the time in steps; said where there is much time beside it."""
+    tokens_per_s = report.headline.tokens_per_s
+    number = NOT_MEASURED if tokens_per_s is None else _show_tokens(tokens_per_s)
+    only = tokens_per_s is not None and choose_between(report, NOTABLE_CYCLE_RATIO) is not None
+    return Fact(label="throughput", number=number, text=" in steps, without the time between them" if only else "")
+
+
+def _describe_cycle(report: Report) -> list[Fact]:
+    """How long it is from step to step, where that is longer than a step by more than a trifle."""
+    between = choose_between(report, NOTABLE_CYCLE_RATIO)
+    if between is None:
+        return []
+    share = format_ratio(between.between_ratio)
+    text = f" from step to step, of which {share} lie between steps (median rank, host clock)"
+    return [Fact(label="cycle", number=format_time(between.cycle_spread_ns.median), text=text)]
 
 
 def _describe_step(head: Headline) -> Fact:

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
+from distprof.facts.run import Phase
 from distprof.render.ends import describe_ends
 from distprof.render.headline import list_job_facts
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
@@ -107,12 +108,17 @@ def _draw(report: Report, section: Section) -> str:
 def _tabulate(section: Section) -> str:
     rows = show_rows(section.rows)
     if section.key == "phases":
-        *names, step = [row[0] for row in rows]
-        marked = [*(f'<i class="p-{name}"></i>{name}' for name in names), f"<b>{step}</b>"]
-        rows = [[name, *row[1:]] for name, row in zip(marked, rows, strict=True)]
+        rows = [[_mark(row[0]), *row[1:]] for row in rows]
     texts = len([*takewhile(lambda column: column.is_text, section.columns[1:])])
     kind = "wide" + (f" left-{texts + 1}" if texts else "") + (" long" if section.key in ("kernels", "ranges") else "")
-    return tabulate([show(column.head) for column in section.columns], rows, kind)
+    return tabulate([show(column.head) for column in section.columns], rows, kind, ruled=section.ruled)
+
+
+def _mark(name: str) -> str:
+    """A phase with its colour; sums in bold. What lies between steps has no colour, because it is in no drawing."""
+    if name in tuple(Phase):
+        return f'<i class="p-{name}"></i>{name}'
+    return f"<b>{name}</b>" if name in ("step", "cycle") else name
 
 
 def _show_tracebacks(report: Report) -> str:

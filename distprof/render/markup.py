@@ -25,12 +25,24 @@ def make_section(title: str, content: str) -> str:
     return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
-def tabulate(heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide") -> str:
-    """A table of escaped cells; ``kind`` is its class in the style sheet. Empty without rows."""
+def tabulate(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "wide", *, ruled: Sequence[int] = ()
+) -> str:
+    """A table of escaped cells. Empty without rows.
+
+    Args:
+        heads: Escaped too.
+        rows: As many cells each.
+        kind: The table's class in the style sheet.
+        ruled: Rows with a line above.
+    """
     if not rows:
         return ""
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    starts = ['<tr class="ruled">' if index in ruled else "<tr>" for index in range(len(rows))]
+    body = "".join(
+        start + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for start, row in zip(starts, rows, strict=True)
+    )
     return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

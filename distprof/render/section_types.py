@@ -66,6 +66,8 @@ class Section:
     columns: tuple[Column, ...] = ()
     by_rank: tuple[Column, ...] = ()
     """The same rows for each rank; empty when there are many. For renderers that draw no bars."""
+    ruled: tuple[int, ...] = ()
+    """Rows that stand apart from those above them."""
     notes: tuple[str, ...] = ()
     details: tuple[str, ...] = ()
     """For displays with room."""

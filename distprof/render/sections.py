@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from distprof.render.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.headline import list_coverage, list_headline
 from distprof.render.section_types import Section, make_columns
+from distprof.render.sections_phases import show_phases
 from distprof.render.sections_ranks import list_rank_sections
 from distprof.render.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.units import (
-    NOT_MEASURED,
     clean_text,
     format_bytes,
     format_count,
-    format_milliseconds,
-    format_ratio,
     format_time,
 )
 from distprof.render.verdict import list_evidence, list_waits, list_what_ifs
-from distprof.report.report import Report, StepReport
+from distprof.report.report import Report
 
-PHASE_HEADS = ("phase", "min", "median", "max", "rank", "share")
 EVIDENCE_HEADS = ("sign", "the rank", "the others", "steps that agree")
 WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
 WAIT_HEADS = ("collective", "group", "count", "payload", "wait", "transfer", "last")
@@ -29,9 +27,6 @@ COMMUNICATION_HEADS = (
     "overlapped, device",
 )  # fmt: skip
 TEXT_LIMIT = 600
-MAX_RANK_COLUMNS = 8
-NOTABLE_IDENTITY_RATIO = 0.001
-"""Share of a step by which its phases may miss it before that is worth a note."""
 
 
 def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Section]:
@@ -40,7 +35,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
     return [
         Section(key="headline", title="headline", facts=list_headline(report)),
         list_findings(report),
-        *(_show_phases(report, step) for step in report.steps),
+        *(show_phases(report, step) for step in report.steps),
         *list_trace_sections(report),
         *_list_verdict_sections(report),
         Section(key="step_times", title="step time"),
@@ -50,38 +45,20 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
     ]
 
 
-def _show_phases(report: Report, step: StepReport) -> Section:
-    """Phases by rank on one clock, in ms, with the step as the last row."""
-    phases = [phase for phase in report.phases if phase.clock == step.clock]
-    names = [*((phase.phase, phase.spread_ns, phase.share_ratio) for phase in phases)]
-    rows = [
-        [
-            name, *map(format_milliseconds, (spread.min, spread.median, spread.max)),
-            NOT_MEASURED if spread.max_rank is None else str(spread.max_rank), format_ratio(share),
-        ]
-        for name, spread, share in [*names, ("step", step.spread_ns, 1.0 if phases else None)]
-    ]  # fmt: skip
-    heads = [f"rank {rank.rank}" for rank in report.ranks] if len(report.ranks) <= MAX_RANK_COLUMNS else []
-    means = [*(phase.mean_ns for phase in phases), step.mean_ns]
-    by_rank = [[format_milliseconds(value_ns) for value_ns in row[: len(heads)]] for row in means]
-    notes = [] if phases else ["phases were not recorded: step time only"]
-    if step.identity_error_ratio is not None and step.identity_error_ratio > NOTABLE_IDENTITY_RATIO:
-        notes.append(f"in one step the phases differ from the step by {format_ratio(step.identity_error_ratio)}")
-    title = f"phases by rank, {step.clock} clock: mean per step, ms"
-    return Section(
-        key="phases", title=title, clock=step.clock, columns=make_columns(PHASE_HEADS, rows),
-        by_rank=make_columns(heads, by_rank), notes=tuple(notes),
-    )  # fmt: skip
-
-
 def _list_verdict_sections(report: Report) -> list[Section]:
-    """The evidence for the verdict, what changes would gain, and who waited for whom."""
+    """All causes, the evidence for the verdict, what changes would gain, and who waited for whom."""
     traced = is_traced(report)
     assumptions = (clean_text(f"{item.change}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
     evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), told_only=traced)
     what_ifs = make_columns(WHAT_IF_HEADS, list_what_ifs(report), told_only=traced)
     waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
+    causes = list_causes(report)
     return [
+        Section(
+            key="causes", title="causes: what makes a step longer than it need be",
+            columns=make_columns(CAUSE_HEADS, causes, ("where", "when"), told_only=True),
+            ruled=(len(causes) - 1,), notes=(CAUSE_NOTE,) if causes else (),
+        ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
             key="what_if", title="what if: the recorded steps, replayed", about="upper limits that do not add up",

@@ -20,6 +20,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "device_time": ("empty", "queue"),
     "kernels": ("most on", "min", "max", "category"),
     "ranges": ("count",),
+    "causes": ("late", "part", "critical"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
@@ -34,6 +35,8 @@ Step = tuple[int, int]
 """Characters of a name, and spaces between columns."""
 STEPS: tuple[Step, ...] = ((WHOLE, 2), (WHOLE, 1))
 RANK_STEPS: tuple[Step, ...] = ((60, 2), (30, 2), (20, 1), (12, 1), (8, 1))
+CAUSE_STEPS: tuple[Step, ...] = (*STEPS, *((limit, 1) for limit in range(60, 23, -4)))
+LAST_CAUSE_STEPS: tuple[Step, ...] = (*CAUSE_STEPS, *((limit, 1) for limit in range(22, 7, -2)))
 NAMED_STEPS: tuple[Step, ...] = ((110, 2), (90, 2), (70, 2), (60, 2), (50, 2), (40, 1))
 LAST_STEPS: tuple[Step, ...] = (*NAMED_STEPS, (32, 1), (26, 1), (20, 1))
 """For long names: they are shortened before columns are dropped, and most once no more columns can be."""
@@ -46,7 +49,7 @@ def fit_table(section: Section, console: Console) -> Table:
         (columns, step) for number, columns in enumerate(choices, 1)
         for step in _list_steps(section.key, last=number == len(choices))
     )  # fmt: skip
-    tables = (make_table(columns, step, last_is_total=section.key == "phases") for columns, step in layouts)
+    tables = (make_table(columns, step, ruled=section.ruled) for columns, step in layouts)
     return choose_fitting(tables, console)
 
 
@@ -82,11 +85,13 @@ def _choose_phases(columns: Sequence[Column], by_rank: Sequence[Column]) -> list
 def _list_steps(key: str, *, last: bool) -> tuple[Step, ...]:
     if key in ("kernels", "ranges"):
         return LAST_STEPS if last else NAMED_STEPS
+    if key == "causes":
+        return LAST_CAUSE_STEPS if last else CAUSE_STEPS
     return RANK_STEPS if key == "ranks" else STEPS
 
 
-def make_table(columns: Sequence[Column], step: Step, *, last_is_total: bool) -> Table:
-    """A table; the first column and text are aligned left, numbers right."""
+def make_table(columns: Sequence[Column], step: Step, *, ruled: Sequence[int]) -> Table:
+    """A table; the first column and text are aligned left, numbers right. A line stands above rows that are ruled."""
     limit, gap = step
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="dim")
     for position, column in enumerate(columns):
@@ -94,7 +99,7 @@ def make_table(columns: Sequence[Column], step: Step, *, last_is_total: bool) ->
         table.add_column(column.head, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     rows = list(zip(*(_shorten(column, limit) for column in columns), strict=True))
     for index, row in enumerate(rows):
-        if last_is_total and index == len(rows) - 1:
+        if index in ruled:
             table.add_section()
         table.add_row(*map(Text, row))
     return table

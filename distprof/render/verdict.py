@@ -2,79 +2,146 @@
 
 from __future__ import annotations
 
+from distprof.render.cause_words import (
+    CAUSES,
+    NAME_LIMIT,
+    find_ends,
+    find_told,
+    list_named,
+    name_cause,
+    name_link,
+    say_period,
+    say_when,
+    say_where,
+    show_share,
+)
+from distprof.render.other_causes import count_others, say_gain
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report.report import Report
-from distprof.report.wait_report import Cause, Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
+from distprof.report.wait_report import Pattern, Stall, Verdict, VerdictKind, WaitReport
 
-CAUSES = {
-    Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
-    Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
-    Cause.OUTSIDE: "work outside the phases", Cause.NETWORK: "its network",
-}  # fmt: skip
-NAME_LIMIT = 80
 TEXT_LIMIT = 300
+BLURRED_RATIO = 0.1
+"""Where one rank takes over from another is known to this share of the shorter stretch."""
+LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
 def describe_verdict(report: Report) -> str:
-    """One sentence; empty for a job of one rank and for traces without steps."""
+    """One sentence on the largest cause, and one that counts the others; empty for a job of one rank and for traces
+    without steps."""
     verdict = report.verdict
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
+    others = count_others(report)
     mark = "critical: " if verdict.critical else ""
-    if verdict.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST):
-        return mark + _describe_late(report, verdict)
+    return f"{mark}{_describe_largest(report)}" + (f". {others}." if others else "")
+
+
+def _describe_largest(report: Report) -> str:
+    verdict = report.verdict
+    if verdict.kind in LATE_KINDS:
+        return _describe_late(report, verdict)
     if verdict.kind is VerdictKind.SLOW_LINK:
-        return mark + _describe_link(verdict)
+        return _describe_link(report, verdict)
+    reason = clean_text(verdict.reason, TEXT_LIMIT)
     if verdict.lost_ratio is None:
-        return f"no verdict: {clean_text(verdict.reason, TEXT_LIMIT)}"
-    costs = f"waiting for the last rank costs {_show_share(verdict.lost_ratio, 'of a step')}"
+        return f"no verdict: {reason}"
+    shorter = show_share(verdict.lost_ratio, "shorter")
+    if verdict.kind is VerdictKind.UNEQUAL_DATA:
+        start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
+        return f"{start}: {reason}; with equal amounts steps would be {say_gain(report, shorter)}"
+    if verdict.kind is VerdictKind.STALLS:
+        return _describe_stalls(report, verdict, shorter)
+    if verdict.kind is VerdictKind.COMMUNICATION:
+        return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
+    costs = f"waiting for the last rank costs {show_share(verdict.lost_ratio, 'of a step')}"
     if verdict.kind is VerdictKind.JITTER:
         return f"nobody in particular: now one rank is late, now another; {costs}"
-    return f"nobody holds the others up: {clean_text(verdict.reason, TEXT_LIMIT)}; {costs}"
+    return f"nobody holds the others up: {reason}; {costs}"
 
 
 def _describe_late(report: Report, verdict: Verdict) -> str:
-    late = format_time(verdict.late_ns)
-    assert verdict.cause is not None
-    often = (
-        "every step" if verdict.pattern is Pattern.PERSISTENT else f"{format_ratio(verdict.held_ratio)} of the steps"
-    )
-    excess = next((item.rank_ns - item.others_ns for item in reversed(verdict.evidence)), None)
     hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
     own = [rank for rank in report.ranks if rank.host in verdict.hosts] if hosts else [None]
     name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
+    doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
+    late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
+    told = f"{name} is {late} in {_say_steps(report, verdict)}{_say_why(verdict)}"
+    if verdict.lost_ratio is None:
+        return f"{told}, compared with the ranks present; what fixing it would gain is not known{doubt}"
+    neighbour = _describe_neighbour(report)
     others = len(report.coverage.ranks_present) - len(own)
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
     together = "" if others == 1 else " together"
-    doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
-    told = f"{name} is {late} late in {often}: {CAUSES[verdict.cause]} ({verdict.phase} {format_excess(excess)})"
+    waited = "" if verdict.waited_ns is None else f"; {who} {format_time(verdict.waited_ns)} per step{together}"
+    fixed = f"{'host ' + hosts[0] if hosts else name}" if neighbour else "it"
+    gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
+    return f"{told}{neighbour}{waited}; fixing {fixed} makes steps {gain}{doubt}"
+
+
+def _say_steps(report: Report, verdict: Verdict) -> str:
+    often = "every step"
+    if verdict.pattern is not Pattern.PERSISTENT:
+        often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
+    return f"{often}{_say_told_when(report)}"
+
+
+def _say_told_when(report: Report) -> str:
+    told = find_told(report)
+    return "" if told is None else f" {say_when(told, report)}".rstrip()
+
+
+def _say_why(verdict: Verdict) -> str:
+    excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
+    phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
+    return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
+
+
+def _describe_neighbour(report: Report) -> str:
+    """Who is late before or after the steps in which the told rank or host is, if somebody is."""
+    told = find_told(report)
+    if told is None or told.whole:
+        return ""
+    for cause in list_named(report.causes):
+        apart = max(told.first_step - cause.last_step, cause.first_step - told.last_step)
+        short = min(told.last_step - told.first_step, cause.last_step - cause.first_step)
+        if cause is told or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
+            continue
+        name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
+        if cause.first_step < told.first_step:
+            return f"; before that it was {name}"
+        lasts = (find_ends(report)[1] or 0) <= cause.last_step
+        return f"; {'since then' if lasts else 'after that'} it is {name}"
+    return ""
+
+
+def _describe_link(report: Report, verdict: Verdict) -> str:
+    when = _say_told_when(report)
+    probed = verdict.needed_ns is not None
+    slow = "is slower than the others" if len({rank.host for rank in report.ranks}) > 2 and not probed else "is slow"
+    start = f"{name_link(verdict.hosts)} {slow}{when} and holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}"
+    if probed:
+        start += f", and the data of a step needs {format_time(verdict.needed_ns)} at the link's probed speed"
     if verdict.lost_ratio is None:
-        return f"{told}, compared with the ranks present; what fixing it would gain is not known{doubt}"
-    return (
-        f"{told}; {who} {format_time(verdict.waited_ns)} per step{together}; "
-        f"fixing it makes steps {_show_share(verdict.lost_ratio, 'shorter')}{doubt}"
-    )
+        return f"{start}; what fixing it would gain is not known"
+    return f"{start}; fixing it makes steps {say_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
 
 
-def _describe_link(verdict: Verdict) -> str:
-    assert verdict.lost_ratio is not None and verdict.needed_ns is not None
-    hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
-    where = f"the link of {hosts[0]}" if len(hosts) == 1 else f"the link between {' and '.join(hosts)}"
-    return (
-        f"{where} holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}, and the data of a step needs "
-        f"{format_time(verdict.needed_ns)} at the link's probed speed; "
-        f"if moving data took no time, steps would be {_show_share(verdict.lost_ratio, 'shorter')}"
-    )
-
-
-def _show_share(share: Estimate, what: str = "") -> str:
-    """``19 % shorter (17 to 21 %)``; small shares get one more digit."""
-    digits = 0 if share.value >= 0.1 else 1
-    shown = (round(100 * number, digits) + 0.0 for number in (share.value, share.low, share.high))  # no -0.0
-    value, low, high = (f"{number:.{digits}f}" for number in shown)
-    told = f"{value} % {what}".rstrip()
-    return told if low == high else f"{told} ({low} to {high} %)"
+def _describe_stalls(report: Report, verdict: Verdict, shorter: str) -> str:
+    told = find_told(report)
+    one = told is not None and told.events == 1
+    start = "single steps are far longer"
+    if told is not None and told.events is not None:
+        alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
+        steps = "step" if one else "steps"
+        start = f"{told.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
+        start += f" (step {told.first_step:,})" if one else ""
+        start += ", all" if alike and not one and verdict.rank is not None else ""
+    who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
+    often = "" if told is None or told.period is None else f", {say_period(told)}"
+    told_all = " ".join(word for word in (start, who, say_where(verdict.phase)) if word) + often
+    return f"{told_all}; without {'it' if one else 'them'} the job would be {say_gain(report, shorter)}"
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:
@@ -89,7 +156,7 @@ def list_evidence(verdict: Verdict) -> list[list[str]]:
 def list_what_ifs(report: Report) -> list[list[str]]:
     """A row per change: its name, the resulting step, what is saved, tokens/s, rank-hours a day."""
     return [
-        [clean_text(item.change, NAME_LIMIT), format_time(item.step_ns), _show_share(item.saved_ratio),
+        [clean_text(item.change, NAME_LIMIT), format_time(item.step_ns), show_share(item.saved_ratio),
          format_number(item.tokens_per_s), "" if item.rank_hours_per_day is None else f"{item.rank_hours_per_day:,.1f}"]
         for item in report.what_if
     ]  # fmt: skip

@@ -19,7 +19,12 @@ DEVICE_RATIOS = (
     ("compute", "compute_ns"), ("copies", "memory_ns"), ("exposed", "idle_communication_ns"),
     ("idle_host", "idle_host_ns"), ("idle_launch", "idle_launch_ns"), ("idle_unknown", "idle_unknown_ns"),
 )  # fmt: skip
-METRICS = (("step", None), *((f"{group}/*", "step") for group in ("step", "phase", "flops", "comm", "memory")))
+BETWEEN = (
+    "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns", "between_wait_host_ns",
+)  # fmt: skip
+"""Time between the step before and this one."""
+GROUPS = ("step", "phase", "between", "flops", "comm", "memory")
+METRICS = (("step", None), *((f"{group}/*", "step") for group in GROUPS))
 """Metrics to define, and the metric on their x axis."""
 
 
@@ -61,6 +66,8 @@ def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
                 point[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
         share = find_share(sum_exposed(rows, clock).mean(axis=1), table[:, COLUMN[f"step_{clock}_ns"]])
         point[f"comm/exposed_{clock}_ratio"] = np.nan if share is None else share
+    for name in BETWEEN:
+        point[f"between/{name.removesuffix('_host_ns')}_host_ms_mean"] = float(table[:, COLUMN[name]].mean()) / 1e6
     for kind in KINDS:
         for fact in ("count", "bytes"):
             point[f"comm/{kind}/{fact}"] = float(table[:, COLUMN[f"{kind}_{fact}"]].mean())
@@ -84,15 +91,18 @@ def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | Non
 
 
 def make_table(report: Report) -> tuple[list[str], list[list[float | str | None]]]:
-    """Ranks by phase on the headline clock: columns and rows, times in ms."""
+    """Ranks by phase on the headline clock and, on the host clock, what lies between steps; times in ms."""
     clock = report.headline.clock
     phases = [phase for phase in report.phases if phase.clock == clock]
     steps = next((step.mean_ns for step in report.steps if step.clock == clock), (None,) * len(report.ranks))
     columns = ["rank", "host", "device", "clock", "step_ms", *(f"{phase.phase}_ms" for phase in phases)]
+    between = () if report.between is None else report.between.parts
+    means = [*(phase.mean_ns for phase in phases), *(part.mean_ns for part in between)]
+    columns += [f"{part.part.replace(' ', '_')}_host_ms" for part in between]
     rows: list[list[float | str | None]] = [
         [
             rank.rank, rank.host, rank.device_name or rank.device, clock, _to_ms(steps[position]),
-            *(_to_ms(phase.mean_ns[position]) for phase in phases),
+            *(_to_ms(mean_ns[position]) for mean_ns in means),
             rank.achieved_flops_per_s, rank.mfu_ratio, rank.memory_peak_bytes,
         ]
         for position, rank in enumerate(report.ranks)
@@ -122,10 +132,24 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "verdict_phase": report.verdict.phase,
         "verdict_lost_ms": None if report.verdict.lost_ns is None else _to_ms(report.verdict.lost_ns.value),
         "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
+        **_summarise_causes(report),
         "complete": report.coverage.complete,
         **_summarise_activity(report),
     }
     return {f"summary/{name}": value for name, value in facts.items() if value is not None}
+
+
+def _summarise_causes(report: Report) -> dict[str, float | str | bool | None]:
+    """How long it is from step to step, how many causes there are, and what they cost together."""
+    causes, between = report.causes, report.between
+    facts: dict[str, float | str | bool | None] = {}
+    if between is not None:
+        facts |= {"cycle_ms": _to_ms(between.cycle_spread_ns.median), "between_ratio": between.between_ratio}
+    if causes is not None:
+        facts["causes"] = float(len(causes.causes))
+        if causes.step_ns > 0:
+            facts["causes_lost_ratio"] = sum(cause.joint_ns for cause in causes.causes) / causes.step_ns
+    return facts
 
 
 def _summarise_activity(report: Report) -> dict[str, float | str | bool | None]:

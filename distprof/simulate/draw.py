@@ -1,4 +1,4 @@
-"""Draws everything random about a simulated job once, so that it can be played with and without each of its causes."""
+"""Draws everything random about a simulated job once, so that it can be played with and without each of its faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKING_ON_TOKENS = (Phase.FORWARD, Phase.BACKWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Fault:
     """Something with a name that may make the steps longer."""
 
     delay: int | None = None
@@ -28,15 +28,27 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What the ranks and links of a job have to do if some of its causes act."""
+class Load:
+    """What the ranks and links of a job have to do if some of its faults act."""
 
     own_ns: FloatArray
     """Own time by part, ``[num_ranks, num_steps, num_parts]``: `PARTS`, or only `PHASES`."""
     piece_ns: Mapping[tuple[int, int], FloatArray]
     """More own time in one piece of a part, ``[num_ranks, num_steps]`` each; missing pieces have none."""
     transfer_ns: FloatArray
-    """By collective of the program, ``[num_ranks, num_steps, num_issues]``."""
+    """By collective of the program, by the simple rules, ``[num_ranks, num_steps, num_issues]``."""
+    link_transfer_ns: FloatArray
+    """On healthy links that nothing else uses, ``[num_steps, num_issues]``; from here on for the shared rules."""
+    link_factors: Mapping[int, float]
+    """By host, how much slower its link is ..."""
+    slow_from_step: int
+    """... from this step on."""
+    wake_ns: FloatArray
+    """How long it takes a rank to notice that a collective is over, ``[num_ranks, num_steps, num_issues]``."""
+
+    def find_factors(self, step: int) -> Mapping[int, float]:
+        """The slow hosts of a step."""
+        return self.link_factors if step >= self.slow_from_step else {}
 
     def find_time(self, op: Compute, step: int | slice) -> FloatArray:
         """How long the ranks work on this, ``[num_ranks]`` or ``[num_ranks, num_steps]``."""
@@ -58,16 +70,18 @@ class Drawn:
     """``[num_ranks, num_steps]``"""
     transfer_ns: FloatArray
     """On healthy links, ``[num_steps, num_issues]``."""
+    wake_ns: FloatArray
+    """``[num_ranks, num_steps, num_issues]``; empty by the simple rules."""
 
 
-def list_causes(job: SimulatedJob) -> tuple[Cause, ...]:
-    """The causes with a name: a delay of a random rank has none, nor has a rank that is faster."""
-    delays = [Cause(delay=index) for index, delay in enumerate(job.delays) if is_cause(delay)]
-    links = [Cause(slow_host=host) for host, factor in job.slow_hosts.items() if factor > 1 and job.num_hosts > 1]
-    return (*delays, *links, *((Cause(data=True),) if job.token_spread_ratio else ()))
+def list_faults(job: SimulatedJob) -> tuple[Fault, ...]:
+    """The faults with a name: a delay of a random rank has none, nor has a rank that is faster."""
+    delays = [Fault(delay=index) for index, delay in enumerate(job.delays) if is_fault(delay)]
+    links = [Fault(slow_host=host) for host, factor in job.slow_hosts.items() if factor > 1 and job.num_hosts > 1]
+    return (*delays, *links, *((Fault(data=True),) if job.token_spread_ratio else ()))
 
 
-def is_cause(delay: Delay) -> bool:
+def is_fault(delay: Delay) -> bool:
     """Whether it makes somebody who has a name slower."""
     return (delay.rank is not None or delay.host is not None) and delay.delay_ns >= 0 and delay.factor >= 1
 
@@ -80,14 +94,16 @@ def draw(job: SimulatedJob, program: Program, draws: np.random.Generator, more: 
     return Drawn(
         own_ns=own_ns, struck=struck, tokens=_draw_tokens(job, more),
         transfer_ns=means * draws.lognormal(0, job.jitter_ratio, (job.num_steps, len(means))),
+        wake_ns=more.exponential(job.latency_ns, (job.num_ranks, job.num_steps, len(means)))
+        if job.rules == "shared" else np.zeros(0),
     )  # fmt: skip
 
 
-def assemble(job: SimulatedJob, program: Program, drawn: Drawn, present: Collection[Cause]) -> Work:
-    """The work if only some of the causes act."""
+def assemble(job: SimulatedJob, program: Program, drawn: Drawn, present: Collection[Fault]) -> Load:
+    """The work if only some of the faults act."""
     own_ns = drawn.own_ns.copy()
     if job.token_spread_ratio:
-        tokens = drawn.tokens if Cause(data=True) in present else drawn.tokens.mean(axis=0)
+        tokens = drawn.tokens if Fault(data=True) in present else drawn.tokens.mean(axis=0)
         for phase in WORKING_ON_TOKENS:
             own_ns[:, :, PART_CODE[phase]] *= tokens / job.tokens
     piece_ns: dict[tuple[int, int], FloatArray] = {}
@@ -101,16 +117,21 @@ def assemble(job: SimulatedJob, program: Program, drawn: Drawn, present: Collect
             own_ns[:, :, code] = np.maximum(own_ns[:, :, code] + late_ns, 0)
         else:
             piece_ns[code, delay.piece] = piece_ns.get((code, delay.piece), 0.0) + late_ns
-    return Work(own_ns=own_ns, piece_ns=piece_ns, transfer_ns=_slow_links(job, program, drawn, present))
+    factors = {host: factor for host, factor in job.slow_hosts.items() if Fault(slow_host=host) in present}
+    return Load(
+        own_ns=own_ns, piece_ns=piece_ns, transfer_ns=_slow_links(job, program, drawn, factors),
+        link_transfer_ns=drawn.transfer_ns, link_factors=factors, slow_from_step=job.slow_from_step,
+        wake_ns=drawn.wake_ns,
+    )  # fmt: skip
 
 
-def _acts(job: SimulatedJob, index: int, present: Collection[Cause]) -> bool:
-    """A rank that is faster somewhere is so as long as it is slower elsewhere: the two make one cause."""
+def _acts(job: SimulatedJob, index: int, present: Collection[Fault]) -> bool:
+    """A rank that is faster somewhere is so as long as it is slower elsewhere: the two make one fault."""
     delay = job.delays[index]
-    if is_cause(delay):
-        return Cause(delay=index) in present
-    own = [Cause(delay=other) for other, item in enumerate(job.delays) if item.rank == delay.rank and is_cause(item)]
-    return not own or any(cause in present for cause in own)
+    if is_fault(delay):
+        return Fault(delay=index) in present
+    own = [Fault(delay=other) for other, item in enumerate(job.delays) if item.rank == delay.rank and is_fault(item)]
+    return not own or any(fault in present for fault in own)
 
 
 def _draw_own(job: SimulatedJob, draws: np.random.Generator, more: np.random.Generator) -> FloatArray:
@@ -174,10 +195,9 @@ def _draw_tokens(job: SimulatedJob, more: np.random.Generator) -> FloatArray:
     return np.maximum(np.round(job.tokens * more.lognormal(0, job.token_spread_ratio, shape)), 1)
 
 
-def _slow_links(job: SimulatedJob, program: Program, drawn: Drawn, present: Collection[Cause]) -> FloatArray:
+def _slow_links(job: SimulatedJob, program: Program, drawn: Drawn, factors: Mapping[int, float]) -> FloatArray:
     """Transfer time of each collective for each rank: slower where a group crosses a slow link."""
     transfer_ns = np.broadcast_to(drawn.transfer_ns, (job.num_ranks, *drawn.transfer_ns.shape)).copy()
-    factors = {host: factor for host, factor in job.slow_hosts.items() if Cause(slow_host=host) in present}
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     for index, op in enumerate(list_issues(program)):
         for members in _list_members(job, op.partition) if factors else ():

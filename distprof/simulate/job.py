@@ -124,6 +124,8 @@ class SimulatedJob:
     """The first step in which those links are slow."""
     link_bytes_per_s: float = 10e9
     """Bandwidth of a healthy link, as a probe measures it."""
+    probe_spread_ratio: float = 0.0
+    """Sigma of the log-normal error of those probes."""
     clocks: Clocks = Clocks()
     tokens: int = 1024
     """Per rank and step, mean."""

@@ -47,7 +47,7 @@ def write_run(job: SimulatedJob, program: Program, drawn: Drawn, schedule: Sched
     rows = _write_rows(job, issues, drawn, schedule, base, rate)
     write_between(job, issues, schedule, rows, rate)
     return Run(
-        meta=_describe_job(job, readings),
+        meta=_describe_job(job, readings, draws),
         ranks=tuple(_describe_rank(job, rank, int(hosts[rank])) for rank in range(job.num_ranks)),
         rows=rows, collectives=_tabulate(job, issues, schedule, base, rate),
     )  # fmt: skip
@@ -142,11 +142,12 @@ def _read_clocks(
     return tuple(readings)
 
 
-def _describe_job(job: SimulatedJob, readings: tuple[ClockReading, ...]) -> RunMeta:
+def _describe_job(job: SimulatedJob, readings: tuple[ClockReading, ...], draws: np.random.Generator) -> RunMeta:
     factors = {} if job.slow_from_step else job.slow_hosts  # links are probed at the start of the job
     slowest = {host: max(factors.get(host, 1.0), factors.get(0, 1.0)) for host in range(1, job.num_hosts)}
+    errors = draws.lognormal(0, job.probe_spread_ratio, job.num_hosts)
     links = tuple(
-        LinkReading(rank=host * job.ranks_per_host, bytes_per_s=job.link_bytes_per_s / factor)
+        LinkReading(rank=host * job.ranks_per_host, bytes_per_s=job.link_bytes_per_s / factor * float(errors[host]))
         for host, factor in slowest.items()
     )
     return RunMeta(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.facts.run import FloatArray, IntArray
-from distprof.simulate.draw import Work
+from distprof.simulate.draw import Load
 from distprof.simulate.job import SimulatedJob
-from distprof.simulate.program import PART_CODE, Compute, Program, find_groups, list_issues
+from distprof.simulate.program import PART_CODE, Compute, Issue, Program, find_groups, list_issues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Schedule:
         return np.diff(marks, prepend=0.0)
 
 
-def make_schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
+def make_schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
     """Schedules a program."""
     ranks, steps, num_issues = work.transfer_ns.shape
     arrival, over, exposed, last = (np.full((ranks, steps, num_issues), np.nan) for _ in range(4))
@@ -79,6 +79,16 @@ def make_schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
         begin_ns=begin, end_ns=end, part_ns=part_ns, arrival_ns=arrival, over_ns=over, exposed_ns=exposed,
         last_arrival_ns=last,
     )  # fmt: skip
+
+
+def find_last_arrivals(job: SimulatedJob, issues: list[Issue], arrival_ns: FloatArray) -> FloatArray:
+    """When the last member of each rank's group arrives, in the shape of the arrivals."""
+    last_ns = np.empty_like(arrival_ns)
+    for index, op in enumerate(issues):
+        groups = find_groups(job, op.partition)
+        for group in range(int(groups.max()) + 1):
+            last_ns[groups == group, :, index] = arrival_ns[groups == group, :, index].max(axis=0)
+    return last_ns
 
 
 def _find_stopped(job: SimulatedJob, begin_ns: FloatArray, end_ns: FloatArray) -> FloatArray:

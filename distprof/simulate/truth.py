@@ -1,4 +1,4 @@
-"""Simulates a job and its truth: plays it as it is and without each of its causes, with the same random numbers."""
+"""Simulates a job and its truth: plays it as it is and without each of its faults, with the same random numbers."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from distprof.facts.run import PHASE_CODE, FloatArray, Phase, Run
-from distprof.simulate.draw import Cause, Work, assemble, draw, list_causes
+from distprof.simulate.draw import Fault, Load, assemble, draw, list_faults
 from distprof.simulate.job import SimulatedJob
 from distprof.simulate.observe import write_run
 from distprof.simulate.program import Program, list_issues, write_program
 from distprof.simulate.schedule import Schedule, make_schedule
+from distprof.simulate.shared_schedule import make_shared_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CauseCost:
-    """What one cause really costs, ``[num_steps]``; below 0 where its absence only moves time to the next step."""
+class FaultCost:
+    """What one fault really costs, ``[num_steps]``; below 0 where its absence only moves time to the next step."""
 
-    cause: Cause
+    fault: Fault
     lost_ns: FloatArray
-    """Step time less that without this cause alone."""
+    """Step time less that without this fault alone."""
     alone_ns: FloatArray
-    """Step time with this cause alone less that without any: what it costs once all others are gone."""
+    """Step time with this fault alone less that without any: what it costs once all others are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What really happened on the true clock, and what would have happened without the causes; ns."""
+    """What really happened on the true clock, and what would have happened without the faults; ns."""
 
     step_ns: FloatArray
     """From the end of one step's last wait to the end of the next one's; the first from its start, ``[num_steps]``."""
@@ -47,10 +48,10 @@ class Truth:
     """``step_ns`` if transfers took no time."""
     without_data_ns: FloatArray
     """``step_ns`` if data were always available."""
-    without_causes_ns: FloatArray
-    """``step_ns`` without all causes with a name. NaN: not asked for."""
-    costs: tuple[CauseCost, ...]
-    """Of each cause with a name. Empty: there is none, or not asked for."""
+    without_faults_ns: FloatArray
+    """``step_ns`` without all faults with a name. NaN: not asked for."""
+    costs: tuple[FaultCost, ...]
+    """Of each fault with a name. Empty: there is none, or not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +62,32 @@ class Simulated:
     truth: Truth
 
 
-def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, causes: bool = False) -> Simulated:
+def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, faults: bool = False) -> Simulated:
     """Simulates a job.
 
     Args:
         job: The job.
         seed: Seed of all draws; the same seed and job give the same run.
         truth: False: skip the schedules without delays, transfers and data, each of which takes as long as the first.
-        causes: Also play the job without each cause, and with it alone.
+        faults: Also play the job without each fault, and with it alone.
     """
     draws, more = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     program = write_program(job)
     drawn = draw(job, program, draws, more)
-    there = list_causes(job)
+    there = list_faults(job)
     work = assemble(job, program, drawn, there)
     schedule = _schedule(job, program, work)
     first = sum(op.between for op in list_issues(program))
     unknown_ns = np.full(job.num_steps, np.nan)
 
-    def measure(other: Work) -> FloatArray:
+    def measure(other: Load) -> FloatArray:
         return _schedule(job, program, other).find_cycles(first)
 
-    def play(some: Collection[Cause]) -> FloatArray:
+    def play(some: Collection[Fault]) -> FloatArray:
         return measure(assemble(job, program, drawn, some))
 
     step_ns = schedule.find_cycles(first)
-    without_ns, costs = _find_costs(step_ns, there, play) if causes else (unknown_ns, ())
+    without_ns, costs = _find_costs(step_ns, there, play) if faults else (unknown_ns, ())
     issues = list_issues(program)[first:]
     told = Truth(
         step_ns=step_ns,
@@ -100,43 +101,44 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, causes: bool =
         without_delays_ns=measure(assemble(replace(job, delays=()), program, drawn, there)) if truth else unknown_ns,
         without_transfer_ns=measure(_without_transfers(work)) if truth else unknown_ns,
         without_data_ns=measure(_without_data(work)) if truth else unknown_ns,
-        without_causes_ns=without_ns,
+        without_faults_ns=without_ns,
         costs=costs,
     )
     del work  # half a gigabyte with a thousand ranks and steps
     return Simulated(run=write_run(job, program, drawn, schedule, draws), truth=told)
 
 
-def _schedule(job: SimulatedJob, program: Program, work: Work) -> Schedule:
-    return make_schedule(job, program, work)
+def _schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
+    return (make_shared_schedule if job.rules == "shared" else make_schedule)(job, program, work)
 
 
 def _find_costs(
-    step_ns: FloatArray, there: tuple[Cause, ...], play: Callable[[Collection[Cause]], FloatArray]
-) -> tuple[FloatArray, tuple[CauseCost, ...]]:
-    """The steps without any cause, and the cost of each, played with every set of causes that this needs."""
-    known: dict[frozenset[Cause], FloatArray] = {frozenset(there): step_ns}
+    step_ns: FloatArray, there: tuple[Fault, ...], play: Callable[[Collection[Fault]], FloatArray]
+) -> tuple[FloatArray, tuple[FaultCost, ...]]:
+    """The steps without any fault, and the cost of each, played with every set of faults that this needs."""
+    known: dict[frozenset[Fault], FloatArray] = {frozenset(there): step_ns}
 
-    def find(some: frozenset[Cause]) -> FloatArray:
+    def find(some: frozenset[Fault]) -> FloatArray:
         if some not in known:
             known[some] = play(some)
         return known[some]
 
     none_ns, everything = find(frozenset()), frozenset(there)
     costs = tuple(
-        CauseCost(
-            cause=cause, lost_ns=step_ns - find(everything - {cause}), alone_ns=find(frozenset({cause})) - none_ns
+        FaultCost(
+            fault=fault, lost_ns=step_ns - find(everything - {fault}), alone_ns=find(frozenset({fault})) - none_ns
         )
-        for cause in there
+        for fault in there
     )
     return none_ns, costs
 
 
-def _without_transfers(work: Work) -> Work:
-    return replace(work, transfer_ns=np.zeros_like(work.transfer_ns))
+def _without_transfers(work: Load) -> Load:
+    nothing = np.zeros_like(work.transfer_ns)
+    return replace(work, transfer_ns=nothing, link_transfer_ns=nothing[0])
 
 
-def _without_data(work: Work) -> Work:
+def _without_data(work: Load) -> Load:
     own_ns = work.own_ns.copy()
     own_ns[:, :, PHASE_CODE[Phase.DATA]] = 0
     pieces = {key: late_ns for key, late_ns in work.piece_ns.items() if key[0] != PHASE_CODE[Phase.DATA]}

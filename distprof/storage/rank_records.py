@@ -6,6 +6,7 @@ example with phases longer than the step, is left out as a whole, because its ot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.config.decode import MAX_EXACT, is_whole
-from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, FloatArray, Segments
+from distprof.facts.run import (
+    COLUMN,
+    COMMUNICATION_PHASES,
+    OWN_PHASES,
+    PHASES,
+    ROW_WIDTH,
+    Clock,
+    FloatArray,
+    Segments,
+    Stretch,
+)
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
@@ -22,7 +33,7 @@ SLACK_RATIO = 0.005
 """How much the parts may exceed a whole, relative to it: device events are read as rounded differences."""
 SLACK_NS = 1e6
 """How much a wait may additionally exceed its phase, which may be short."""
-_BEGIN = COLUMN["begin_host_ns"]
+_BEGIN, _NUMBER = COLUMN["begin_host_ns"], COLUMN["step"]
 _LENGTHS = [index for name, index in COLUMN.items() if name not in ("begin_host_ns", "loss", "grad_norm")]
 _FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
 _STEP = {clock: COLUMN[f"step_{clock}_ns"] for clock in Clock}
@@ -31,6 +42,12 @@ _OWN = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in OWN_PHASES] for clock
 _WAITS = {clock: [COLUMN[f"{phase}_wait_{clock}_ns"] for phase in OWN_PHASES] for clock in Clock}
 _COMMUNICATION = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in COMMUNICATION_PHASES] for clock in Clock}
 _EXPOSED = {clock: [COLUMN[name] for name in COLUMN if name.endswith(f"_exposed_{clock}_ns")] for clock in Clock}
+_BETWEEN_WAIT, _BETWEEN_AFTER = COLUMN["between_wait_host_ns"], COLUMN["between_after_host_ns"]
+_BETWEEN_OWN = [
+    COLUMN["between_data_host_ns"],
+    *(COLUMN[f"{stretch}_host_ns"] for stretch in Stretch if stretch is not Stretch.BETWEEN),
+]
+_DURATIONS = re.compile(r"[0-9a-f]{1,14}(?: [0-9a-f]{1,14})*")
 
 
 def read_fields(header: Mapping[str, Any]) -> list[str] | None:
@@ -68,7 +85,26 @@ def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
         for parts in (_PHASES[clock], _EXPOSED[clock], _COMMUNICATION[clock] + _WAITS[clock]):
             possible &= ~(known[:, parts].sum(axis=1) > room_ns)
         possible &= ~(known[:, _WAITS[clock]] > find_room(known[:, _OWN[clock]]) + SLACK_NS).any(axis=1)
-    return possible
+    return _fit_between(known, possible)
+
+
+def _fit_between(known: FloatArray, possible: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Leaves out steps whose time between, or a part of it, is longer than that between the step before and this one.
+
+    Args:
+        known: The rows, 0 where not measured.
+        possible: The rows that are valid by themselves; only those are compared.
+    """
+    rows = np.flatnonzero(possible)
+    rows = rows[np.argsort(known[rows, _NUMBER], kind="stable")]
+    before, after = rows[:-1], rows[1:]
+    follows = known[after, _NUMBER] == known[before, _NUMBER] + 1
+    between_ns = known[after, _BEGIN] - known[before, _BEGIN] - known[before, _STEP[Clock.HOST]]
+    parts_ns = np.maximum(known[after][:, _BETWEEN_OWN].sum(axis=1), known[after, _BETWEEN_AFTER])
+    too_long = parts_ns + known[after, _BETWEEN_WAIT] > find_room(np.maximum(between_ns, 0))
+    fitting = possible.copy()
+    fitting[after[follows & too_long]] = False
+    return fitting
 
 
 def find_room(whole_ns: T) -> T:
@@ -79,12 +115,16 @@ def find_room(whole_ns: T) -> T:
 def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:
     """A step's timeline. None: it is invalid, has more than ``most`` segments, or is longer than the step."""
     match value:
+        case [str(), str()] if row[_BEGIN] >= 0:
+            return decode_segments([int(row[_BEGIN]), *value], row, most=most)
+        case [begin_ns, str(codes), str(text)] if len(text) <= 15 * most and _DURATIONS.fullmatch(text):
+            return decode_segments([begin_ns, codes, [int(item, 16) for item in text.split()]], row, most=most)
         case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations) <= most:
             known = set("0123456789"[: len(PHASES)])
             if not set(codes) <= known or not all(is_whole(item, MAX_EXACT) for item in durations):
                 return None
             step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
-            if not 0 <= begin_ns < MAX_TIME_NS or total_ns > find_room(step_ns):
+            if not is_whole(begin_ns, MAX_TIME_NS - 1) or total_ns > find_room(step_ns):
                 return None
             return Segments(
                 begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations),

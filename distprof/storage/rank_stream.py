@@ -34,7 +34,7 @@ from distprof.storage.opening import open_file
 from distprof.storage.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields
 from distprof.storage.record_lines import FIELDS, MAX_SEGMENTS, encode_line, encode_padded, encode_step, shorten_end
 
-SCHEMA_MAJOR, SCHEMA_MINOR = 1, 1
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 2
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30

@@ -38,11 +38,18 @@ def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object
     values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in numbers]
     record: dict[str, object] = {"type": "step", "row": values}
     if kept is not None:
-        codes = "".join(str(code) for code in kept.codes[:MAX_SEGMENTS])
-        record["segments"] = [kept.begin_ns, codes, list(kept.durations_ns[:MAX_SEGMENTS])]
+        record["segments"] = _encode_segments(kept, row)
     if collectives is not None:
         record["collectives"] = collectives
     return encode_line(record)
+
+
+def _encode_segments(kept: Segments, row: FloatArray) -> list[object]:
+    """Codes, and durations in hexadecimal, which is shorter; before them the begin, unless it is the step's."""
+    codes = "".join(str(code) for code in kept.codes[:MAX_SEGMENTS])
+    durations = " ".join([f"{duration_ns:x}" for duration_ns in kept.durations_ns[:MAX_SEGMENTS]])
+    first = [] if kept.begin_ns == row[COLUMN["begin_host_ns"]] else [kept.begin_ns]
+    return [*first, codes, durations]
 
 
 def shorten_end(end: Mapping[str, object]) -> bytes:

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from distprof.facts.run import PHASE_CODE, Phase
+from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.facts.trace import OWN_DOMAIN
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import BrokenPhase
+from distprof.record.stretches import StretchContext
 from distprof.record.timeline import PhaseContext
 
 
@@ -56,6 +57,18 @@ def nvtx(monkeypatch: pytest.MonkeyPatch) -> FakeNvtx:
 
 def make_ranges() -> NvtxRanges:
     return NvtxRanges(rank=1, world_size=4, host="node", pid=77)
+
+
+def test_a_stretch_between_two_steps_is_a_range_of_its_own(nvtx: FakeNvtx) -> None:
+    recorder = Recorder(ranges=make_ranges())
+    recorder.begin_step(5, warmup=False)
+    recorder.end_step()
+    with StretchContext(recorder, Stretch.CHECKPOINT):
+        pass
+    recorder.begin_step(6, warmup=False)
+    recorder.end_step()
+    assert nvtx.log[1:] == [("step", "step", 5), ("checkpoint", "checkpoint", 5), ("step", "step", 6)]
+    assert nvtx.open == []
 
 
 def test_a_step_shows_its_phases_and_modules(nvtx: FakeNvtx) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -16,6 +17,9 @@ from distprof.render.terminal import render_terminal
 from distprof.render.terminal_tables import HIDDEN, NAMED_STEPS, keep_told
 from distprof.report.report import Report
 from tests.factories import make_run
+from tests.made_causes import make_report as make_caused
+from tests.render.test_between_steps import make_report as make_gaps
+from tests.render.test_causes import MANY as MANY_CAUSES
 from tests.render.test_html import Page
 from tests.render.test_terminal import GPU, make_straggler_run
 from tests.render.test_trace_render import make_report
@@ -24,11 +28,13 @@ from tests.render.test_verdict_text import LATE, LINK
 MANY = make_straggler_run(
     40, 3, 200, infos={rank: {"snapshot": GPU, "host": f"host-{rank // 8}"} for rank in range(40)}
 )
+BETWEEN = make_gaps(8, num_ranks=8)
 REPORTS = {
     "live": analyze(make_run(num_ranks=4)),
     "many ranks": analyze(MANY),
     "slow rank": LATE,
     "slow link": LINK,
+    "many causes": dataclasses.replace(make_caused(MANY_CAUSES), between=BETWEEN.between),
     "traces": make_report(2),
     "many traces": make_report(40),
     "live and traces": make_report(2, traced=False),

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.facts.run import Phase
+from distprof.render.cause_words import CAUSES
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
 from distprof.render.units import format_time
-from distprof.render.verdict import CAUSES, describe_verdict, list_what_ifs
+from distprof.render.verdict import describe_verdict, list_what_ifs
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, Estimate
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
@@ -38,6 +39,7 @@ LINK = report_on(
 SHARDED = report_on(
     SimulatedJob(strategy="fsdp", num_ranks=4, delays=(Delay(rank=2, phase=Phase.OPTIMIZER, delay_ns=41 * MS),))
 )
+REASON = LINK.verdict.reason
 QUIET = report_on(SimulatedJob())
 ROTATING = report_on(SimulatedJob(delays=(Delay(rank=None, phase=Phase.FORWARD, delay_ns=41 * MS),)))
 
@@ -78,9 +80,9 @@ def test_of_two_ranks_the_other_waits_alone() -> None:
 
 def test_a_link_is_named_by_its_hosts() -> None:
     text = describe_verdict(LINK)
-    assert text.startswith("critical: the link between host-0 and host-1 holds every rank up: ranks arrive together")
-    assert "; if moving" in text and f"the data of a step needs {format_time(LINK.verdict.needed_ns)} at the" in text
-    assert text.endswith("if moving data took no time, steps would be 90 % shorter (90 to 91 %)")
+    assert text.startswith(f"critical: the link between host-0 and host-1 is slow and holds every rank up: {REASON}")
+    assert f", and the data of a step needs {format_time(LINK.verdict.needed_ns)} at the link's probed speed; " in text
+    assert text.endswith("; fixing it makes steps 90 % shorter (90 to 91 %)")
 
 
 def test_nobody_is_said_in_so_many_words() -> None:

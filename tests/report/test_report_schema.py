@@ -17,15 +17,18 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.analyze.between import PARTS as BETWEEN
 from distprof.facts.presence import LastWrite
-from distprof.facts.run import Clock, CollectiveKind, Phase, Run
+from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render import finding_texts
 from distprof.render.files import describe_plain
 from distprof.report import finding_report, report, trace_report, wait_report
 from distprof.report.report import SCHEMA, Report
+from distprof.report.wait_report import VerdictKind
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
+from tests.made_causes import make_cause, make_report
 from tests.traces.traced_ranks import make_activity
 
 DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.schema.json").read_text("utf-8"))
@@ -70,6 +73,11 @@ def test_real_reports_are_valid(make: Callable[[], Run]) -> None:
     VALIDATOR.validate(write_and_read(make()))
 
 
+def test_a_report_with_causes_is_valid() -> None:
+    causes = [make_cause(kind, 3.0) for kind in VerdictKind if kind is not VerdictKind.NONE]
+    VALIDATOR.validate(json.loads(json.dumps(describe_plain(make_report(causes)), allow_nan=False)))
+
+
 BREAKS: dict[str, Callable[[Any], Any]] = {
     "a field is gone": lambda report: report["headline"].pop("mfu_ratio"),
     "a field is new": lambda report: report["coverage"].update(mood="good"),
@@ -78,6 +86,7 @@ BREAKS: dict[str, Callable[[Any], Any]] = {
     "another version": lambda report: report.update(schema="distprof.report/2"),
     "an unknown phase": lambda report: report["phases"][0].update(phase="sleep"),
     "null for a count": lambda report: report["coverage"].update(rows_lost=None),
+    "an unknown part": lambda report: report["between"]["parts"][0].update(part="lunch"),
     "a negative time": lambda report: report["steps"][0]["mean_ns"].__setitem__(0, -1.0),
 }
 
@@ -152,6 +161,7 @@ def test_closed_sets_are_those_of_the_code() -> None:
     assert parts["BusiestRank"]["properties"]["phase"]["anyOf"][0]["enum"] == list(Phase)
     assert parts["CommunicationReport"]["properties"]["kind"]["enum"] == list(CollectiveKind)
     assert set(parts["StepReport"]["properties"]["clock"]["enum"]) == set(Clock)
+    assert set(parts["BetweenPart"]["properties"]["part"]["enum"]) == {*BETWEEN, Stretch.BETWEEN}
     assert parts["WindowCheck"]["properties"]["phase"]["enum"] == ["step", *Phase]
     for part in ("CategoryReport", "KernelReport"):
         assert parts[part]["properties"]["category"]["enum"] == list(Category)

@@ -72,19 +72,22 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path
     before = (tmp_path / "a").stat().st_size
     for step in range(512):
         row = np.arange(ROW_WIDTH) * 1e6 + 1
-        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]] = step, BEGIN_NS
+        begin_ns = BEGIN_NS + step * 2**35
+        row[COLUMN["step"]], row[COLUMN["begin_host_ns"]] = step, begin_ns
         row[[COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]] = 0
         row[[index for name, index in COLUMN.items() if "_wait_" in name]] = 1e6 + 1
         row[[COLUMN["step_host_ns"], COLUMN["step_device_ns"]]] = 2e10 + 1
-        arrival_ns = [BEGIN_NS + 12_345_678 * place for place in range(number)]
+        arrival_ns = [begin_ns + 12_345_678 * place for place in range(number)]
         seen = StepCollectives(
             order=order, arrival_ns=arrival_ns, end_ns=[at_ns + 1_234_567 for at_ns in arrival_ns],
             exposed_ns=[1_234_567] * number,
         )  # fmt: skip
-        segments = Segments(begin_ns=BEGIN_NS, codes=(1,) * 60, durations_ns=(1_234_567,) * 60)
+        segments = Segments(begin_ns=begin_ns, codes=(1,) * 60, durations_ns=(1_234_567,) * 60)
         writer.write_steps([row], [segments], [seen], GROUPS)
     assert ((tmp_path / "a").stat().st_size - before) / 512 <= 2048
-    (table,) = read_stream(tmp_path / "a").collectives
+    stream = read_stream(tmp_path / "a")
+    assert len(stream.rows) == len(stream.segments) == 512
+    (table,) = stream.collectives
     stride = int(table.steps[1] - table.steps[0])
     assert table.steps.tolist() == list(range(0, 512, stride)) and number / stride <= 32
 

@@ -18,6 +18,7 @@ from distprof.storage.run_folder import read_run, write_meta
 from tests.factories import MS, WORK, make_info, make_meta, make_run
 
 RUN = make_run(num_ranks=1, num_steps=3)
+BEGIN_NS = int(RUN.rows[0, 0, COLUMN["begin_host_ns"]])
 
 
 def write_stream(path: Path) -> list[dict[str, Any]]:
@@ -124,6 +125,62 @@ def test_fault_36_a_step_that_contradicts_itself_is_left_out(field: str, value: 
     assert (tmp_path / "a").read_bytes()[offset:].startswith(encode_line(records[2])[:40])
 
 
+BETWEEN = {
+    "between_count": 3, "between_wait_host_ns": 4 * MS, "between_after_host_ns": 5 * MS,
+    "between_data_host_ns": 1 * MS, "evaluation_host_ns": 2 * MS, "checkpoint_host_ns": 2 * MS, "logging_host_ns": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("between_count", -1),
+        ("between_wait_host_ns", -MS),
+        ("between_wait_host_ns", 5 * MS + MS // 10),  # with 5 ms after the last wait more than 10 ms
+        ("between_after_host_ns", 6 * MS + MS // 10),
+        ("between_data_host_ns", 3 * MS),
+        ("evaluation_host_ns", 11 * MS),
+        ("logging_host_ns", -1),
+        ("checkpoint_host_ns", 10**17),
+    ],
+)
+def test_fault_36_a_step_whose_time_between_does_not_fit_is_left_out(field: str, value: object, tmp_path: Path) -> None:
+    """10 ms lie between any two steps."""
+    records = write_stream(tmp_path / "a")
+    for step, record in enumerate(records[1:4]):
+        record["row"][FIELDS.index("begin_host_ns")] += step * 10 * MS
+        for name, sound in BETWEEN.items() if step else ():
+            record["row"][FIELDS.index(name)] = sound
+    stream = read_stream(rewrite(tmp_path / "a", records))
+    assert [[row[COLUMN[name]] for name in BETWEEN] for row in stream.rows[1:]] == [list(BETWEEN.values())] * 2
+    assert np.isnan([stream.rows[0, COLUMN[name]] for name in BETWEEN]).all()
+    records[2]["row"][FIELDS.index(field)] = value
+    stream = read_stream(rewrite(tmp_path / "a", records))
+    assert stream.rows[:, COLUMN["step"]].tolist() == [0, 2]
+
+
+def test_time_between_is_compared_with_the_step_before_only(tmp_path: Path) -> None:
+    """Step 1 is not there: what lies before step 2 is not known, and whatever was measured there may be."""
+    records = write_stream(tmp_path / "a")
+    records[3]["row"][FIELDS.index("between_wait_host_ns")] = 400 * MS
+    assert len(read_stream(rewrite(tmp_path / "a", records)).rows) == 2
+    assert len(read_stream(rewrite(tmp_path / "a", [*records[:2], *records[3:]])).rows) == 2
+
+
+def test_a_stream_from_before_the_time_between_was_recorded_is_read_without_it(tmp_path: Path) -> None:
+    records = write_stream(tmp_path / "a")
+    kept = [place for place, name in enumerate(FIELDS) if name not in BETWEEN]
+    header = find(records, "header")
+    header["fields"], header["schema"] = [FIELDS[place] for place in kept], "distprof.rank/1.1"
+    for record in records[1:4]:
+        record["row"] = [record["row"][place] for place in kept]
+        record["segments"] = [BEGIN_NS, "01", [40 * MS, 60 * MS]]
+    stream = read_stream(rewrite(tmp_path / "a", records))
+    assert len(stream.rows) == len(stream.segments) == 3 and stream.warnings == ()
+    assert np.isnan(stream.rows[:, [COLUMN[name] for name in BETWEEN]]).all()
+    assert stream.segments[1] == Segments(begin_ns=BEGIN_NS, codes=(0, 1), durations_ns=(40 * MS, 60 * MS))
+
+
 def test_what_a_clock_rounds_is_no_contradiction(tmp_path: Path) -> None:
     records = write_stream(tmp_path / "a")
     find(records, "step")["row"][FIELDS.index("forward_host_ns")] += 4 * MS // 10  # 100.4 ms of 100
@@ -144,6 +201,16 @@ def test_fault_36_a_step_is_there_once(tmp_path: Path) -> None:
     ("segments", "kept"),
     [
         ([5, "01", [40 * MS, 60 * MS]], Segments(begin_ns=5, codes=(0, 1), durations_ns=(40 * MS, 60 * MS))),
+        ([5, "01", "2625a00 3938700"], Segments(begin_ns=5, codes=(0, 1), durations_ns=(40 * MS, 60 * MS))),
+        (["01", "2625a00 3938700"], Segments(begin_ns=BEGIN_NS, codes=(0, 1), durations_ns=(40 * MS, 60 * MS))),
+        (["01", "2625a00"], None),
+        (["0", "-1"], None),
+        (["0", "1_0"], None),
+        (["0", "fffffffffffffff"], None),
+        (["0", "\u0661"], None),
+        (["0" * 129, " ".join("0" * 129)], None),
+        (["0"], None),
+        ([True, "0", "5"], None),
         ([5, "0", [10**18]], None),
         ([-5, "0", [5]], None),
         ([2**63, "0", [5]], None),

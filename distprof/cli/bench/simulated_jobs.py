@@ -16,7 +16,7 @@ from rich.status import Status
 
 from distprof.analyze import analyze
 from distprof.cli.bench.verdict_rows import ROWS, Row
-from distprof.cli.bench.verdict_table import show_job, tabulate_scores
+from distprof.cli.bench.verdict_table import list_wrong, show_job, tabulate_scores
 from distprof.cli.bench.verdicts import score_rows
 from distprof.errors import EXIT_OK, UsageError
 from distprof.facts.run import Phase
@@ -61,9 +61,10 @@ def _add_verdicts(subjects: argparse._SubParsersAction[Any]) -> None:
     verdicts.add_argument("--only", nargs="+", metavar="ROW", help="these rows; a name may hold *, as in 'fsdp-*'")
     verdicts.add_argument("--list", action="store_true", help="list the rows")
     verdicts.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per processor)")
-    verdicts.add_argument("--row", help="with --seed: play a single job, and show it")
-    verdicts.add_argument("--seed", type=int, help="which job of the row; even: simple rules, odd: shared bandwidth")
-    verdicts.add_argument("--show", action="store_true", help="the same as --row; kept for clarity")
+    verdicts.add_argument("--wrong", action="store_true", help="also list the jobs that the report is wrong about")
+    verdicts.add_argument("--row", help="play a single job of this row")
+    verdicts.add_argument("--seed", type=int, default=0, help="which one; even: simple rules, odd: shared bandwidth")
+    verdicts.add_argument("--show", action="store_true", help="print all about it, and not just whether it is right")
 
 
 def run_verdicts(options: argparse.Namespace) -> int:
@@ -79,7 +80,7 @@ def run_verdicts(options: argparse.Namespace) -> int:
         return EXIT_OK
     if options.row is not None:
         (row,) = _choose_rows([options.row])
-        print(show_job(row, options.seed or 0, options.steps[0]))
+        print(show_job(row, options.seed, options.steps[0], whole=options.show))
         return EXIT_OK
     rows = _choose_rows(options.only)
     with Console(stderr=True).status("") as status:
@@ -88,6 +89,8 @@ def run_verdicts(options: argparse.Namespace) -> int:
             tell=functools.partial(_show_progress, status),
         )  # fmt: skip
     print(tabulate_scores(scores, options.steps))
+    if options.wrong:
+        print(f"\n{list_wrong(scores)}")
     return EXIT_OK
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distprof.analyze import analyze
 from distprof.cli.bench.verdict_rows import Row
 from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Verdict, VerdictKind
-from distprof.simulate import Cause, Simulated, SimulatedJob, simulate
+from distprof.simulate import Fault, Simulated, SimulatedJob, simulate
 
 LEAST_RATIO = 0.02
 """Of the step: causes that cost less need not be found."""
@@ -51,6 +52,8 @@ class TrueCause:
 class Outcome:
     """One job, and whether the report is right about it."""
 
+    row: str
+    seed: int
     rules: str
     num_steps: int
     delay_ratios: tuple[float, ...]
@@ -69,20 +72,27 @@ class Outcome:
     """All causes that cost enough are listed."""
     error_ratio: float | None
     """Of the largest cause's cost, over the true one. None: not found."""
+    told: str
+    """What is true, and what is said, in short."""
+
+    @property
+    def wrong(self) -> bool:
+        """Something is named falsely, or the largest cause is not what the verdict names, or one is not listed."""
+        return self.false or (self.large and not (self.right and self.listed))
 
 
 def play(row: Row, seed: int, num_steps: int) -> tuple[SimulatedJob, Simulated, Report]:
     """The job of a row and seed, what happened, and what is reported."""
     job, job_seed = row.draw(seed, num_steps)
-    made = simulate(job, seed=job_seed, truth=False, causes=True)
+    made = simulate(job, seed=job_seed, truth=False, faults=True)
     return job, made, analyze(made.run)
 
 
-def judge(row: Row, job: SimulatedJob, made: Simulated, report: Report) -> Outcome:
+def judge(row: Row, seed: int, job: SimulatedJob, made: Simulated, report: Report) -> Outcome:
     """Compares a report with the truth."""
     step_ns = float(made.truth.step_ns[1:].mean())
     causes = list_true(job, made)
-    cost_ratio = float((made.truth.step_ns - made.truth.without_causes_ns)[1:].mean()) / step_ns
+    cost_ratio = float((made.truth.step_ns - made.truth.without_faults_ns)[1:].mean()) / step_ns
     nobody = not causes or (row.hidden and cost_ratio < NOTHING_RATIO)
     large = [cause for cause in causes if cause.alone_ns >= LEAST_RATIO * step_ns] if not nobody else []
     first = [cause for cause in large if cause.alone_ns >= ALIKE_RATIO * large[0].alone_ns]
@@ -90,12 +100,14 @@ def judge(row: Row, job: SimulatedJob, made: Simulated, report: Report) -> Outco
     verdict = report.verdict
     named = is_named(verdict)
     return Outcome(
-        rules=job.rules, num_steps=job.num_steps, delay_ratios=find_delays(job, step_ns), cost_ratio=cost_ratio,
-        blamed=not nobody, large=bool(large),
+        row=row.name, seed=seed, rules=job.rules, num_steps=job.num_steps, delay_ratios=find_delays(job, step_ns),
+        cost_ratio=cost_ratio, blamed=not nobody, large=bool(large),
         false=named and (nobody or not any(cause.is_said(verdict) for cause in causes)),
         right=named and any(cause.is_said(verdict) for cause in first),
         listed=all(any(cause.is_said(item) for item in said) for cause in large),
         error_ratio=_find_error(large[0], said) if large else None,
+        told=f"true: {_join(_say_true(cause, step_ns) for cause in causes)}; verdict: {say_short(verdict)}; listed: "
+        f"{_join(say_short(item) for item in said)}",
     )  # fmt: skip
 
 
@@ -104,6 +116,22 @@ def is_named(verdict: Verdict) -> bool:
     return verdict.kind not in NOBODY and (
         verdict.rank is not None or bool(verdict.hosts) or verdict.kind is VerdictKind.UNEQUAL_DATA
     )
+
+
+def say_short(said: Said) -> str:
+    """Kind, who and where."""
+    parts = (None if said.rank is None else f"rank {said.rank}", said.phase, *said.hosts)
+    return " ".join([said.kind.value, *(part for part in parts if part)])
+
+
+def _say_true(cause: TrueCause, step_ns: float) -> str:
+    parts = (None if cause.rank is None else f"rank {cause.rank}", cause.phase, cause.host)
+    kind = [] if cause.rank is not None else [cause.kind]
+    return " ".join([*kind, *(part for part in parts if part), f"{100 * cause.alone_ns / step_ns:.1f} %"])
+
+
+def _join(texts: Iterable[str]) -> str:
+    return ", ".join(texts) or "nobody"
 
 
 def list_said(report: Report) -> tuple[Said, ...]:
@@ -117,17 +145,17 @@ def list_true(job: SimulatedJob, made: Simulated) -> list[TrueCause]:
     found = []
     for cost in made.truth.costs:
         means = {"lost_ns": float(cost.lost_ns[1:].mean()), "alone_ns": float(cost.alone_ns[1:].mean())}
-        found.append(_describe(job, cost.cause, means))
+        found.append(_describe(job, cost.fault, means))
     return sorted(found, key=lambda cause: -cause.alone_ns)
 
 
-def _describe(job: SimulatedJob, cause: Cause, means: dict[str, float]) -> TrueCause:
-    if cause.data:
+def _describe(job: SimulatedJob, fault: Fault, means: dict[str, float]) -> TrueCause:
+    if fault.data:
         return TrueCause(kind="data", rank=None, phase=None, host=None, **means)
-    if cause.slow_host is not None:
-        return TrueCause(kind="link", rank=None, phase=None, host=f"host-{cause.slow_host}", **means)
-    assert cause.delay is not None
-    delay = job.delays[cause.delay]
+    if fault.slow_host is not None:
+        return TrueCause(kind="link", rank=None, phase=None, host=f"host-{fault.slow_host}", **means)
+    assert fault.delay is not None
+    delay = job.delays[fault.delay]
     if delay.host is not None:
         return TrueCause(kind="host", rank=None, phase=delay.phase.value, host=f"host-{delay.host}", **means)
     return TrueCause(kind="rank", rank=delay.rank, phase=delay.phase.value, host=None, **means)

@@ -55,9 +55,22 @@ def _show_range(ratios: list[float]) -> str:
     return f"{100 * min(ratios):.0f} to {100 * max(ratios):.0f} %" if ratios else ""
 
 
-def show_job(row: Row, seed: int, num_steps: int) -> str:
-    """Everything about one job: its causes and their true costs, what the report says, and how late each rank is."""
+def list_wrong(scores: Sequence[Score]) -> str:
+    """A line for each job that the report is wrong about, and how to see all of it."""
+    wrong = [item for score in scores for item in score.outcomes if item.wrong]
+    return "\n".join(
+        f"--row {item.row} --seed {item.seed} --steps {item.num_steps} --show   {item.told}"
+        for item in sorted(wrong, key=lambda item: (item.row, item.num_steps, item.seed))
+    )
+
+
+def show_job(row: Row, seed: int, num_steps: int, *, whole: bool) -> str:
+    """One job: whether the report is right about it and, on demand, its causes and their true costs, what the report
+    says, and how late each rank is."""
     job, made, report = play(row, seed, num_steps)
+    outcome = judge(row, seed, job, made, report)
+    if not whole:
+        return f"{_judge(outcome)}\n{outcome.told}"
     step_ns = float(made.truth.step_ns[1:].mean())
     where = f"{job.num_ranks} ranks on {job.num_hosts} hosts, {num_steps} steps of {step_ns / MS:.2f} ms"
     lines = [f"{row.name}, seed {seed}: {job.strategy}, {where}, {job.rules} rules", *_describe_job(job), ""]
@@ -68,11 +81,11 @@ def show_job(row: Row, seed: int, num_steps: int) -> str:
             f"  {cause.kind:<5} {who:<9} {cause.phase or '':<14} costs {_cost(cause.lost_ns, step_ns)}, "
             f"alone {_cost(cause.alone_ns, step_ns)}"
         )
-    lost_ns = float((made.truth.step_ns - made.truth.without_causes_ns)[1:].mean())
+    lost_ns = float((made.truth.step_ns - made.truth.without_faults_ns)[1:].mean())
     lines.append(f"  all together {_cost(lost_ns, step_ns)}")
     lines += ["", f"Verdict: {_say(report.verdict)}", f"  {report.verdict.reason}", "", "Causes that the report lists:"]
     lines += [f"  {_say(item)}" for item in list_said(report)]
-    lines += ["", _judge(judge(row, job, made, report)), "", *_list_lateness(made)]
+    lines += ["", _judge(outcome), "", *_list_lateness(made)]
     return "\n".join(lines)
 
 

@@ -51,7 +51,7 @@ class Score:
 def score_row(row: Row, *, runs: int, num_steps: int, first_seed: int = 0) -> Score:
     """Plays and judges the jobs of some seeds, one after the other."""
     seeds = range(first_seed, first_seed + runs)
-    return Score(row=row, outcomes=tuple(judge(row, *play(row, seed, num_steps)) for seed in seeds))
+    return Score(row=row, outcomes=tuple(judge(row, seed, *play(row, seed, num_steps)) for seed in seeds))
 
 
 def score_rows(

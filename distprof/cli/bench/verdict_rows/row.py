@@ -44,8 +44,12 @@ class Row:
 
 
 def make_plain(strategy: str, num_ranks: int = 8, num_hosts: int = 1, **others: Any) -> SimulatedJob:
-    """A job in which nobody is slow: 2 % of jitter, and one percent of each rank's steps three times as long."""
-    fields: dict[str, Any] = {"tail_share_ratio": 0.01, "clocks": APART if num_hosts > 1 else Clocks()}
+    """A job in which nobody is slow: 2 % of jitter, and in one step of 12 some rank takes three times as long."""
+    fields: dict[str, Any] = {
+        "tail_share_ratio": 0.08 / max(num_ranks, 8),
+        "clocks": APART if num_hosts > 1 else Clocks(),
+    }
+    fields["probe_spread_ratio"] = 0.05
     if strategy == "hsdp" and num_hosts > 1:
         fields["shard_size"] = num_ranks // num_hosts
     return SimulatedJob(

@@ -24,7 +24,7 @@ from distprof.simulate import Between, Delay, SimulatedJob
 MS = 1_000_000
 LOGGING = Between(stretch=Stretch.LOGGING, own_ns=0.3 * MS)
 EVALUATION = Between(stretch=Stretch.EVALUATION, own_ns=60 * MS, every=10)
-CHECKPOINT = Between(stretch=Stretch.CHECKPOINT, own_ns=30 * MS, every=25)
+CHECKPOINT = Between(stretch=Stretch.CHECKPOINT, own_ns=30 * MS, every=20)
 LOOP = (LOGGING, EVALUATION, CHECKPOINT)
 """A loss averaged over ranks before every step, an evaluation and a checkpoint now and then."""
 
@@ -72,7 +72,7 @@ def _hide(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     job = make_plain(strategy, transfer_ns=80 * MS, num_buckets=8)
     piece = int(draws.integers(3, 8))
     slack_ns = piece * (job.transfer_ns - job.phase_ns[Phase.BACKWARD]) / job.num_buckets
-    delay_ns = draws.uniform(0.2, 0.6) * slack_ns
+    delay_ns = draws.uniform(0.3, 0.8) * slack_ns
     rank = int(draws.integers(job.num_ranks))
     return add(job, Delay(rank=rank, phase=Phase.BACKWARD, delay_ns=delay_ns, piece=piece))
 

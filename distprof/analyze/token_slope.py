@@ -1,0 +1,101 @@
+"""How much longer does a rank take per token? Its own times regressed on its own tokens.
+
+Only what differs between ranks within a step, and from the rank's own usual, counts: each step and each rank has an
+effect of its own, so that neither a slow rank nor a slow step is taken for its tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.statistics import find_spread
+from distprof.facts.run import FloatArray
+
+CLIP_SPREADS = 1.5
+"""Residuals beyond this many robust standard deviations count only so far. Source: Huber (1964)."""
+MAX_ROUNDS = 30
+PRECISION = 1e-3
+"""A slope that changes by less, relatively, has converged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slope:
+    """Time per token."""
+
+    ns_per_token: float
+    chance: float
+    """Of a slope so far above 0 if tokens cost no time."""
+
+
+def centre(values: FloatArray) -> FloatArray:
+    """Values less the means of their rows and columns: what is neither the rank's nor the step's."""
+    rows, columns = values.mean(axis=1, keepdims=True), values.mean(axis=0)
+    centred: FloatArray = values - rows - columns + values.mean()
+    return centred
+
+
+def find_slope(own_ns: FloatArray, tokens: FloatArray) -> Slope:
+    """Regresses times on tokens, ``[num_ranks, num_steps]`` each, with effects of ranks and steps.
+
+    Outlying times are clipped (Huber's estimate by modified residuals). The error is by step, so that it holds whatever
+    ranks have in common, with each step left out in turn, and grows with the steps' autocorrelation.
+
+    Args:
+        own_ns: Finite.
+        tokens: As `centre` leaves them, not all 0.
+    """
+    rest = own_ns - _find_medians(own_ns.T)
+    rest -= _find_medians(rest)[:, None]
+    weight = float((tokens * tokens).sum())
+    slope = 0.0
+    for _ in range(MAX_ROUNDS):
+        clipped = _clip(rest)
+        effect = centre(clipped)
+        change = float((tokens * effect).sum()) / weight
+        slope += change
+        rest -= clipped - effect + change * tokens
+        if abs(change) <= PRECISION * abs(slope):
+            break
+    clipped = _clip(rest)
+    inside = float(np.mean(clipped == rest))  # the others do not move with the slope
+    return Slope(ns_per_token=slope, chance=_find_chance(slope * inside, tokens, centre(clipped)))
+
+
+def _clip(values: FloatArray) -> FloatArray:
+    limit = CLIP_SPREADS * float(find_spread(values.ravel()))
+    clipped: FloatArray = np.clip(values, -limit, limit)
+    return clipped
+
+
+def _find_medians(values: FloatArray) -> FloatArray:
+    """Along the last axis; sorting rows that lie in one piece is faster than ``np.median``."""
+    ranked = np.sort(np.ascontiguousarray(values), axis=1)
+    count = values.shape[1]
+    middle: FloatArray = (ranked[:, (count - 1) // 2] + ranked[:, count // 2]) / 2
+    return middle
+
+
+def _find_chance(slope: float, tokens: FloatArray, rest: FloatArray) -> float:
+    """The chance of a slope so far above 0: Student's t, on as many steps as are independent."""
+    squares = (tokens * tokens).sum(axis=0)
+    leverage = squares / squares.sum()
+    scores = (tokens * rest).sum(axis=0) / np.maximum(1 - leverage, 1e-9)  # as if its step had been left out
+    whole = float(scores @ scores)
+    if slope <= 0 or whole <= 0:
+        return 1.0 if slope <= 0 else 0.0
+    related = max(float(scores[1:] @ scores[:-1]) / whole, 0.0)
+    apart = (1 + related) / (1 - related)  # the correlation time of an AR(1) series
+    freedom = 1 / float(leverage @ leverage) / apart - 2
+    if freedom < 1:
+        return 1.0
+    ratio = slope * float(squares.sum()) / math.sqrt(whole * apart)
+    return _find_tail(ratio, freedom)
+
+
+def _find_tail(ratio: float, freedom: float) -> float:
+    """Student's t above 0, by a normal deviate. Source: Wallace (1959), Annals of Mathematical Statistics 30."""
+    deviate = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(ratio * ratio / freedom))
+    return 0.5 * math.erfc(deviate / math.sqrt(2))

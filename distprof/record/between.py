@@ -1,0 +1,135 @@
+"""The time between two steps of one rank: what it waited for there, and what its own time went into.
+
+Like a step, it is a sequence of segments, each closed by the stamp that opens the next. Only their sums are kept, in a
+list that is allocated once. A collective has no ticket here: what is known is how many there were, and how long the
+rank waited in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from distprof.facts.run import Stretch
+
+_REST, DATA = 0, 1
+STRETCH_CODE: dict[Stretch, int] = {
+    stretch: code for code, stretch in enumerate((s for s in Stretch if s is not Stretch.BETWEEN), start=2)
+}
+"""What can be marked between two steps; the remainder cannot."""
+
+
+class BetweenRecord(NamedTuple):
+    """The time from the end of one step to the begin of the next, host clock, ns."""
+
+    issued: int
+    """Collectives issued."""
+    wait_ns: int
+    """Waited in collectives; for a device's collective, the time in the call."""
+    after_ns: int
+    """From the end of the last wait to the begin of the step; everything, if there was no wait."""
+    data_ns: int
+    """Own time for getting batches, outside stretches."""
+    stretches_ns: tuple[int, ...]
+    """Own time in each stretch, in the order of `STRETCH_CODE`."""
+
+
+class BetweenSteps:
+    """The open time between two steps. Used by one thread at a time, like the recorder that it belongs to."""
+
+    __slots__ = ("_around", "_count", "_now", "_part", "_resumed_ns", "_since_ns", "_totals_ns", "_wait_ns", "_waiting",
+                 "on", "open", "stretches")  # fmt: skip
+
+    def __init__(self, now_ns: Callable[[], int], *, on: bool) -> None:
+        """Closed: what comes before the first step is not measured.
+
+        Args:
+            now_ns: The host clock, monotonic, ns.
+            on: False at level off: nothing is measured.
+        """
+        self._now = now_ns
+        self.on = on
+        """Whether anything is measured from the end of the next step on. Another thread may clear it."""
+        self.open = False
+        """Whether this time is measured."""
+        self.stretches: list[Stretch] = []
+        """The open stretches, outermost first, measured or not."""
+        self._around: list[int] = []
+        self._totals_ns = [0] * (2 + len(STRETCH_CODE))
+        self._part = _REST
+        self._count = self._wait_ns = self._since_ns = self._resumed_ns = 0
+        self._waiting = False
+
+    def begin(self, at_ns: int) -> None:
+        """Opens it at the end of a step."""
+        self._around.clear()
+        self._totals_ns[:] = [0] * len(self._totals_ns)
+        self._part, self._count, self._wait_ns, self._waiting = _REST, 0, 0, False
+        self._since_ns = self._resumed_ns = at_ns
+        self.open = self.on
+
+    def take(self, at_ns: int) -> BetweenRecord | None:
+        """Closes it at the begin of a step. None: it was not measured."""
+        if not self.open:
+            return None
+        self._switch(at_ns)
+        self.open = False
+        if self._waiting:
+            self._resumed_ns = at_ns
+        return BetweenRecord(
+            self._count, self._wait_ns, at_ns - self._resumed_ns, self._totals_ns[DATA], tuple(self._totals_ns[2:])
+        )
+
+    def forget(self) -> None:
+        """Gives up measuring until the next step has ended: distprof itself needs the time, or makes ranks wait."""
+        self.open = False
+
+    def require_no_stretch(self) -> None:
+        """Makes sure that a step may begin.
+
+        Raises:
+            ValueError: A stretch is open.
+        """
+        if self.stretches:
+            raise ValueError(f"profiler.step() inside profiler.stretch({self.stretches[-1].value!r})")
+
+    def count(self) -> None:
+        """Counts a collective that is issued now."""
+        self._count += self.open
+
+    def wait(self) -> int:
+        """Begins a wait in a collective; returns the time, host clock, ns, or 0: nothing is recorded."""
+        if not self.open:
+            return 0
+        now_ns = self._switch(self._now())
+        self._waiting = True
+        return now_ns
+
+    def resume(self) -> int:
+        """Ends the wait; returns the same as `wait`."""
+        if not self.open or not self._waiting:
+            return 0
+        now_ns = self._switch(self._now())
+        self._waiting, self._resumed_ns = False, now_ns
+        return now_ns
+
+    def enter(self, part: int) -> None:
+        """Begins a part inside the running one. Batches inside a stretch are part of it."""
+        if self.open:
+            self._switch(self._now())
+            self._around.append(self._part)
+            self._part = self._part if part == DATA and self._part != _REST else part
+
+    def exit(self) -> None:
+        """Returns to the part around the running one."""
+        if self.open and self._around:
+            self._switch(self._now())
+            self._part = self._around.pop()
+
+    def _switch(self, now_ns: int) -> int:
+        lasted_ns, self._since_ns = now_ns - self._since_ns, now_ns
+        if self._waiting:
+            self._wait_ns += lasted_ns
+        else:
+            self._totals_ns[self._part] += lasted_ns
+        return now_ns

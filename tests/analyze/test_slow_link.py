@@ -1,0 +1,210 @@
+"""Links against links: which one is slow, what it costs, and that healthy networks are left in peace."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from distprof.analyze.link_change import find_change
+from distprof.analyze.link_traffic import list_traffic
+from distprof.analyze.measured_steps import MeasuredSteps, find_measured_steps, read_timing
+from distprof.analyze.removal import replay_without
+from distprof.analyze.slow_link import GIGABIT_BYTES_PER_S, explain_link, find_slow_links, measure_needed
+from distprof.analyze.suspect import Suspect
+from distprof.analyze.sync_cycles import SyncCycles, find_cycles
+from distprof.facts.run import OWN_PHASES, Clock, LinkReading, Phase, Run
+from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
+from tests.factories import MS
+
+APART = Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=300_000)
+FOUR = SimulatedJob(strategy="fsdp", num_ranks=16, ranks_per_host=4, num_steps=20, slow_hosts={2: 4.0}, jitter_ratio=0)
+"""Four hosts; what crosses the link of one takes four times as long."""
+TWO = SimulatedJob(
+    num_ranks=8, ranks_per_host=4, num_steps=20, slow_hosts={1: 5.0}, link_bytes_per_s=GIGABIT_BYTES_PER_S,
+    bucket_bytes=100_000,
+)  # fmt: skip
+"""Two hosts; their link carries a fifth of gigabit Ethernet."""
+
+
+def measure(run: Run) -> tuple[MeasuredSteps, SyncCycles]:
+    measured_steps = find_measured_steps(run)
+    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    assert cycles is not None
+    return measured_steps, cycles
+
+
+def find(run: Run) -> list[Suspect]:
+    return find_slow_links(*measure(run))
+
+
+def simulate_run(job: SimulatedJob, seed: int = 3) -> Run:
+    return simulate(job, seed=seed, truth=False).run
+
+
+def set_readings(run: Run, *speeds: float) -> Run:
+    """The run with other probes of the links to its second, third and further hosts."""
+    first = {info.host: info.rank for info in reversed(run.ranks)}
+    ranks = sorted(first.values())[1:]
+    readings = tuple(LinkReading(rank=rank, bytes_per_s=speed) for rank, speed in zip(ranks, speeds, strict=True))
+    return dataclasses.replace(run, meta=dataclasses.replace(run.meta, link_readings=readings))
+
+
+@pytest.mark.parametrize("clocks", [Clocks(), APART])
+def test_what_goes_with_a_link_is_what_transfers_take_beyond_those_on_other_links(clocks: Clocks) -> None:
+    """Each of the four units' transfers takes 10 ms instead of 2.5."""
+    run = simulate_run(dataclasses.replace(FOUR, clocks=clocks))
+    (suspect,) = find(run)
+    assert (suspect.kind, suspect.hosts, suspect.part, suspect.late_ns) == ("slow_link", ("host-2",), None, None)
+    assert len(suspect.rows) == 0 and suspect.acts.all() and suspect.removal.gap_ns == {}
+    assert suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS if clocks is APART else 100)
+    assert explain_link(suspect) == "it carries less than half of what the other links do"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_the_cost_is_what_the_job_saves_on_a_link_like_the_others(strategy: str) -> None:
+    job = dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02)
+    measured_steps, cycles = measure(simulate_run(job))
+    _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={})))
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == ("host-2",)
+    true_ns = float(cycles.cycle_ns.mean() - healthy.cycle_ns.mean())
+    saved_ns = float((cycles.cycle_ns - replay_without(cycles, [suspect.removal])).mean())
+    assert saved_ns == pytest.approx(true_ns, rel=0.05)
+
+
+def draw_job(draws: np.random.Generator) -> SimulatedJob:
+    """A healthy job with jitter and, mostly, a rank that is late by 5 to 20 % of the step."""
+    ranks = int(draws.choice([16, 32]))
+    phase = OWN_PHASES[int(draws.integers(4))]
+    late = Delay(rank=int(draws.integers(ranks)), phase=phase, delay_ns=float(draws.uniform(5, 20)) * MS)
+    return SimulatedJob(
+        strategy=draws.choice(["ddp", "fsdp", "hsdp"]), num_ranks=ranks, num_steps=20,
+        ranks_per_host=ranks // int(draws.choice([2, 4, 8])), jitter_ratio=float(draws.choice([0.02, 0.05, 0.1])),
+        delays=(late,) if draws.random() < 0.7 else (),
+        clocks=APART if draws.random() < 0.5 else Clocks(),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> None:
+    draws = np.random.default_rng(11)
+    for seed in range(30):
+        job = draw_job(draws)
+        assert find(simulate_run(job, seed)) == [], job
+        slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
+        assert [suspect.hosts for suspect in find(simulate_run(slow, seed))] == [("host-2",)], slow
+
+
+def test_of_two_slow_links_the_slower_one_sets_the_pace() -> None:
+    """With the slower one repaired, transfers take 5/8 as long; with both, a quarter."""
+    run = set_readings(simulate_run(dataclasses.replace(FOUR, num_ranks=24)), 10e9, 2.5e9, 4e9, 10e9, 10e9)
+    slower, slow = find(run)
+    assert (slower.hosts, slow.hosts) == (("host-2",), ("host-3",))
+    for suspect, share in ((slower, 1 - 2.5 / 4), (slow, 2.5 / 4 - 2.5 / 10)):
+        assert suspect.removal.transfer_ns is not None
+        assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(share * 10 * MS, abs=100)
+
+
+def test_a_probe_that_read_too_little_is_not_believed() -> None:
+    """The steps themselves move data through that link as fast as through the others."""
+    run = simulate_run(dataclasses.replace(FOUR, slow_hosts={}))
+    assert find(set_readings(run, 10e9, 4e9, 10e9)) == []
+
+
+def test_a_few_links_are_no_measure_for_one_another() -> None:
+    three = simulate_run(dataclasses.replace(FOUR, num_ranks=12))
+    assert find(three) == [] and len(three.meta.link_readings) == 2
+
+
+def test_a_link_that_carries_little_is_none_of_transfers_that_need_little() -> None:
+    assert find(simulate_run(dataclasses.replace(FOUR, bucket_bytes=25_000))) == []
+
+
+def test_the_only_link_is_compared_with_gigabit_ethernet() -> None:
+    measured_steps, cycles = measure(simulate_run(TWO))
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == ("host-0", "host-1")
+    assert suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns == pytest.approx(0.8 * cycles.transfer_ns)
+    needed_ns = measure_needed(measured_steps, cycles, suspect)
+    assert needed_ns == pytest.approx(4 * 100_000 * 2 * 7 / 8 / (GIGABIT_BYTES_PER_S / 5) * 1e9)
+    assert explain_link(suspect) == "it carries less than gigabit Ethernet does"
+    assert find(set_readings(measured_steps.run, 0.85 * GIGABIT_BYTES_PER_S)) == []
+
+
+def test_a_probe_says_nothing_of_the_network_of_another_backend() -> None:
+    run = simulate_run(FOUR)
+    assert find(dataclasses.replace(run, meta=dataclasses.replace(run.meta, backend="nccl"))) == []
+
+
+def test_ranks_that_never_arrive_together_hide_a_link() -> None:
+    """A rank chosen anew in every step is late by several times what the transfers take."""
+    late = Delay(rank=None, phase=Phase.FORWARD, delay_ns=200 * MS)
+    job = dataclasses.replace(FOUR, strategy="ddp")
+    assert find(simulate_run(job)) and not find(simulate_run(dataclasses.replace(job, delays=(late,))))
+
+
+def test_a_rank_that_is_always_late_does_not_hide_a_link() -> None:
+    late = Delay(rank=5, phase=Phase.FORWARD, delay_ns=200 * MS)
+    assert find(simulate_run(dataclasses.replace(FOUR, strategy="ddp", delays=(late,))))
+
+
+def test_transfers_of_a_group_on_one_host_cross_no_link() -> None:
+    """HSDP shards within a host, so only the reduction over the replicas crosses the link."""
+    measured_steps, cycles = measure(simulate_run(dataclasses.replace(TWO, strategy="hsdp")))
+    crossing = {item.group for item in list_traffic(measured_steps, cycles) if len(item.hosts) > 1}
+    assert crossing == {"default", *(f"replica-{number}" for number in range(4))}
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.removal.transfer_ns is not None
+    for item in list_traffic(measured_steps, cycles):
+        removed_ns = suspect.removal.transfer_ns[item.rows, :, item.index]
+        assert bool(removed_ns.any()) == (item.group in crossing)
+
+
+LATER = dataclasses.replace(FOUR, num_steps=40, slow_from_step=15, jitter_ratio=0.02)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_a_link_that_became_slow_is_measured_against_its_past(strategy: str) -> None:
+    """Probed at the start, every link was well. Only HSDP's groups tell which host all the slower transfers join."""
+    job = dataclasses.replace(LATER, strategy=strategy)
+    measured_steps, cycles = measure(simulate_run(job))
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == (("host-2",) if strategy == "hsdp" else ("host-0", "host-1", "host-2", "host-3"))
+    assert cycles.steps[suspect.acts].tolist() == list(range(15, 40))
+    assert measure_needed(measured_steps, cycles, suspect) is None
+    assert explain_link(suspect) == "transfers between hosts take longer than before, and nothing else does"
+    _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={}, slow_from_step=0)))
+    true_ns = float(cycles.cycle_ns.mean() - healthy.cycle_ns.mean())
+    saved_ns = float((cycles.cycle_ns - replay_without(cycles, [suspect.removal])).mean())
+    assert saved_ns == pytest.approx(true_ns, rel=0.05)
+
+
+def test_if_the_ranks_own_work_slows_down_with_the_transfers_it_is_not_the_network() -> None:
+    slower = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=250 * MS, first_step=15) for rank in range(16))
+    assert find(simulate_run(LATER)) and not find(simulate_run(dataclasses.replace(LATER, delays=slower)))
+
+
+def test_a_change_has_to_last() -> None:
+    level = np.repeat([10.0, 14.0], [20, 20])
+    noise = np.random.default_rng(2).normal(0, 0.5, 40)
+    assert find_change(level) == 20 and find_change(level + noise) == 20
+    assert find_change(-level) is None and find_change(level[:15]) is None
+    burst = np.where((np.arange(40) >= 15) & (np.arange(40) < 25), 14.0, 10.0)
+    assert find_change(burst + noise) is None
+    assert find_change(np.repeat([10.0, 12.0], [20, 20])) is None
+
+
+def test_drift_is_no_change() -> None:
+    """A first-order autoregression wanders by a third of its mean."""
+    draws = np.random.default_rng(5)
+    found = 0
+    for _ in range(500):
+        values = np.zeros(100)
+        for step in range(1, 100):
+            values[step] = 0.9 * values[step - 1] + draws.normal(0, 0.1 * np.sqrt(1 - 0.9**2))
+        found += find_change(10 * np.exp(values)) is not None
+    assert found <= 5

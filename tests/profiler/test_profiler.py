@@ -1,0 +1,53 @@
+"""What a training loop calls besides its steps: stretches between them, and batches."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.profiler.overhead_budget import ShadowPlan
+from distprof.profiler.profiler import Profiler
+from distprof.record.recorder import Recorder
+from tests.fakes import FakeClock
+
+
+def make_profiler(recorder: Recorder) -> Profiler:
+    """A profiler that nobody closes: it has no files and no threads."""
+    nothing = cast(Any, None)
+    return Profiler(
+        recorder=recorder, plan=ShadowPlan(0), step_writer=nothing, gather_thread=nothing, ranges=None, module_depth=0,
+        on_device=False, phases=False, timeout_s=1.0, done=lambda: None, clean=str,
+    )  # fmt: skip
+
+
+def test_a_loop_says_what_it_does_between_its_steps() -> None:
+    clock = FakeClock()
+    recorder = Recorder(now_ns=clock)
+    profiler = make_profiler(recorder)
+
+    def load() -> Any:
+        for number in range(3):
+            clock.advance(40)
+            yield number
+
+    for number in profiler.data(load()):
+        with profiler.step():
+            clock.advance(100)
+        with profiler.stretch("evaluation"):
+            clock.advance(number)
+    with profiler.step():
+        assert list(profiler.data([7])) == [7]
+        assert next(iter(profiler.data(load()))) == 0
+    records = recorder.drain()
+    facts = [(record.between.data_ns, record.between.stretches_ns[0]) for record in records if record.between]
+    assert facts == [(40, 0), (40, 1), (0, 2)] and records[0].between is None
+    assert [(record.phase_host_ns or [])[PHASE_CODE[Phase.DATA]] for record in records] == [0, 0, 0, 40]
+
+
+def test_there_are_three_stretches() -> None:
+    profiler = make_profiler(Recorder())
+    for name in ("between steps", "data", "eval"):
+        with pytest.raises(ValueError, match=f"no such stretch: '{name}'; there are evaluation, checkpoint, logging"):
+            profiler.stretch(name)

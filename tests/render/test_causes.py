@@ -1,0 +1,326 @@
+"""All causes in words: the sentence that names the largest and counts the rest, and the table that adds up."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from distprof.facts.run import OWN_PARTS, Stretch
+from distprof.render.cause_words import KINDS, find_ends, list_causes, make_ordinal, name_cause, say_when, show_share
+from distprof.render.html import render_html
+from distprof.render.terminal import render_terminal
+from distprof.render.terminal_tables import SPARE
+from distprof.render.verdict import describe_verdict
+from distprof.render.wandb_scalars import make_summary
+from distprof.report.report import Report
+from distprof.report.wait_report import Cause, CauseReport, Pattern, VerdictKind
+from tests.made_causes import FIRST, LAST, MS, STEP_NS, make_cause, make_estimate, make_report
+from tests.render.test_html import Page
+
+KIND = VerdictKind
+JITTER = make_cause(KIND.JITTER, 1.2)
+MOVING = make_cause(KIND.COMMUNICATION, 2.9, cause=Cause.NETWORK)
+
+
+def make_late(rank: int, lost: float, **changes: Any) -> CauseReport:
+    return make_cause(KIND.SLOW_RANK, lost, rank=rank, **changes)
+
+
+def describe(*causes: CauseReport, **changes: Any) -> str:
+    return describe_verdict(make_report(causes, **changes))
+
+
+LATE = (
+    "rank 3 is 20.0 ms late in every step: its compute (forward +20.0 ms); the other 7 wait 140.0 ms per step "
+    "together; fixing it makes steps 12 % shorter (11 to 13 %)"
+)
+
+
+def test_the_largest_is_named_and_the_rest_counted() -> None:
+    rank = make_late(3, 12.0)
+    assert describe(rank) == LATE
+    assert describe(rank, MOVING) == f"{LATE}. One more cause costs 2.9 % of a step: communication."
+    text = describe(dataclasses.replace(rank, critical=True), JITTER, MOVING)
+    assert text == f"critical: {LATE}. Two more causes cost 4.1 % of a step together, the largest communication."
+    many = [make_late(number, 0.5) for number in range(10, 22)]
+    assert describe(rank, *many).endswith(
+        ". 12 more causes cost 6.0 % of a step together, the largest rank 10 (forward)."
+    )
+
+
+def test_causes_that_cost_next_to_nothing_are_not_counted() -> None:
+    assert describe(make_late(3, 12.0), make_cause(KIND.JITTER, 0.049)) == LATE
+    assert describe(make_late(3, 12.0), make_cause(KIND.JITTER, 0.051)).endswith("costs 0.1 % of a step: jitter.")
+
+
+def test_others_that_are_critical_are_said_to_be() -> None:
+    rank, other = make_late(3, 14.0), make_late(5, 12.0, critical=True)
+    assert ". One more cause, critical, costs 12 % of a step: rank 5 (forward)." in describe(rank, other)
+    assert ". Two more causes, one of them critical, cost 15 % of a step together, the" in describe(rank, other, MOVING)
+
+
+def test_two_that_hide_each_other_are_told_together() -> None:
+    """Without one, rank 5 still makes every step 12.4 % longer: 0.6 + 12.4 = 1.0 + 12.0 = 13 %."""
+    first = make_late(3, 1.0, alone=12.4, critical=True)
+    second = make_late(5, 0.6, alone=12.0, phase="backward", critical=True)
+    text = describe(first, second, MOVING)
+    assert text.startswith("critical: rank 3 is 20.0 ms late in every step: ")
+    assert text.endswith(
+        "; fixing it makes steps 1.0 % shorter (0.9 to 1.1 %) as long as rank 5 (backward) stays as it is; "
+        "fixing both makes them 13 % shorter. One more cause costs 2.9 % of a step: communication."
+    )
+    assert "as long as" not in describe(make_late(3, 7.0, alone=12.0), second)
+    assert "as long as" not in describe(make_late(3, 0.1, alone=1.0), make_late(5, 0.1, alone=0.9))
+
+
+def test_of_three_that_hide_each_other_the_gain_is_told_once_the_others_are_fixed() -> None:
+    text = describe(*(make_late(rank, 0.6, alone=13.0) for rank in (3, 5, 6)))
+    assert "0.6 % shorter (0.5 to 0.7 %) as long as the other causes stay, and 13 % (12 to 14 %) more once" in text
+    assert text.endswith(". Two more causes cost 14 % of a step together, the largest rank 5 (forward).")
+
+
+@pytest.mark.parametrize("begins", [33, 35, 31])
+def test_one_rank_takes_over_from_another(begins: int) -> None:
+    """Where it does is found to a few steps only."""
+    first = make_late(3, 9.0, last_step=32, whole=False)
+    second = make_late(5, 7.0, first_step=begins, whole=False, phase="backward", late_ns=17.0 * MS)
+    text = describe(first, second, JITTER)
+    assert text.startswith(
+        "rank 3 is 20.0 ms late in every step until step 32: its compute (forward +20.0 ms); "
+        "since then it is rank 5 (backward +17.0 ms); the other 7 wait "
+    )
+    assert "; fixing rank 3 makes steps 9.0 % shorter" in text
+    assert text.endswith(". Two more causes cost 8.2 % of a step together, the largest rank 5 (backward).")
+    larger = dataclasses.replace(second, joint_ns=9.5 * MS)
+    assert f"late in every step since step {begins}: its compute (backward +17.0 ms); before that it was rank 3 " in (
+        describe(larger, first, JITTER)
+    )
+
+
+def test_ranks_that_are_late_at_times_far_apart_do_not_take_over() -> None:
+    first = make_late(3, 9.0, last_step=20, whole=False)
+    second = make_late(5, 7.0, first_step=40, whole=False)
+    text = describe(first, second, JITTER)
+    assert "since then" not in text and "rank 3 is 20.0 ms late in every step until step 20: " in text
+    third = make_late(6, 6.0, first_step=21, last_step=39, whole=False)
+    assert "; after that it is rank 6 (forward +20.0 ms); " in describe(first, third, JITTER)
+
+
+def test_the_steps_of_a_cause_are_told_from_the_run() -> None:
+    """A cause that acts from beginning to end shows where these are; without one, the warm-up and the last row do."""
+    for others in ([JITTER], []):
+        report = make_report(others)
+        assert find_ends(report) == (FIRST + (not others), LAST)
+        told = [(FIRST, 32, "until step 32"), (33, LAST, "since step 33"), (20, 30, "from step 20 to step 30")]
+        for first, last, text in [*told, (25, 25, "at step 25")]:
+            assert say_when(make_late(1, 5, first_step=first, last_step=last, whole=False), report) == text
+        assert say_when(make_late(1, 5), report) == ""
+
+
+def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:
+    five = make_cause(KIND.STALLS, 32.0, rank=2, phase="forward", events=5, period=10, whole=False)
+    assert describe(five) == (
+        "5 steps of 50 are far longer, all because of rank 2 in forward, every 10th step; "
+        "without them the job would be 32 % shorter (29 to 36 %)"
+    )
+    one = make_cause(KIND.STALLS, 3.0, rank=0, phase="checkpoint", events=1, whole=False, first_step=19, last_step=19)
+    assert describe(five, one).startswith(
+        "5 steps of 50 are far longer because of rank 2 in forward, every 10th step; "
+    )
+    assert describe(one) == (
+        "1 step of 50 is far longer (step 19) because of rank 0 while saving a checkpoint; "
+        "without it the job would be 3.0 % shorter (2.7 to 3.3 %)"
+    )
+    nobody = make_cause(KIND.STALLS, 3.0, phase="evaluation", events=2, whole=False)
+    assert describe(nobody).startswith("2 steps of 50 are far longer in evaluation; without them ")
+
+
+ORDINALS = {1: "1st", 2: "2nd", 3: "3rd", 10: "10th", 11: "11th", 112: "112th", 1022: "1,022nd"}
+
+
+@pytest.mark.parametrize(("number", "text"), ORDINALS.items())
+def test_ordinals(number: int, text: str) -> None:
+    assert make_ordinal(number) == text
+
+
+def test_a_link_is_slow_beside_others_or_by_its_probe() -> None:
+    link = make_cause(KIND.SLOW_LINK, 12.0, hosts=("host-0", "host-2"), cause=Cause.NETWORK)
+    text = describe(link, make_late(3, 4.0), hosts=4)
+    assert text == (
+        "the link between host-0 and host-2 is slower than the others and holds every rank up: the evidence says so; "
+        "fixing it makes steps 12 % shorter (11 to 13 %). One more cause costs 4.0 % of a step: rank 3 (forward)."
+    )
+    assert " host-2 is slow and holds every rank up: " in describe(link, hosts=2)
+    probed = describe(link, hosts=4, needed_ns=5.0 * MS)
+    assert " host-2 is slow and " in probed and "; fixing" in probed
+    assert "so, and the data of a step needs 5.0 ms at the link's probed speed; fixing it makes" in probed
+    since = dataclasses.replace(link, first_step=30, whole=False)
+    assert " host-2 is slower than the others since step 30 and holds " in describe(since, JITTER, hosts=4)
+
+
+def test_unequal_data_and_a_slow_host() -> None:
+    assert describe(make_cause(KIND.UNEQUAL_DATA, 9.0, cause=Cause.INPUT)) == (
+        "ranks process unequal amounts of data in a step, and wait for the one with the most: the evidence says so; "
+        "with equal amounts steps would be 9.0 % shorter (8.2 to 10.0 %)"
+    )
+    text = describe(make_cause(KIND.SLOW_HOST, 12.0, hosts=("host-1",), last_step=30, whole=False), JITTER, hosts=4)
+    assert text.startswith("host host-1 (2 ranks) is 20.0 ms late in every step until step 30: ")
+
+
+STRETCHES = [(stretch, Cause[stretch.name]) for stretch in Stretch]
+
+
+@pytest.mark.parametrize(("stretch", "cause"), STRETCHES)
+def test_time_between_steps_is_a_place_like_a_phase(stretch: Stretch, cause: Cause) -> None:
+    text = describe(make_late(0, 19.0, phase=stretch.value, cause=cause))
+    assert text.startswith("rank 0 is 20.0 ms late in every step: its ") and f" ({stretch} +20.0 ms); the" in text
+    assert ("outside profiler.step()" in text) == (stretch is Stretch.BETWEEN)
+
+
+def test_where_nobody_is_named_the_rest_is_told() -> None:
+    assert describe(JITTER, MOVING) == (
+        "nobody in particular: now one rank is late, now another; waiting for the last rank costs 1.2 % of a step "
+        "(1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
+    )
+    text = describe(MOVING)
+    assert text.startswith("nobody holds the others up: no rank is behind ") and text.endswith(
+        "waiting for the last rank costs 0.3 % of a step. Communication costs 2.9 % of a step."
+    )
+    assert describe(MOVING, kind=KIND.COMMUNICATION, lost_ratio=MOVING.lost_ratio, reason="it all adds up") == (
+        "moving data holds every rank up: it all adds up; if it took no time, steps would be 2.9 % shorter "
+        "(2.6 to 3.2 %)"
+    )
+
+
+def test_with_ranks_missing_nothing_is_said_of_costs() -> None:
+    text = describe(make_late(3, 12.0), MOVING, lost_ns=None, lost_ratio=None, waited_ns=None)
+    assert (
+        text.endswith("compared with the ranks present; what fixing it would gain is not known") and " % " not in text
+    )
+
+
+causes = st.builds(
+    make_cause,
+    st.sampled_from([kind for kind in KIND if kind is not KIND.NONE]),
+    st.floats(0.0, 40.0), alone=st.none() | st.floats(0.0, 60.0), rank=st.none() | st.integers(0, 1023),
+    phase=st.none() | st.sampled_from([part.value for part in OWN_PARTS]), cause=st.none() | st.sampled_from(Cause),
+    hosts=st.sampled_from([(), ("host-0",), ("host-0", "host-1")]), pattern=st.none() | st.sampled_from(Pattern),
+    first_step=st.integers(FIRST, 40), last_step=st.integers(40, LAST), whole=st.booleans(), critical=st.booleans(),
+    events=st.none() | st.integers(1, 20), period=st.none() | st.integers(2, 20),
+    late_ns=st.none() | st.floats(0, 5e7),
+)  # fmt: skip
+
+
+def arrange(listed: list[CauseReport]) -> list[CauseReport]:
+    """As a report holds them: who is slow has a name, and causes stand in order."""
+    for place, cause in enumerate(listed):
+        if cause.kind is KIND.SLOW_RANK and cause.rank is None:
+            listed[place] = dataclasses.replace(cause, rank=place)
+        if cause.kind is KIND.SLOW_HOST and not cause.hosts:
+            listed[place] = dataclasses.replace(cause, hosts=("host-0",))
+    return sorted(listed, key=lambda cause: (cause.kind in (KIND.JITTER, KIND.COMMUNICATION), -cause.alone_ns.value))
+
+
+def list_shares(report: Report) -> set[str]:
+    """Every percentage that a sentence may hold: the report's own, and sums of theirs."""
+    assert report.causes is not None and report.verdict.lost_ratio is not None
+    listed = report.causes.causes
+    shares = [report.verdict.lost_ratio, *(item for cause in listed for item in (cause.lost_ratio, cause.alone_ratio))]
+    texts = {text for share in shares for text in re.findall(r"[\d.]+", show_share(share))}
+    sums = [0.0]
+    for cause in listed:
+        sums += [part + cause.joint_ns / STEP_NS for part in sums]
+    sums += [one.lost_ratio.value + two.alone_ratio.value for one in listed for two in listed]
+    return texts | {f"{100 * value:.{digits}f}" for value in sums for digits in (0, 1)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(causes, min_size=1, max_size=5).map(arrange), st.sampled_from([1, 4]))
+def test_no_sentence_has_a_hole_or_a_number_of_its_own(listed: list[CauseReport], hosts: int) -> None:
+    report = make_report(listed, hosts=hosts)
+    held = report.verdict.held_ratio
+    text = describe_verdict(report)
+    assert not re.search(r"\bNone\b|\bnan\b|n/a|  |\(\)| ;| ,|\.\.|%s", text), text
+    shares = set(re.findall(r"(-?[\d.]+) %", text)) | set(re.findall(r"\((-?[\d.]+) to", text))
+    assert shares <= list_shares(report) | ({"30.0"} if held is not None else set()), text
+    rows = list_causes(report)
+    assert len(rows) == len(listed) + 3 and all(len(row) == len(rows[0]) for row in rows)
+    assert not re.search(r"\bNone\b|\bnan\b", repr(rows))
+
+
+def test_the_parts_of_the_table_add_up_to_the_step() -> None:
+    rows = list_causes(make_report([make_late(3, 12.0), make_late(5, 1.0, alone=8.0), JITTER, MOVING]))
+    assert [row[0] for row in rows[-3:]] == ["remainder", "ideal step", "step"]
+    assert sum(float(row[7]) for row in rows[:-1]) == pytest.approx(float(rows[-1][7]), abs=0.01)
+    assert [row[5:7] for row in rows[:3]] == [
+        ["12 % (11 to 13 %)", "12 %"], ["1.0 % (0.9 to 1.1 %)", "8.0 %"], ["1.2 % (1.1 to 1.3 %)", ""],
+    ]  # fmt: skip
+
+
+def show(report: Report, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    render_terminal(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+MANY = (
+    make_late(3, 0.6, alone=13.0, critical=True), make_late(1023, 0.5, alone=12.0, phase="between steps"),
+    make_cause(KIND.SLOW_LINK, 4.0, hosts=("a-long-name.of.a.host.example", "another-long-name.of.a.host.example")),
+    make_cause(KIND.STALLS, 2.0, rank=2, phase="grad_norm", events=5, period=10, whole=False), JITTER, MOVING,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits_and_holds_every_cause(width: int) -> None:
+    text = show(make_report(MANY, hosts=4), width)
+    assert max(map(cell_len, text.splitlines())) <= width and "\u2026" not in text
+    table = text[text.index("causes: what makes a step") :].splitlines()
+    heads = ["cause", "where", "when", "late", "critical", "alone", "on top", "part, ms", "part"]
+    shown = [head for head in heads if width > 80 or head not in SPARE["causes"]]
+    assert table[1].split() == " ".join(shown).split()
+    begins = ["slow rank", "slow rank", "slow link", "5 stalls", "jitter", "communication", "remainder", "ideal step"]
+    assert all(line.startswith(begin) for line, begin in zip(table[3:], begins, strict=False))
+    assert table[12].startswith("step ")
+    assert text.index("phases by rank") < text.index("causes: what") < text.index("coverage")
+
+
+def test_the_page_has_the_table_with_its_line_above_the_step() -> None:
+    text = render_html(make_report(MANY))
+    assert "Causes: what makes a step longer than it need be" in text
+    assert text.count('<tr class="ruled"><td>step</td>') == 1
+    assert ">between steps" not in text and "rank 1023, between steps" in text
+
+
+HOSTILE = "</td><script>alert(1)</script>\x1b[31m\u202e"
+
+
+def test_names_stay_text() -> None:
+    named = [make_cause(kind, 9.0, hosts=(HOSTILE, HOSTILE), phase=HOSTILE, rank=1) for kind in KIND if kind != "none"]
+    report = make_report(named)
+    assert Page(render_html(report)).tags.count("script") == 0
+    sentences = "".join(describe_verdict(make_report([first, *named])) for first in named)
+    assert "alert(1)" in sentences
+    assert not set(render_html(report) + show(report, 80) + sentences) & set("\x1b\u202e")
+
+
+def test_every_kind_has_a_name() -> None:
+    assert set(KINDS) == set(KIND)
+    names = [name_cause(make_cause(kind, 1.0)) for kind in KIND]
+    assert all(names) and len({*names}) == len(names)
+
+
+def test_wandb_gets_their_number_and_what_they_cost_together() -> None:
+    facts = make_summary(make_report([make_late(3, 12.0, critical=True), JITTER]))
+    assert facts["summary/causes"] == 2 and facts["summary/causes_lost_ratio"] == pytest.approx(0.132)
+    assert facts["summary/verdict_critical"] is True and facts["summary/verdict_rank"] == 3
+    assert facts["summary/verdict_lost_ratio"] == make_estimate(12.0).value
+    assert "summary/causes" not in make_summary(dataclasses.replace(make_report([JITTER]), causes=None))
