@@ -217,7 +217,9 @@ def test_what_holds_a_loop_up_by_itself_is_no_false_alarm() -> None:
     calm = {loop: dataclasses.replace(CALM_JOB, loop=loop) for loop in LOOPS}
     assert judge(calm["evaluation"], saves).is_right and judge(calm["unequal"], unequal).is_right
     assert not judge(calm["accumulation"], saves).is_right and not judge(calm["fsdp"], unequal).is_right
-    assert judge(dataclasses.replace(LATE_JOB, loop="unequal"), unequal, RIGHT).hit
+    outcome = judge(dataclasses.replace(LATE_JOB, loop="unequal"), unequal, RIGHT)
+    assert outcome.hit and [item.answer.kind for item in outcome.own] == [VerdictKind.UNEQUAL_DATA]
+    assert describe_outcome(outcome).endswith("backward 2.5 ms; of the loop itself: unequal data 2.0 ms")
     delay = dataclasses.replace(LATE, rank=0, place="checkpoint")
     assert judge(dataclasses.replace(LATE_JOB, loop="evaluation", delay=delay), saves).hit
 

@@ -37,7 +37,9 @@ class Outcome:
     hidden: bool
     """Less than a quarter of the delay reaches the step, and that is certain: nobody can be blamed for it."""
     named: tuple[Named, ...]
-    """Without what holds the loop up by itself, the largest first."""
+    """Without ``own``, the largest first."""
+    own: tuple[Named, ...]
+    """What holds the loop up by itself, and is named."""
 
     @property
     def rank_is_right(self) -> bool:
@@ -70,8 +72,9 @@ def score(truth: LiveTruth, report: Report) -> Outcome:
     cost = None if delay is None else estimate_cost(truth.halves, every=delay.every)
     mean_ns = 0.0 if delay is None else truth.delay_ns / delay.every
     hidden = cost is not None and cost.high < HIDDEN_RATIO * mean_ns and cost.high - cost.low <= mean_ns
-    named = tuple(item for item in list_named(report) if not _is_own(job, item.answer))
-    return Outcome(job=job, cost=cost, hidden=hidden, named=named)
+    found = list_named(report)
+    own = tuple(item for item in found if _is_own(job, item.answer))
+    return Outcome(job=job, cost=cost, hidden=hidden, named=tuple(item for item in found if item not in own), own=own)
 
 
 def list_named(report: Report) -> tuple[Named, ...]:

@@ -30,6 +30,8 @@ def describe_job(job: LiveJob) -> str:
 def describe_outcome(outcome: Outcome) -> str:
     """One line: what was done, what it cost, and what the report said."""
     said = "; ".join(map(_describe_named, outcome.named)) or "nobody"
+    if outcome.own:
+        said += f"; of the loop itself: {'; '.join(map(_describe_named, outcome.own))}"
     if outcome.job.delay is None:
         return f"{describe_job(outcome.job)}: {'right' if outcome.is_right else 'FALSE ALARM'}, named: {said}"
     judgement = "right" if outcome.hit else "right rank" if outcome.rank_is_right else "WRONG"

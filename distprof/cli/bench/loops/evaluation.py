@@ -22,7 +22,7 @@ def train(stage: Stage) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     profiler = stage.start(model, strategy="ddp")
     stage.hook_layer(network.blocks[1])
-    batches = profiler.data(_load(stage))
+    batches = iter(profiler.data(_load(stage)))
     for turn in stage.turns():
         if turn.number % EVALUATE_EVERY == 0:
             with profiler.stretch("evaluation"):
