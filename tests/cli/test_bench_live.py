@@ -114,6 +114,15 @@ def test_a_rare_delay_acts_in_every_pair() -> None:
     assert all(turn.number % RARE_EVERY == 0 for turn in plan_turns(rare) if turn.part.startswith("pair"))
 
 
+@pytest.mark.parametrize("every", [1, RARE_EVERY])
+def test_pairs_repeat_the_judged_steps_in_which_the_delay_acts(every: int) -> None:
+    job = dataclasses.replace(LATE_JOB, steps=21, pairs=21, delay=dataclasses.replace(LATE, every=every))
+    turns = plan_turns(job)
+    acting = [turn.number for turn in turns if not turn.warmup and turn.number % every == 0]
+    paired = [turn.number for turn in turns if turn.part.startswith("pair")]
+    assert len(acting) == 21 // every and sorted(paired) == sorted(acting * 2 * every)
+
+
 def test_every_place_of_every_loop_is_drawn() -> None:
     for loop, facts in LOOPS.items():
         jobs = [draw_job(loop, 0.05, num_ranks=3, steps=60, pairs=40, seed=seed) for seed in range(300)]
