@@ -15,7 +15,7 @@ from distprof.analyze import analyze
 from distprof.cli.bench import live_command, live_ranks
 from distprof.cli.bench.live_files import LiveTruth, find_kept, read_truth
 from distprof.cli.bench.live_job import LOOPS, RARE_EVERY, LiveDelay, LiveJob, draw_job
-from distprof.cli.bench.live_score import Outcome, list_named, score
+from distprof.cli.bench.live_score import LiveOutcome, list_named, score
 from distprof.cli.bench.live_table import describe_outcome, tabulate_outcomes
 from distprof.cli.bench.live_truth import estimate_cost, is_known
 from distprof.cli.bench.loops import stage as stage_module
@@ -134,6 +134,19 @@ def test_every_place_of_every_loop_is_drawn() -> None:
     assert draw_job("fsdp", 0.0, num_ranks=2, steps=60, pairs=40, seed=1).delay is None
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_every_loop_can_be_delayed_in_each_of_its_places(loop: str) -> None:
+    code = (Path(stage_module.__file__).parent / f"{loop}.py").read_text()
+    calls = {
+        "module hook": "stage.hook_layer(", "gradient hook": "stage.hook_layer(",
+        "hook of the first bucket": "DistributedDataParallel(", "hook of the last bucket": "DistributedDataParallel(",
+        "hook older than the profiler": "DistributedDataParallel(",
+    }  # fmt: skip
+    for place in LOOPS[loop].phases:
+        assert code.count(calls.get(place, f'stage.pause("{place}")')) == 1
+    assert code.count("stage.synced()") == 1
+
+
 class FakeTime:
     """A clock that only moves when told, or asked to sleep."""
 
@@ -191,7 +204,7 @@ def make_report(*causes: CauseReport) -> Report:
     return dataclasses.replace(WITHOUT_CAUSES, causes=found)
 
 
-def judge(job: LiveJob, *causes: CauseReport, costs_ns: float = 2.0 * MS) -> Outcome:
+def judge(job: LiveJob, *causes: CauseReport, costs_ns: float = 2.0 * MS) -> LiveOutcome:
     halves = tuple(tuple(make_half([costs_ns] * 3)) for _ in range(2))
     delay_ns = 2.0 * MS if job.delay else 0.0
     truth = LiveTruth(job=job, delay_ns=delay_ns, judged_ns=(), halves=halves if job.delay else ())

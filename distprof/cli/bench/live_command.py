@@ -20,7 +20,7 @@ from distprof.analyze import analyze
 from distprof.cli.bench.live_files import find_kept, read_truth, run_folder
 from distprof.cli.bench.live_job import LOOPS, LiveJob, draw_job
 from distprof.cli.bench.live_ranks import burn, run_jobs
-from distprof.cli.bench.live_score import Outcome, score
+from distprof.cli.bench.live_score import LiveOutcome, score
 from distprof.cli.bench.live_table import describe_outcome, tabulate_outcomes
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.storage.run_folder import read_run
@@ -77,7 +77,7 @@ def run_live(options: argparse.Namespace) -> int:
         raise UsageError(f"--keep {options.keep}: not empty")
     if options.keep_all and options.keep is None:
         raise UsageError("--keep-all: say where, with --keep FOLDER")
-    outcomes: list[Outcome] = []
+    outcomes: list[LiveOutcome] = []
     with _open_folder(options.keep) as folder, burn(options.burn):
 
         def finish(ended: Sequence[LiveJob]) -> None:
@@ -137,7 +137,7 @@ def _read_numbers(option: str, text: str, least: float, most: float) -> list[flo
     return numbers
 
 
-def judge_folder(folder: Path) -> Outcome:
+def judge_folder(folder: Path) -> LiveOutcome:
     """Judges a recorded job by the present analysis."""
     return score(read_truth(folder), analyze(read_run(run_folder(folder))))
 

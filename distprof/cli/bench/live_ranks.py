@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -74,14 +75,14 @@ def _run_batch(batch: Sequence[LiveJob], folder: Path, tell: Tell) -> list[LiveJ
     """Those that ended: all, or those before the one that did not."""
     for job in batch:
         (folder / job.name).mkdir(parents=True, exist_ok=True)
-    jobs_path = folder / "jobs.json"
-    write_jobs(jobs_path, [(job, folder / job.name) for job in batch])
-    with contextlib.ExitStack() as held:
+    with tempfile.TemporaryDirectory(prefix="distprof-ranks-") as parent, contextlib.ExitStack() as held:
+        jobs_path = Path(parent) / "jobs.json"
+        write_jobs(jobs_path, [(job, folder / job.name) for job in batch])
         ranks = [held.enter_context(_end(process)) for process in _start(batch[0].num_ranks, jobs_path)]
         start_s = START_LIMIT_S
         for index, job in enumerate(batch):
             limit_s = start_s + JOB_LIMIT_S + STEP_LIMIT_S * (job.steps + 2 * job.pairs)
-            problem = _await_job(job, folder / job.name, ranks, limit_s)
+            problem = _await_job(job, folder / job.name, ranks, jobs_path.parent, limit_s)
             if problem is not None:
                 tell(f"{job.name}: {problem}")
                 return list(batch[:index])
@@ -110,7 +111,7 @@ def _start(num_ranks: int, jobs_path: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _await_job(
-    job: LiveJob, folder: Path, ranks: Sequence[subprocess.Popen[bytes]], limit_s: float
+    job: LiveJob, folder: Path, ranks: Sequence[subprocess.Popen[bytes]], logs: Path, limit_s: float
 ) -> str | None:  # fmt: skip
     """Waits for a job's end. Returns what went wrong. Looks seldom, so that looking does not disturb the job."""
     deadline_s = time.monotonic() + limit_s
@@ -118,7 +119,7 @@ def _await_job(
         codes = [process.poll() for process in ranks]
         for rank, code in enumerate(codes):
             if code is not None and not has_parts(folder, job.num_ranks):
-                return f"rank {rank} ended with exit code {code}: {_read_last(folder.parent / f'rank-{rank}.log')}"
+                return f"rank {rank} ended with exit code {code}: {_read_last(logs / f'rank-{rank}.log')}"
         if time.monotonic() > deadline_s:
             return f"did not end within {limit_s:.0f} s and was ended"
         time.sleep(POLL_S)

@@ -28,7 +28,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class LiveOutcome:
     """One job and its report."""
 
     job: LiveJob
@@ -65,7 +65,7 @@ class Outcome:
         return abs(self.named[0].lost_ns - self.cost.value) / self.cost.value
 
 
-def score(truth: LiveTruth, report: Report) -> Outcome:
+def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     """Scores one report."""
     job = truth.job
     delay = job.delay
@@ -74,7 +74,9 @@ def score(truth: LiveTruth, report: Report) -> Outcome:
     hidden = cost is not None and cost.high < HIDDEN_RATIO * mean_ns and cost.high - cost.low <= mean_ns
     found = list_named(report)
     own = tuple(item for item in found if _is_own(job, item.answer))
-    return Outcome(job=job, cost=cost, hidden=hidden, named=tuple(item for item in found if item not in own), own=own)
+    return LiveOutcome(
+        job=job, cost=cost, hidden=hidden, named=tuple(item for item in found if item not in own), own=own
+    )
 
 
 def list_named(report: Report) -> tuple[Named, ...]:
