@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from distprof.cli.bench.live_job import LiveJob
-from distprof.cli.bench.live_score import Named, LiveOutcome
+from distprof.cli.bench.live_score import LiveOutcome, Named
 from distprof.render.units import NOT_MEASURED, format_time
 
 _HEADS = (
