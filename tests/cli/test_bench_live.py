@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -326,6 +327,12 @@ def test_a_job_that_fails_or_hangs_is_counted_and_the_next_begins(
     jobs = [LATE_JOB, dataclasses.replace(CALM_JOB, seed=4)]
     assert live_ranks.run_jobs(jobs, tmp_path / "jobs", finish=ended.extend, tell=said.append) == jobs
     assert ended == [] and len(said) == 2 and all(problem in line for line in said)
+
+
+def test_processes_that_burn_end_with_the_bench() -> None:
+    with live_ranks.burn(2) as burning:
+        assert [process.poll() for process in burning] == [None, None]
+    assert [process.poll() for process in burning] == [-signal.SIGKILL] * 2
 
 
 def test_a_damaged_truth_is_refused(tmp_path: Path) -> None:

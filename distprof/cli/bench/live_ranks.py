@@ -57,12 +57,11 @@ def run_jobs(
 
 
 @contextlib.contextmanager
-def burn(number: int) -> Iterator[None]:
+def burn(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Keeps so many processes computing."""
     with contextlib.ExitStack() as held:
-        for _ in range(number):
-            held.enter_context(_end(subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL)))
-        yield
+        commands = [[sys.executable, "-c", BURN]] * number
+        yield [held.enter_context(_end(subprocess.Popen(each, stdin=subprocess.DEVNULL))) for each in commands]
 
 
 def _take_batch(left: Sequence[LiveJob]) -> list[LiveJob]:
