@@ -20,7 +20,7 @@ from distprof.analyze import analyze
 from distprof.cli.bench.live_files import find_kept, read_truth, run_folder
 from distprof.cli.bench.live_job import LOOPS, LiveJob, draw_job
 from distprof.cli.bench.live_ranks import burn, run_jobs
-from distprof.cli.bench.live_score import Outcome, score
+from distprof.cli.bench.live_score import LiveOutcome, score
 from distprof.cli.bench.live_table import describe_outcome, tabulate_outcomes
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.storage.run_folder import read_run
@@ -28,11 +28,13 @@ from distprof.storage.run_folder import read_run
 SIZES = "0,2,5,20"
 MOST_RANKS = 4
 DESCRIPTION = f"""\
-Trains with five small loops on this machine (gloo, {", ".join(LOOPS)}), delays one rank, drawn by chance as are the
-place, the manner and the size, and compares the report with the truth: what the delay costs is measured in the same
-processes, in pairs of steps with and without it, half of them before and half after the judged steps. In as many jobs
-nobody is delayed, and every answer is a false alarm. A job takes 10 to 15 seconds. Prints a table in Markdown;
-every job's line goes to standard error.
+Trains with five small loops on ranks of this machine, delays one rank (which, where and how is drawn by chance), and
+compares the report with the truth: what the delay costs a step is measured in the same processes, in pairs of steps
+with and without it, half of them before and half after the judged steps. In as many jobs as of each size nobody is
+delayed, and whatever is named is a false alarm. A job takes 10 to 15 seconds. Prints a table in Markdown; a line for
+every job goes to standard error.
+
+loops: {", ".join(LOOPS)}
 """
 
 
@@ -75,12 +77,12 @@ def run_live(options: argparse.Namespace) -> int:
         raise UsageError(f"--keep {options.keep}: not empty")
     if options.keep_all and options.keep is None:
         raise UsageError("--keep-all: say where, with --keep FOLDER")
-    outcomes: list[Outcome] = []
+    outcomes: list[LiveOutcome] = []
     with _open_folder(options.keep) as folder, burn(options.burn):
 
         def finish(ended: Sequence[LiveJob]) -> None:
             for job in ended:
-                outcomes.append(_judge(folder / job.name))
+                outcomes.append(judge_folder(folder / job.name))
                 _say(f"{len(outcomes)}/{len(jobs)}  {describe_outcome(outcomes[-1])}")
                 if not options.keep_all and outcomes[-1].is_right:
                     shutil.rmtree(folder / job.name)
@@ -114,6 +116,8 @@ def _draw_jobs(options: argparse.Namespace) -> Iterator[LiveJob]:
     sizes = [number / 100 for number in _read_numbers("--sizes", options.sizes, 0, 100)]
     most = max(2, min(MOST_RANKS, os.cpu_count() or 2))
     ranks = _read_numbers("--ranks", options.ranks or ",".join(map(str, range(2, most + 1))), 2, 64)
+    if broken := [number for number in ranks if number % 1]:
+        raise UsageError(f"--ranks {broken[0]:g}: must be a whole number")
     cases = list(itertools.product(range(options.runs), loops, sizes))
     draws = np.random.default_rng(options.seed)
     for index, (_, loop, size_ratio) in enumerate(cases[place] for place in draws.permutation(len(cases))):
@@ -133,7 +137,8 @@ def _read_numbers(option: str, text: str, least: float, most: float) -> list[flo
     return numbers
 
 
-def _judge(folder: Path) -> Outcome:
+def judge_folder(folder: Path) -> LiveOutcome:
+    """Judges a recorded job by the present analysis."""
     return score(read_truth(folder), analyze(read_run(run_folder(folder))))
 
 
@@ -142,7 +147,7 @@ def _judge_again(folder: Path) -> int:
     if not kept:
         raise UsageError(f"--again {folder}: no job that --keep kept lies there")
     with ProcessPoolExecutor() as pool:
-        outcomes = list(pool.map(_judge, kept))
+        outcomes = list(pool.map(judge_folder, kept))
     for path, outcome in zip(kept, outcomes, strict=True):
         _say(f"{path.name}: {describe_outcome(outcome)}")
     print(tabulate_outcomes(outcomes, 0))

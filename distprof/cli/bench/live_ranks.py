@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -56,12 +57,11 @@ def run_jobs(
 
 
 @contextlib.contextmanager
-def burn(number: int) -> Iterator[None]:
+def burn(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Keeps so many processes computing."""
     with contextlib.ExitStack() as held:
-        for _ in range(number):
-            held.enter_context(_end(subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.DEVNULL)))
-        yield
+        commands = [[sys.executable, "-c", BURN]] * number
+        yield [held.enter_context(_end(subprocess.Popen(each, stdin=subprocess.DEVNULL))) for each in commands]
 
 
 def _take_batch(left: Sequence[LiveJob]) -> list[LiveJob]:
@@ -73,15 +73,15 @@ def _take_batch(left: Sequence[LiveJob]) -> list[LiveJob]:
 def _run_batch(batch: Sequence[LiveJob], folder: Path, tell: Tell) -> list[LiveJob]:
     """Those that ended: all, or those before the one that did not."""
     for job in batch:
-        (folder / job.name).mkdir(parents=True)
-    jobs_path = folder / "jobs.json"
-    write_jobs(jobs_path, [(job, folder / job.name) for job in batch])
-    with contextlib.ExitStack() as held:
+        (folder / job.name).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="distprof-ranks-") as parent, contextlib.ExitStack() as held:
+        jobs_path = Path(parent) / "jobs.json"
+        write_jobs(jobs_path, [(job, folder / job.name) for job in batch])
         ranks = [held.enter_context(_end(process)) for process in _start(batch[0].num_ranks, jobs_path)]
         start_s = START_LIMIT_S
         for index, job in enumerate(batch):
             limit_s = start_s + JOB_LIMIT_S + STEP_LIMIT_S * (job.steps + 2 * job.pairs)
-            problem = _await_job(job, folder / job.name, ranks, limit_s)
+            problem = _await_job(job, folder / job.name, ranks, jobs_path.parent, limit_s)
             if problem is not None:
                 tell(f"{job.name}: {problem}")
                 return list(batch[:index])
@@ -110,7 +110,7 @@ def _start(num_ranks: int, jobs_path: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _await_job(
-    job: LiveJob, folder: Path, ranks: Sequence[subprocess.Popen[bytes]], limit_s: float
+    job: LiveJob, folder: Path, ranks: Sequence[subprocess.Popen[bytes]], logs: Path, limit_s: float
 ) -> str | None:  # fmt: skip
     """Waits for a job's end. Returns what went wrong. Looks seldom, so that looking does not disturb the job."""
     deadline_s = time.monotonic() + limit_s
@@ -118,7 +118,7 @@ def _await_job(
         codes = [process.poll() for process in ranks]
         for rank, code in enumerate(codes):
             if code is not None and not has_parts(folder, job.num_ranks):
-                return f"rank {rank} ended with exit code {code}: {_read_last(folder.parent / f'rank-{rank}.log')}"
+                return f"rank {rank} ended with exit code {code}: {_read_last(logs / f'rank-{rank}.log')}"
         if time.monotonic() > deadline_s:
             return f"did not end within {limit_s:.0f} s and was ended"
         time.sleep(POLL_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distprof.cli.bench.live_files import LiveTruth
@@ -11,10 +12,9 @@ from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Estimate, Verdict, VerdictKind
 
 HIDDEN_RATIO = 0.25
-NAMES = (
-    VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, VerdictKind.UNEQUAL_DATA, VerdictKind.STALLS,
-)  # fmt: skip
-"""Kinds that blame something in particular."""
+"""Share of the delay."""
+NAMES = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, VerdictKind.UNEQUAL_DATA)
+"""Kinds that blame something in particular, as do stalls of one rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,18 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class LiveOutcome:
     """One job and its report."""
 
     job: LiveJob
     cost: Estimate | None
     """What the delay costs a step, as measured. None: there is none, or too few pairs."""
     hidden: bool
-    """Less than a quarter of the delay reaches the step, as measured, upper end of its interval."""
+    """Less than a quarter of the delay reaches the step, and that is certain: nobody can be blamed for it."""
     named: tuple[Named, ...]
-    """Without what holds the loop up by itself, the largest first."""
+    """Without ``own``, the largest first."""
+    own: tuple[Named, ...]
+    """What holds the loop up by itself, and is named."""
 
     @property
     def rank_is_right(self) -> bool:
@@ -63,26 +65,29 @@ class Outcome:
         return abs(self.named[0].lost_ns - self.cost.value) / self.cost.value
 
 
-def score(truth: LiveTruth, report: Report) -> Outcome:
+def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     """Scores one report."""
     job = truth.job
     delay = job.delay
     cost = None if delay is None else estimate_cost(truth.halves, every=delay.every)
-    hidden = delay is not None and cost is not None and cost.high < HIDDEN_RATIO * truth.delay_ns / delay.every
-    named = tuple(item for item in list_named(report) if not _is_own(job, item.answer))
-    return Outcome(job=job, cost=cost, hidden=hidden, named=named)
+    mean_ns = 0.0 if delay is None else truth.delay_ns / delay.every
+    hidden = cost is not None and cost.high < HIDDEN_RATIO * mean_ns and cost.high - cost.low <= mean_ns
+    found = list_named(report)
+    own = tuple(item for item in found if _is_own(job, item.answer))
+    return LiveOutcome(
+        job=job, cost=cost, hidden=hidden, named=tuple(item for item in found if item not in own), own=own
+    )
 
 
 def list_named(report: Report) -> tuple[Named, ...]:
     """Everything that the report names: its list of causes or, without one, its verdict."""
-    causes = getattr(report, "causes", None)
-    found: tuple[CauseReport | Verdict, ...] = (report.verdict,) if causes is None else causes.causes
+    found: Sequence[CauseReport | Verdict] = (report.verdict,) if report.causes is None else report.causes.causes
     return tuple(
         Named(
             answer=Answer(kind=item.kind, rank=item.rank, phase=item.phase),
             lost_ns=None if item.lost_ns is None else item.lost_ns.value, critical=item.critical,
         )
-        for item in found if item.kind in NAMES
+        for item in found if item.kind in NAMES or (item.kind is VerdictKind.STALLS and item.rank is not None)
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from distprof.cli.bench.live_job import LiveJob
-from distprof.cli.bench.live_score import Named, Outcome
+from distprof.cli.bench.live_score import LiveOutcome, Named
 from distprof.render.units import NOT_MEASURED, format_time
 
 _HEADS = (
@@ -27,9 +27,11 @@ def describe_job(job: LiveJob) -> str:
     return f"{text}, {_show(job.size_ratio)}: rank {delay.rank} {manner} in {delay.place}{often}"
 
 
-def describe_outcome(outcome: Outcome) -> str:
+def describe_outcome(outcome: LiveOutcome) -> str:
     """One line: what was done, what it cost, and what the report said."""
     said = "; ".join(map(_describe_named, outcome.named)) or "nobody"
+    if outcome.own:
+        said += f"; of the loop itself: {'; '.join(map(_describe_named, outcome.own))}"
     if outcome.job.delay is None:
         return f"{describe_job(outcome.job)}: {'right' if outcome.is_right else 'FALSE ALARM'}, named: {said}"
     judgement = "right" if outcome.hit else "right rank" if outcome.rank_is_right else "WRONG"
@@ -41,7 +43,7 @@ def describe_outcome(outcome: Outcome) -> str:
     return f"{describe_job(outcome.job)}, costs {cost}{hidden}: {judgement}, named: {said}"
 
 
-def tabulate_outcomes(outcomes: Sequence[Outcome], failed: int) -> str:
+def tabulate_outcomes(outcomes: Sequence[LiveOutcome], failed: int) -> str:
     """A row per loop and size, and totals per size.
 
     Args:
@@ -62,7 +64,7 @@ def tabulate_outcomes(outcomes: Sequence[Outcome], failed: int) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-def _write_row(loop: str, size_ratio: float, outcomes: Sequence[Outcome]) -> str:
+def _write_row(loop: str, size_ratio: float, outcomes: Sequence[LiveOutcome]) -> str:
     shown = [outcome for outcome in outcomes if not outcome.hidden]
     errors = [outcome.error_ratio for outcome in shown if outcome.error_ratio is not None]
     delayed = size_ratio > 0

@@ -43,7 +43,7 @@ def estimate_cost(halves: Sequence[Half], *, every: int = 1) -> Estimate | None:
 
 def is_known(cost: Estimate) -> bool:
     """Whether the interval is narrow enough to compare a stated cost with: not wider than the cost itself."""
-    return 0 < cost.high - cost.low <= cost.value
+    return cost.value > 0 and cost.high - cost.low <= cost.value
 
 
 def _subtract(half: Half) -> FloatArray:

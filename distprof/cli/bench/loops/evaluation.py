@@ -22,12 +22,14 @@ def train(stage: Stage) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     profiler = stage.start(model, strategy="ddp")
     stage.hook_layer(network.blocks[1])
-    batches = _load(stage)
+    batches = iter(profiler.data(_load(stage)))
     for turn in stage.turns():
         if turn.number % EVALUATE_EVERY == 0:
-            _evaluate(stage, model)
+            with profiler.stretch("evaluation"):
+                _evaluate(stage, model)
         if turn.number % CHECKPOINT_EVERY == 0:
-            _save(stage, model, optimizer)
+            with profiler.stretch("checkpoint"):
+                _save(stage, model, optimizer)
         tokens = next(batches)
         with profiler.step(warmup=turn.warmup):
             with profiler.phase("forward"):
@@ -43,7 +45,8 @@ def train(stage: Stage) -> None:
                 optimizer.zero_grad()
             profiler.add_work(tokens=tokens.numel())
         stage.pause("between steps")
-        dist.all_reduce(loss.detach())
+        with profiler.stretch("logging"):
+            dist.all_reduce(loss.detach())
 
 
 def _load(stage: Stage) -> Iterator[Tensor]:

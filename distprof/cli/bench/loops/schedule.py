@@ -8,7 +8,7 @@ run under the profiler as the judged steps do, and are marked as warm-up, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,16 +43,26 @@ def plan_turns(job: LiveJob) -> list[Turn]:
     judged = [Turn(number=first + index, part="judged", delayed=delayed) for index in range(job.steps)]
     # The delay of a judged step may lie after its last collective, where the next step already rules.
     after = Turn(number=first + job.steps, part="warm-up", delayed=delayed)
+    numbers = _draw_numbers(job, draws, first)
     before = job.pairs // 2
     return [
-        *calm, *timed, *_draw_pairs(job, draws, 0, before), *judged, after,
-        *_draw_pairs(job, draws, 1, job.pairs - before),
+        *calm, *timed, *_draw_pairs(draws, 0, numbers[:before]), *judged, after,
+        *_draw_pairs(draws, 1, numbers[before:]),
     ]  # fmt: skip
 
 
-def _draw_pairs(job: LiveJob, draws: np.random.Generator, half: int, number: int) -> Iterator[Turn]:
+def _draw_numbers(job: LiveJob, draws: np.random.Generator, first: int) -> list[int]:
+    """One per pair, spread over the judged steps in which the delay acts: so a delay that is hidden where a rank has
+    little data is hidden as often in the pairs."""
     every = 1 if job.delay is None else job.delay.every
-    for index in range(1, number + 1):
+    acting = -(-first // every) * every + every * np.arange(max(job.steps // every, 1))
+    rounds = -(-job.pairs // len(acting))
+    shuffled = [draws.permutation(acting) for _ in range(rounds)]
+    return [int(number) for number in np.concatenate([np.zeros(0), *shuffled])[: job.pairs]]
+
+
+def _draw_pairs(draws: np.random.Generator, half: int, numbers: Sequence[int]) -> Iterator[Turn]:
+    for number in numbers:
         first = bool(draws.integers(2))
         for delayed in (first, not first):
-            yield Turn(number=index * every, part=f"pair {half}", delayed=delayed)
+            yield Turn(number=number, part=f"pair {half}", delayed=delayed)
