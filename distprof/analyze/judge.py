@@ -2,7 +2,8 @@
 
 Of two ranks that are late together, each hides what the other costs, so a cause stands if it costs something in either
 case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest last; in
-each order they add up to what removing everything saves.
+each order they add up to what removing all causes with a name saves. Jitter counts after these, because ranks that all
+arrive with the median rank would hide every rank that is late; then communication.
 """
 
 from __future__ import annotations
@@ -142,11 +143,11 @@ def _divide(
     nothing_ns = replay_to(0, count, punctual=True, free=True)
     down += [punctual_ns, nothing_ns]
     free_ns = replay_to(0, 0, free=True)
-    up = [as_is_ns, free_ns, replay_to(0, 0, punctual=True, free=True)]
-    up += [replay_to(first, count, punctual=True, free=True) for first in range(count - 1, -1, -1)]
+    up = [as_is_ns, *(replay_to(first, count) for first in range(count - 1, -1, -1))]
     removed_first = [float((before - after).mean()) for before, after in itertools.pairwise(down)]
     removed_last = [float((before - after).mean()) for before, after in itertools.pairwise(up)][::-1]
-    joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
+    named = ((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=False))
+    joint_ns = (*named, *removed_first[count:])
     named_gone_ns = down[count]
     jitter = _price(None, as_is_ns, as_is_ns - replay_to(0, 0, punctual=True), named_gone_ns - punctual_ns)
     communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - replay_to(0, count, free=True))

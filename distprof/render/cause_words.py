@@ -154,14 +154,13 @@ def list_causes(report: Report) -> list[list[str]]:
 
 
 def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
-    named = cause.kind not in UNNAMED
     what = KINDS[cause.kind]
     if cause.events is not None:
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     return [
         what, _show_where(cause), _show_when(cause, report),
         "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
-        show_share(cause.lost_ratio), show_point(cause.alone_ratio.value) if named else "",
+        "" if cause.kind in UNNAMED else show_share(cause.lost_ratio), show_point(cause.alone_ratio.value),
         *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 
