@@ -2,8 +2,7 @@
 
 Of two ranks that are late together, each hides what the other costs, so a cause stands if it costs something in either
 case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest last; in
-each order they add up to what removing all causes with a name saves. Jitter counts after these, because ranks that all
-arrive with the median rank would hide every rank that is late; then communication.
+each order they add up to what removing everything saves. Jitter is what remains when the causes with a name have gone.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Judgement:
     """The causes that stand, and everything that makes cycles longer than they need be."""
 
     named: tuple[tuple[Suspect, Cost], ...]
-    """By what they cost once all others are gone, the largest first."""
+    """By what they cost once all others are gone, the largest first; stalls that are nobody's come last."""
     jitter: Cost
     """That a different rank is last at every collective."""
     communication: Cost
@@ -67,7 +66,7 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
     as_is_ns = replay_without(thin, ())
     standing = _drop_small(thin, as_is_ns, suspects)
-    kept = sorted(standing, key=lambda pair: -pair[1].alone_ns.value)[:MAX_LISTED]
+    kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     removals = [item.removal for item, _ in kept]
     joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
     return Judgement(
@@ -89,13 +88,13 @@ def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Sus
     """Those that cost enough, first or last; judged again without those that do not."""
     left = list(suspects)
     while left:
-        removals = [item.removal for item in left]
-        all_gone_ns = replay_without(cycles, removals)
         judged = []
-        for index, item in enumerate(left):
+        for item in left:
             first_ns = as_is_ns - replay_without(cycles, [item.removal])
-            others = removals[:index] + removals[index + 1 :]
-            last_ns = replay_without(cycles, others) - all_gone_ns if others else first_ns
+            others = [other.removal for other in left if other is not item and other.has_name]
+            last_ns = first_ns
+            if others:
+                last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
             judged.append((item, _price(item, as_is_ns, first_ns, last_ns)))
         standing = [pair for pair in judged if _stands(pair[1])]
         if len(standing) == len(left):
@@ -138,17 +137,19 @@ def _divide(
     def replay_to(first: int, end: int, *, punctual: bool = False, free: bool = False) -> FloatArray:
         return replay_without(cycles, removals[first:end], punctual=punctual, free=free)
 
-    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1))]
-    punctual_ns = replay_to(0, count, punctual=True)
+    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1)), replay_to(0, count, punctual=True)]
     nothing_ns = replay_to(0, count, punctual=True, free=True)
-    down += [punctual_ns, nothing_ns]
-    free_ns = replay_to(0, 0, free=True)
-    up = [as_is_ns, *(replay_to(first, count) for first in range(count - 1, -1, -1))]
-    removed_first = [float((before - after).mean()) for before, after in itertools.pairwise(down)]
-    removed_last = [float((before - after).mean()) for before, after in itertools.pairwise(up)][::-1]
-    named = ((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=False))
-    joint_ns = (*named, *removed_first[count:])
-    named_gone_ns = down[count]
-    jitter = _price(None, as_is_ns, as_is_ns - replay_to(0, 0, punctual=True), named_gone_ns - punctual_ns)
-    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - replay_to(0, count, free=True))
+    up = [replay_to(first, count, free=True) for first in range(count, -1, -1)]
+    free_ns, named_gone_ns = up[0], down[count]
+    removed_first = [*_measure_steps(down), float((down[-1] - nothing_ns).mean())]
+    moving_ns, *last = _measure_steps([as_is_ns, *up, nothing_ns])
+    removed_last = [*last[:count][::-1], last[count], moving_ns]
+    joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
+    last_ns = named_gone_ns - down[-1]
+    jitter = _price(None, as_is_ns, last_ns, last_ns)
+    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - up[-1])
     return joint_ns, jitter, communication
+
+
+def _measure_steps(replayed: Sequence[FloatArray]) -> list[float]:
+    return [float((before - after).mean()) for before, after in itertools.pairwise(replayed)]

@@ -30,9 +30,9 @@ def _reaches(before: Part, own: Part, part: Part, index: int) -> bool:
     if before not in _ORDER or own not in _ORDER:
         return True
     first, last, at = _ORDER[before], _ORDER[own], _ORDER[part]
-    if index == 0 and last <= first:
-        last += _COUNT  # the first gap begins in the step before
-    return first <= at <= last or first <= at + _COUNT <= last or (index > 0 and last < first)
+    if last < first or (index == 0 and last == first):
+        last += _COUNT  # it begins in the step before, or in the micro-step before
+    return first <= at <= last or first <= at + _COUNT <= last
 
 
 def place(

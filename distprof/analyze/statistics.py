@@ -130,10 +130,10 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
         excess_ns: Of a steadily slow rank, by cycle: the change removes its usual excess, whose own error counts too.
     """
     value = float(lost_ns.mean())
-    if excess_ns is None:
+    centre = 0.0 if excess_ns is None else float(midmean(excess_ns))
+    if excess_ns is None or centre <= 0:
         low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
     else:
-        centre = float(midmean(excess_ns))
         low, high = find_interval(
             np.stack([lost_ns, excess_ns]),
             lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),

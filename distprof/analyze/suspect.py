@@ -32,3 +32,8 @@ class Suspect:
     hosts: tuple[str, ...] = ()
     period: int | None = None
     """Of stalls that come every so many cycles."""
+
+    @property
+    def has_name(self) -> bool:
+        """Whether a rank, host, link or the data is to blame; not so for stalls that nobody can be named for."""
+        return self.kind is not VerdictKind.STALLS or len(self.rows) > 0

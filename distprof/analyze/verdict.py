@@ -39,15 +39,10 @@ def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, judge
     short = find_shortage(measured_steps, cycles)
     if cycles is None or judgement is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
-    named = [(item, cost) for item, cost in judgement.named if _has_name(item)]
+    named = [(item, cost) for item, cost in judgement.named if item.has_name]
     nobody = _blame_nobody(measured_steps, cycles, judgement)
     found = _blame(measured_steps, cycles, *named[0]) if named else nobody
     return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
-
-
-def _has_name(item: Suspect) -> bool:
-    """Stalls that nobody caused are listed among the causes, and the verdict is not about them."""
-    return item.kind is not VerdictKind.STALLS or len(item.rows) > 0
 
 
 def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:

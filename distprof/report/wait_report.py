@@ -146,7 +146,7 @@ class CauseReport:
     lost_ratio: Estimate
     """``lost_ns`` over the mean step."""
     alone_ns: Estimate
-    """The same once all other causes with a name (rank, host, link, data, stalls) are gone. Of two ranks that are late
+    """The same once all other causes with a name (rank, host, link, data) are gone. Of two ranks that are late
     together, each hides what the other costs: ``lost_ns`` is small for both, and this is not."""
     alone_ratio: Estimate
     """``alone_ns`` over the mean step."""

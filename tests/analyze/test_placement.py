@@ -1,0 +1,47 @@
+"""Which gaps a part can lie in, and how an excess is spread over them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from distprof.analyze.placement import find_gaps, place
+from distprof.facts.run import Part, Phase, Stretch
+from tests.analyze.test_replay import make_cycles
+
+FORWARD, BACKWARD, NORM = Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM
+
+
+@pytest.mark.parametrize(
+    ("issued", "part", "gaps"),
+    [
+        ((FORWARD, FORWARD, BACKWARD, NORM), Phase.DATA, [0]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), FORWARD, [0, 1, 2]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), BACKWARD, [2, 3]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), NORM, [0, 3]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), Phase.OPTIMIZER, [0]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), Stretch.CHECKPOINT, [0]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), Phase.OTHER, [0, 1, 2, 3]),
+        ((BACKWARD, BACKWARD), FORWARD, [0]),
+        ((BACKWARD, BACKWARD), BACKWARD, [0, 1]),
+        ((Stretch.BETWEEN, BACKWARD), Phase.OPTIMIZER, [0]),
+        ((Stretch.BETWEEN, BACKWARD), Phase.DATA, [1]),
+        ((Stretch.BETWEEN, BACKWARD), Stretch.EVALUATION, [0, 1]),
+        ((FORWARD, BACKWARD, FORWARD, BACKWARD), Phase.DATA, [0, 2]),  # two micro-steps
+        ((BACKWARD,), Phase.DATA, [0]),
+    ],
+)
+def test_a_part_lies_between_its_neighbours(issued: tuple[Part, ...], part: Part, gaps: list[int]) -> None:
+    count = len(issued)
+    cycles = make_cycles([[10.0] * count] * 2, [1] * count, [True] * count)
+    assert np.flatnonzero(find_gaps(dataclasses.replace(cycles, issued=issued), part)).tolist() == gaps
+
+
+def test_an_excess_is_spread_over_the_gaps_that_are_longer() -> None:
+    cycles = make_cycles([[10, 30, 20]] * 2, [1] * 3, [True] * 3)
+    allowed, error = np.array([True, True, False]), np.full(3, 0.1)
+    assert place(cycles, allowed, np.array([6.0, 2.0, 9.0]), error, 4).tolist() == [3, 1, 0]
+    assert place(cycles, allowed, np.array([-1.0, 0.2, 9.0]), error, 4).tolist() == [0, 4, 0]
+    assert place(cycles, allowed, np.array([-1.0, -2.0, 9.0]), error, 4).tolist() == [0, 4, 0]  # the longest of them
