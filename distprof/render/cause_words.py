@@ -28,7 +28,13 @@ CAUSE_NOTE = (
     "name is; the parts, the remainder and the ideal step add up to the step, with the time between steps"
 )
 NAME_LIMIT = 80
-_UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
+MAX_HOSTS = 4
+EDGE_RATIO = 0.02
+"""Where a cause begins and ends is known to this share of the run."""
+UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
+ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
+LASTING = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK)
+"""Causes that act in every step from one to another."""
 _WHERE = {
     Stretch.EVALUATION: "in evaluation", Stretch.CHECKPOINT: "while saving a checkpoint",
     Stretch.LOGGING: "while logging", Stretch.BETWEEN: "between steps",
@@ -37,13 +43,14 @@ _WHERE = {
 
 def list_named(causes: Causes | None) -> list[CauseReport]:
     """The causes that somebody or something can be named for, the most expensive first."""
-    return [] if causes is None else [cause for cause in causes.causes if cause.kind not in _UNNAMED]
+    return [] if causes is None else [cause for cause in causes.causes if cause.kind not in UNNAMED]
 
 
 def find_told(report: Report) -> CauseReport | None:
-    """The cause that the verdict tells about, which is the first of its kind."""
-    causes = () if report.causes is None else report.causes.causes
-    return next((cause for cause in causes if cause.kind is report.verdict.kind), None)
+    """The cause that the verdict tells about."""
+    verdict, causes = report.verdict, () if report.causes is None else report.causes.causes
+    same = [cause for cause in causes if cause.kind is verdict.kind and cause.hosts == verdict.hosts]
+    return next((cause for cause in same if cause.kind not in ONE_RANK or cause.rank == verdict.rank), None)
 
 
 def name_cause(cause: CauseReport, extra: str = "") -> str:
@@ -54,7 +61,7 @@ def name_cause(cause: CauseReport, extra: str = "") -> str:
         return name_link(cause.hosts)
     who = f"rank {cause.rank}" if cause.rank is not None else ""
     if cause.kind is VerdictKind.STALLS:
-        return f"stalls of {who or 'no rank alone'}{phase}"
+        return f"stalls of {who or 'nobody in particular'}{phase}"
     if cause.kind is VerdictKind.SLOW_HOST and cause.hosts:
         who = f"host {clean_text(cause.hosts[0], NAME_LIMIT)}"
     late = cause.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST) and who
@@ -62,11 +69,18 @@ def name_cause(cause: CauseReport, extra: str = "") -> str:
 
 
 def name_link(hosts: Sequence[str]) -> str:
-    """A link by its ends."""
-    names = [clean_text(host, NAME_LIMIT) for host in hosts]
-    if not names:
-        return "a link"
-    return f"the link of {names[0]}" if len(names) == 1 else f"the link between {' and '.join(names)}"
+    """A link by its ends, or a network by its hosts."""
+    if len(hosts) == 1:
+        return f"the link of {name_hosts(hosts)}"
+    return f"the {'link' if len(hosts) == 2 else 'network'} between {name_hosts(hosts) or 'hosts'}"
+
+
+def name_hosts(hosts: Sequence[str]) -> str:
+    """A few hosts by their names, of many the number."""
+    names = [clean_text(host, NAME_LIMIT) for host in hosts[:MAX_HOSTS]]
+    if (more := len(hosts) - MAX_HOSTS) > 0:
+        names.append(f"{more:,} more")
+    return " and ".join(text for text in (", ".join(names[:-1]), *names[-1:]) if text)
 
 
 def say_where(phase: str | None) -> str:
@@ -76,27 +90,29 @@ def say_where(phase: str | None) -> str:
     return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
 
 
-def find_ends(report: Report) -> tuple[int, int | None]:
-    """The first and the last step in which a cause can act. Steps count from 0, and warm-up ones come first; a job that
-    was resumed begins later, which costs no more than a wordier text. None: no step was recorded."""
-    whole = next((cause for cause in report.causes.causes if cause.whole), None) if report.causes is not None else None
-    if whole is not None:
-        return whole.first_step, whole.last_step
-    last = max((rank.last_step for rank in report.ranks if rank.last_step is not None), default=None)
-    return report.coverage.steps_warmup + 1, last
+def find_ends(report: Report) -> tuple[int, int]:
+    """The first and the last step in which a cause can act: those of jitter and communication, which always do, or
+    those of the recorded steps. Steps count from 0, and warm-up ones come first; a job that was resumed begins later,
+    which costs no more than a wordier text."""
+    causes = () if report.causes is None else report.causes.causes
+    always = next((cause for cause in causes if cause.kind in UNNAMED), None)
+    if always is not None:
+        return always.first_step, always.last_step
+    last = max((rank.last_step for rank in report.ranks if rank.last_step is not None), default=0)
+    return report.coverage.steps_warmup, last
 
 
 def say_when(cause: CauseReport, report: Report) -> str:
-    """Between which steps it acts; empty for a cause that always does."""
-    if cause.whole:
+    """Between which steps it acts, if it began or ended within the run: empty for a cause that always acts, and for
+    those that come and go."""
+    if cause.whole or cause.kind not in LASTING:
         return ""
     first, last = find_ends(report)
-    if cause.first_step <= first:
-        return f"until step {cause.last_step:,}"
-    if last is not None and cause.last_step >= last:
+    blur = 1 + EDGE_RATIO * (last - first)
+    if cause.first_step <= first + blur:
+        return "" if cause.last_step >= last - blur else f"until step {cause.last_step:,}"
+    if cause.last_step >= last - blur:
         return f"since step {cause.first_step:,}"
-    if cause.first_step == cause.last_step:
-        return f"at step {cause.first_step:,}"
     return f"from step {cause.first_step:,} to step {cause.last_step:,}"
 
 
@@ -138,30 +154,28 @@ def list_causes(report: Report) -> list[list[str]]:
 
 
 def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
-    named = cause.kind not in _UNNAMED
     what = KINDS[cause.kind]
     if cause.events is not None:
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     return [
         what, _show_where(cause), _show_when(cause, report),
         "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
-        show_share(cause.lost_ratio), show_point(cause.alone_ratio.value) if named else "",
+        "" if cause.kind in UNNAMED else show_share(cause.lost_ratio), show_point(cause.alone_ratio.value),
         *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 
 
 def _show_where(cause: CauseReport) -> str:
-    rank = [] if cause.rank is None else [f"rank {cause.rank}"]
-    who = [" and ".join(clean_text(host, NAME_LIMIT) for host in cause.hosts)] if cause.hosts else rank
-    phase = [] if cause.phase is None else [clean_text(cause.phase)]
-    return ", ".join([*who, *phase]) or "all ranks"
+    who = name_hosts(cause.hosts) or ("" if cause.rank is None else f"rank {cause.rank}")
+    phase = "" if cause.phase is None else clean_text(cause.phase)
+    return ", ".join(text for text in (who, phase) if text) or "all ranks"
 
 
 def _show_when(cause: CauseReport, report: Report) -> str:
-    if cause.period is not None:
-        return say_period(cause)
-    often = "some steps" if cause.pattern is Pattern.INTERMITTENT else "every step" if cause.whole else ""
-    return ", ".join(text for text in (often, say_when(cause, report)) if text)
+    if cause.kind is VerdictKind.STALLS:
+        return say_period(cause) or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
+    often = "some steps" if cause.pattern is Pattern.INTERMITTENT else ""
+    return ", ".join(text for text in (often, say_when(cause, report)) if text) or "every step"
 
 
 def _show_part(part_ns: float, causes: Causes) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from distprof.render.cause_words import (
     CAUSES,
     NAME_LIMIT,
-    find_ends,
     find_told,
     list_named,
     name_cause,
@@ -111,7 +110,7 @@ def _describe_neighbour(report: Report) -> str:
         name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
         if cause.first_step < told.first_step:
             return f"; before that it was {name}"
-        lasts = (find_ends(report)[1] or 0) <= cause.last_step
+        lasts = not say_when(cause, report).startswith("from")
         return f"; {'since then' if lasts else 'after that'} it is {name}"
     return ""
 
@@ -119,8 +118,7 @@ def _describe_neighbour(report: Report) -> str:
 def _describe_link(report: Report, verdict: Verdict) -> str:
     when = _say_told_when(report)
     probed = verdict.needed_ns is not None
-    slow = "is slower than the others" if len({rank.host for rank in report.ranks}) > 2 and not probed else "is slow"
-    start = f"{name_link(verdict.hosts)} {slow}{when} and holds every rank up: {clean_text(verdict.reason, TEXT_LIMIT)}"
+    start = f"{name_link(verdict.hosts)} holds every rank up{when}: {clean_text(verdict.reason, TEXT_LIMIT)}"
     if probed:
         start += f", and the data of a step needs {format_time(verdict.needed_ns)} at the link's probed speed"
     if verdict.lost_ratio is None:

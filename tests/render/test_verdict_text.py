@@ -32,7 +32,7 @@ LATE = report_on(SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DAT
 UNSTEADY = report_on(SimulatedJob(delays=(Delay(rank=2, phase=Phase.FORWARD, delay_ns=41 * MS, share_ratio=0.3),)))
 LINK = report_on(
     SimulatedJob(
-        num_ranks=8, ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=20e9,
+        num_ranks=8, ranks_per_host=4, slow_hosts={1: 1000}, link_bytes_per_s=20e9,
         clocks=Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=30_000),
     )
 )  # fmt: skip
@@ -47,7 +47,7 @@ ROTATING = report_on(SimulatedJob(delays=(Delay(rank=None, phase=Phase.FORWARD, 
 def test_a_tired_person_reads_who_why_and_what_it_buys() -> None:
     lost = Estimate(value=0.19, low=0.17, high=0.21)
     verdict = dataclasses.replace(LATE.verdict, late_ns=41.0 * MS, waited_ns=118.0 * MS, lost_ratio=lost)
-    assert describe_verdict(dataclasses.replace(LATE, verdict=verdict)) == (
+    assert describe_verdict(dataclasses.replace(LATE, verdict=verdict, causes=None)) == (
         "critical: rank 2 is 41.0 ms late in every step: its input pipeline (data +41.0 ms); the other 3 wait 118.0 ms "
         "per step together; fixing it makes steps 19 % shorter (17 to 21 %)"
     )
@@ -60,7 +60,7 @@ def test_doubt_is_told_from_the_verdict_and_not_from_its_words() -> None:
         dataclasses.replace(LATE, verdict=verdict)
     )
     doubtful = dataclasses.replace(LATE.verdict, confirmed=False)
-    assert describe_verdict(dataclasses.replace(LATE, verdict=doubtful)).endswith(f"({LATE.verdict.reason})")
+    assert f" ({LATE.verdict.reason}). Two more " in describe_verdict(dataclasses.replace(LATE, verdict=doubtful))
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -70,19 +70,20 @@ def test_every_cause_is_worded(cause: Cause) -> None:
 
 
 def test_now_and_then_is_said_as_such() -> None:
-    assert "rank 2 is 41.2 ms late in 30.6 % of the steps: its compute (forward +41.0 ms)" in describe_verdict(UNSTEADY)
+    assert "rank 2 is 40.9 ms late in 30.6 % of the steps: its compute (forward +41.0 ms)" in describe_verdict(UNSTEADY)
 
 
 def test_of_two_ranks_the_other_waits_alone() -> None:
     two = report_on(SimulatedJob(num_ranks=2, delays=(Delay(rank=1, phase=Phase.OPTIMIZER, delay_ns=41 * MS),)))
-    assert "; the other rank waits " in describe_verdict(two) and "together" not in describe_verdict(two)
+    first = describe_verdict(two).partition(". ")[0]
+    assert "; the other rank waits " in first and "together" not in first
 
 
 def test_a_link_is_named_by_its_hosts() -> None:
     text = describe_verdict(LINK)
-    assert text.startswith(f"critical: the link between host-0 and host-1 is slow and holds every rank up: {REASON}")
+    assert text.startswith(f"critical: the link between host-0 and host-1 holds every rank up: {REASON}")
     assert f", and the data of a step needs {format_time(LINK.verdict.needed_ns)} at the link's probed speed; " in text
-    assert text.endswith("; fixing it makes steps 90 % shorter (90 to 91 %)")
+    assert "; fixing it makes steps 82 % shorter (82 to 83 %). One more cause costs " in text
 
 
 def test_nobody_is_said_in_so_many_words() -> None:
@@ -141,5 +142,5 @@ def test_names_of_hosts_and_groups_stay_text() -> None:
 def test_a_slow_host_is_named_with_its_ranks() -> None:
     delays = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=30 * MS) for rank in range(4, 8))
     text = describe_verdict(report_on(SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays)))
-    assert text.startswith("critical: host host-1 (4 ranks) is 29.9 ms late in every step: ")
+    assert text.startswith("critical: host host-1 (4 ranks) is 30.0 ms late in every step: ")
     assert "its compute (forward +30.0 ms); the other 4 wait " in text
