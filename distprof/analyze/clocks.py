@@ -66,6 +66,16 @@ class ClockMap:
             bound = bound + MAX_WANDER_RATIO * away
         return bound / (1 - MAX_DRIFT_RATIO)  # `to_reference` goes the other way, at the rate of the rank's clock
 
+    def worst_bound_ns(self, position: int, begin_ns: float, end_ns: float) -> float:
+        """The largest `bound_ns` between two times. It may lie in the middle between two readings, from where the rate
+        may have wandered farthest."""
+        if self.clock[position] == UNKNOWN:
+            return np.inf
+        knots = self.tracks[self.clock[position]].at_ns
+        turns = np.concatenate([[begin_ns, end_ns], knots, (knots[1:] + knots[:-1]) / 2])
+        bounds = self.bound_ns(position, np.clip(turns, begin_ns, end_ns))
+        return float(np.nan_to_num(bounds, nan=np.inf, posinf=np.inf).max())
+
     def pair_bound_ns(self, first: int, second: int, at_ns: npt.ArrayLike) -> FloatArray:
         """How wrong the difference of two ranks' times on rank 0's clock can be; 0: they share a clock."""
         at = np.asarray(at_ns, dtype=np.float64)

@@ -105,8 +105,8 @@ def _find_bound(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Traffic
     begin_ns = measured_steps.run.column("begin_host_ns")
     bounds = []
     for position in cycles.positions[item.rows].tolist():
-        at_ns = clocks.to_reference(position, begin_ns[position, cycles.steps[[0, -1]]])
-        bounds.append(clocks.bound_ns(position, at_ns))
+        ends = clocks.to_reference(position, begin_ns[position, cycles.steps[[0, -1]]])
+        bounds.append(clocks.worst_bound_ns(position, float(ends[0]), float(ends[1])))
     return float(np.max(np.where(np.isfinite(bounds), bounds, 0.0)))
 
 

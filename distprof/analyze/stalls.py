@@ -140,7 +140,8 @@ def _find_last(
         return None
     first, second = (int(cycles.positions[members[index]]) for index in (before, last))
     begin_ns = measured_steps.run.column("begin_host_ns")[second, cycles.steps[cycle]]
-    bound_ns = float(map_clocks(measured_steps.run).pair_bound_ns(first, second, begin_ns))
+    clocks = map_clocks(measured_steps.run)
+    bound_ns = float(clocks.pair_bound_ns(first, second, clocks.to_reference(second, begin_ns)))
     apart = np.isfinite(bound_ns)  # else their clocks are not comparable, and times count from one start
     return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
 

@@ -80,7 +80,7 @@ def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) ->
     for row in rows.values():
         position = int(table.ranks[row])
         ends = clocks.to_reference(position, (arrival_ns[row].min(), arrival_ns[row].max()))
-        bounds.append(float(np.nan_to_num(clocks.bound_ns(position, ends), nan=np.inf, posinf=np.inf).max()))
+        bounds.append(clocks.worst_bound_ns(position, float(ends[0]), float(ends[1])))
     return sum(sorted(bounds)[-2:])
 
 

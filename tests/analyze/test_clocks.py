@@ -37,6 +37,15 @@ def test_the_offset_changes_evenly_between_two_readings() -> None:
     assert clocks.to_reference(0, at).tolist() == at.tolist()
 
 
+def test_the_bound_over_a_time_is_the_largest_in_it() -> None:
+    clocks = make_map([(1, BASE_NS, 3 * S, 40 * US), (1, BASE_NS + 100 * S, 3 * S, 80 * US)])
+    # half-way, (40 + 80) / 2 us and 50 us for a rate that need not be even; at 20 s, 48 us and 20 us
+    assert clocks.worst_bound_ns(1, BASE_NS, BASE_NS + 100 * S) == pytest.approx(110 * US, rel=2e-4)
+    assert clocks.worst_bound_ns(1, BASE_NS, BASE_NS + 20 * S) == pytest.approx(68 * US, rel=2e-4)
+    assert clocks.worst_bound_ns(0, BASE_NS, BASE_NS + 100 * S) == 0
+    assert make_map([]).worst_bound_ns(1, BASE_NS, BASE_NS + S) == np.inf
+
+
 def test_one_reading_holds_for_ever_and_is_trusted_less_and_less() -> None:
     clocks = make_map([(1, BASE_NS, -3 * S, 40 * US)])
     at = BASE_NS + np.array([-1, 0, 10]) * S

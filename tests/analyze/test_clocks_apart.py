@@ -45,3 +45,14 @@ def test_fault_14_what_lies_below_the_uncertainty_is_not_reported() -> None:
     assert gathers.bound_ns >= BOUND_NS and late.verdict.rank == 2
     vague = report_on(dataclasses.replace(APART, bound_ns=20e6), Delay(rank=2, phase=Phase.DATA, delay_ns=5.0 * MS))
     assert np.max([wait.last_ratio for wait in vague.waits]) == 0
+
+
+def test_hosts_started_days_apart_have_the_same_stalls() -> None:
+    """The bound is that at a time on rank 0's clock. At a time on a clock days ahead of it, it would be seconds."""
+    late = Delay(rank=2, phase=Phase.DATA, delay_ns=200.0 * MS, share_ratio=0.05)
+    job = dataclasses.replace(TRUE, num_ranks=3, delays=(late,))
+    near, far = (
+        [(stall.step, stall.rank, stall.phase) for stall in analyze(simulate(job, seed=4).run).stalls]
+        for job in (job, dataclasses.replace(job, clocks=Clocks(offset_ns=1e15, bound_ns=BOUND_NS)))
+    )
+    assert far == near and {rank for _, rank, _ in near} == {2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from distprof.facts.run import OWN_PHASES, Clock, LinkReading, Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import MS
 
+Strategy = Literal["ddp", "fsdp", "hsdp"]
 APART = Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=300_000)
 FOUR = SimulatedJob(strategy="fsdp", num_ranks=16, ranks_per_host=4, num_steps=20, slow_hosts={2: 4.0}, jitter_ratio=0)
 """Four hosts; what crosses the link of one takes four times as long."""
@@ -64,7 +66,7 @@ def test_what_goes_with_a_link_is_what_transfers_take_beyond_those_on_other_link
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
-def test_the_cost_is_what_the_job_saves_on_a_link_like_the_others(strategy: str) -> None:
+def test_the_cost_is_what_the_job_saves_on_a_link_like_the_others(strategy: Strategy) -> None:
     job = dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02)
     measured_steps, cycles = measure(simulate_run(job))
     _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={})))
@@ -168,7 +170,7 @@ LATER = dataclasses.replace(FOUR, num_steps=40, slow_from_step=15, jitter_ratio=
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
-def test_a_link_that_became_slow_is_measured_against_its_past(strategy: str) -> None:
+def test_a_link_that_became_slow_is_measured_against_its_past(strategy: Strategy) -> None:
     """Probed at the start, every link was well. Only HSDP's groups tell which host all the slower transfers join."""
     job = dataclasses.replace(LATER, strategy=strategy)
     measured_steps, cycles = measure(simulate_run(job))
