@@ -29,8 +29,9 @@ OTHERS_SPREADS = 3.0
 """... and its usual difference from the others."""
 MAX_CHANCE = 0.005
 """Of naming any rank of a job for what is chance: family-wise over ranks and parts."""
-NUM_TESTS = 3
-"""Of each rank and part: the sizes of its events, their number, and sizes and regularity together."""
+NUM_TESTS = 4
+"""Of each rank and part: the sizes of its events, which may err as often as the others together; their number; and
+sizes and regularity together."""
 MAX_PERIOD_CHANCE = 0.001
 """Of calling the events of a rank that is named regular."""
 MIN_COST = 0.005
@@ -44,7 +45,7 @@ STEADY_RATIO = 0.8
 KINDS_APART = 3.0
 """Values are of two kinds if the smaller ones end this many times as far below the larger ones as above their own
 middle."""
-NOISIER = 2.0
+NOISIER = 3.0
 """A rank whose spread is this many times the typical rank's is judged by its own."""
 TAIL_FACTOR = 3.0
 """A rank's events must cost this many times as much as the typical other rank's."""
@@ -164,7 +165,7 @@ def _name_ranks(
         independent_ratio = count_independent(at, phase_ns[row, :, events.part]) / len(at)
         size, number = by_size[row] ** independent_ratio, by_number[row] ** independent_ratio
         period, chance = find_period(cycles.steps[at], cycles.steps)
-        if min(size, number, combine(size, chance)) < limit:
+        if min(size / 2, number, combine(size, chance)) < limit:
             regular = period if chance < MAX_PERIOD_CHANCE else None
             found.append(_suspect(cycles, events.part, row, at, excess_ns, whole_ns, regular))
     return found

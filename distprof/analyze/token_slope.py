@@ -14,7 +14,9 @@ import numpy as np
 from distprof.analyze.statistics import find_spread
 from distprof.facts.run import FloatArray
 
-CLIP_SPREADS = 1.5
+TOKEN_SPREADS = 3.0
+"""Tokens beyond this many robust standard deviations weigh only so much."""
+TIME_SPREADS = 1.5
 """Residuals beyond this many robust standard deviations count only so far. Source: Huber (1964)."""
 MAX_ROUNDS = 30
 PRECISION = 1e-3
@@ -40,32 +42,52 @@ def centre(values: FloatArray) -> FloatArray:
 def find_slope(own_ns: FloatArray, tokens: FloatArray) -> Slope:
     """Regresses times on tokens, ``[num_ranks, num_steps]`` each, with effects of ranks and steps.
 
-    Outlying times are clipped (Huber's estimate by modified residuals). The error is by step, so that it holds whatever
-    ranks have in common, with each step left out in turn, and grows with the steps' autocorrelation.
+    Outlying times are clipped (Huber's estimate by modified residuals), and outlying tokens weigh only as much as far
+    ones. The error is by step, so that it holds whatever ranks have in common, with each step left out in turn, and
+    grows with the steps' autocorrelation.
 
     Args:
         own_ns: Finite.
         tokens: As `centre` leaves them, not all 0.
     """
-    rest = own_ns - _find_medians(own_ns.T)
-    rest -= _find_medians(rest)[:, None]
-    weight = float((tokens * tokens).sum())
-    slope = 0.0
+    weights = centre(_clip(tokens, TOKEN_SPREADS))
+    if not weights.any():
+        weights = tokens
+    whole = float((weights * tokens).sum())
+    rest = _level(own_ns)
+    slope = _guess(rest, _level(tokens))
+    rest -= slope * tokens
     for _ in range(MAX_ROUNDS):
-        clipped = _clip(rest)
+        clipped = _clip(rest, TIME_SPREADS)
         effect = centre(clipped)
-        change = float((tokens * effect).sum()) / weight
+        change = float((weights * effect).sum()) / whole
         slope += change
         rest -= clipped - effect + change * tokens
         if abs(change) <= PRECISION * abs(slope):
             break
-    clipped = _clip(rest)
+    clipped = _clip(rest, TIME_SPREADS)
     inside = float(np.mean(clipped == rest))  # the others do not move with the slope
-    return Slope(ns_per_token=slope, chance=_find_chance(slope * inside, tokens, centre(clipped)))
+    return Slope(ns_per_token=slope, chance=_find_chance(slope * inside, tokens, weights, centre(clipped)))
 
 
-def _clip(values: FloatArray) -> FloatArray:
-    limit = CLIP_SPREADS * float(find_spread(values.ravel()))
+def _level(values: FloatArray) -> FloatArray:
+    """Values less the medians of their columns, then of their rows."""
+    level = values - _find_medians(values.T)
+    level -= _find_medians(level)[:, None]
+    return level
+
+
+def _guess(own_ns: FloatArray, tokens: FloatArray) -> float:
+    """Median time per token of the half of the values whose tokens differ most: where the rounds start."""
+    size = np.abs(tokens)
+    if not size.any():
+        return 0.0
+    chosen = size >= np.median(size[size > 0])
+    return float(np.median(own_ns[chosen] / tokens[chosen]))
+
+
+def _clip(values: FloatArray, spreads: float) -> FloatArray:
+    limit = spreads * float(find_spread(values.ravel()))
     clipped: FloatArray = np.clip(values, -limit, limit)
     return clipped
 
@@ -78,21 +100,27 @@ def _find_medians(values: FloatArray) -> FloatArray:
     return middle
 
 
-def _find_chance(slope: float, tokens: FloatArray, rest: FloatArray) -> float:
+def _find_chance(slope: float, tokens: FloatArray, weights: FloatArray, rest: FloatArray) -> float:
     """The chance of a slope so far above 0: Student's t, on as many steps as are independent."""
-    squares = (tokens * tokens).sum(axis=0)
-    leverage = squares / squares.sum()
-    scores = (tokens * rest).sum(axis=0) / np.maximum(1 - leverage, 1e-9)  # as if its step had been left out
-    whole = float(scores @ scores)
-    if slope <= 0 or whole <= 0:
-        return 1.0 if slope <= 0 else 0.0
-    related = max(float(scores[1:] @ scores[:-1]) / whole, 0.0)
-    apart = (1 + related) / (1 - related)  # the correlation time of an AR(1) series
+    if slope <= 0:
+        return 1.0
+    shares = (weights * tokens).sum(axis=0)
+    leverage = np.abs(shares) / np.abs(shares).sum()
+    scores = (weights * rest).sum(axis=0) / np.maximum(1 - leverage, 1e-9)  # as if its step had been left out
+    whole, apart = float(scores @ scores), 1.0
+    if whole > 0:
+        related = max(float(scores[1:] @ scores[:-1]) / whole, _find_related(weights) * _find_related(rest), 0.0)
+        apart = (1 + related) / (1 - related)  # the correlation time of an AR(1) series
     freedom = 1 / float(leverage @ leverage) / apart - 2
     if freedom < 1:
         return 1.0
-    ratio = slope * float(squares.sum()) / math.sqrt(whole * apart)
-    return _find_tail(ratio, freedom)
+    return _find_tail(slope * float(shares.sum()) / math.sqrt(whole * apart), freedom) if whole > 0 else 0.0
+
+
+def _find_related(values: FloatArray) -> float:
+    """Lag-1 autocorrelation of all rows together, less the bias of short rows. Source: Kendall (1954), Biometrika 41."""
+    found = float((values[:, 1:] * values[:, :-1]).sum() / (values * values).sum())
+    return min(max(found + (1 + 3 * found) / values.shape[1], 0.0), 0.99)
 
 
 def _find_tail(ratio: float, freedom: float) -> float:

@@ -1,0 +1,201 @@
+"""Ranks that are late now and then, stalls, and heavy tails that are nobody's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.analyze.event_chance import count_independent, find_concentration, find_period
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.rare import find_rare
+from distprof.analyze.removal import replay_without
+from distprof.analyze.suspect import Suspect
+from distprof.analyze.sync_cycles import find_cycles
+from distprof.facts.run import Clock, FloatArray, Phase
+from distprof.report.wait_report import Pattern, VerdictKind
+from distprof.simulate import Delay, SimulatedJob, simulate
+from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
+from tests.factories import MS
+
+
+def suspect(phase_ns: FloatArray) -> list[Suspect]:
+    cycles = make_cycles(phase_ns)
+    return find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
+
+
+def name(phase_ns: FloatArray) -> list[Suspect]:
+    return [found for found in suspect(phase_ns) if len(found.rows)]
+
+
+def make_steady(num_ranks: int, num_cycles: int) -> FloatArray:
+    """Every cycle takes 110 ms."""
+    return np.broadcast_to(MEAN_NS, (num_ranks, num_cycles, len(MEAN_NS))).copy()
+
+
+def test_five_stalls_on_one_rank_of_eight_by_hand() -> None:
+    """500 ms in forward in five of fifty steps."""
+    own_ns = make_steady(8, 50)
+    struck = [3, 14, 15, 29, 41]
+    own_ns[5, struck, PHASE[Phase.FORWARD]] += 500 * MS
+    (found,) = suspect(own_ns)
+    assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [5], Phase.FORWARD)
+    assert (found.pattern, found.period, found.late_ns) == (None, None, 500 * MS)
+    assert np.flatnonzero(found.acts).tolist() == struck
+    assert found.removal.gap_ns[5].sum(axis=1).tolist() == [500 * MS if step in struck else 0 for step in range(50)]
+    assert replay_without(make_cycles(own_ns), [found.removal]).tolist() == [110 * MS] * 50
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 8])
+def test_every_tenth_step_is_a_period_even_of_two_ranks(num_ranks: int) -> None:
+    """Of two ranks, five events on one of them are 6 % likely; that they come every tenth step is not."""
+    own_ns = draw_own(np.random.default_rng(1), num_ranks, 50)
+    own_ns[1, 4::10, PHASE[Phase.OPTIMIZER]] += 200 * MS
+    (found,) = suspect(own_ns)
+    assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [1], Phase.OPTIMIZER)
+    assert found.period == 10
+    assert found.late_ns == pytest.approx(200 * MS, rel=0.02)
+
+
+def test_five_irregular_events_on_one_of_two_ranks_name_nobody() -> None:
+    own_ns = draw_own(np.random.default_rng(2), 2, 50)
+    own_ns[1, [3, 14, 20, 29, 41], PHASE[Phase.FORWARD]] += 500 * MS
+    (found,) = suspect(own_ns)
+    assert (found.kind, len(found.rows), found.part) == (VerdictKind.STALLS, 0, None)
+    assert found.late_ns == pytest.approx(500 * MS, rel=0.02)
+    assert replay_without(make_cycles(own_ns), [found.removal]).max() < 125 * MS
+
+
+def test_long_steps_of_which_nobody_is_the_cause_are_told_without_a_rank() -> None:
+    """A stopped switch: all ranks wait 300 ms more in every fifth step."""
+    cycles = make_cycles(make_steady(4, 50))
+    cycles.exposed_ns[:, ::5] += 300 * MS
+    cycles.transfer_ns[:, ::5] += 300 * MS
+    (found,) = find_rare(cycles, cycles.phase_ns, 110.0 * MS)
+    assert (len(found.rows), found.part, int(found.acts.sum()), found.late_ns) == (0, None, 10, 300 * MS)
+    assert replay_without(cycles, [found.removal]).tolist() == [110 * MS] * 50
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8, 64])
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_a_rank_that_is_late_in_many_cycles_is_intermittent(num_ranks: int, share: float) -> None:
+    """Also where it is late in most, so that late is its usual time."""
+    draws = np.random.default_rng(3)
+    own_ns = draw_own(draws, num_ranks, 200)
+    struck = draws.random(200) < share
+    own_ns[1, struck, PHASE[Phase.DATA]] += 12 * MS
+    (found,) = suspect(own_ns)
+    assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.SLOW_RANK, [1], Phase.DATA)
+    assert found.pattern is Pattern.INTERMITTENT
+    assert np.array_equal(found.acts, struck)
+    assert found.late_ns == pytest.approx(12 * MS, rel=0.05)
+
+
+def test_two_ranks_with_stalls_are_both_named() -> None:
+    own_ns = draw_own(np.random.default_rng(4), 8, 200)
+    own_ns[1, 5::20, PHASE[Phase.OTHER]] += 300 * MS
+    own_ns[6, 7::25, PHASE[Phase.DATA]] += 200 * MS
+    found = {(int(item.rows[0]), item.part, item.period) for item in suspect(own_ns)}
+    assert found == {(1, Phase.OTHER, 20), (6, Phase.DATA, 25)}
+
+
+def test_a_rank_that_gets_slow_and_stays_so_is_left_to_change_points() -> None:
+    own_ns = draw_own(np.random.default_rng(5), 8, 100)
+    own_ns[2, 50:, PHASE[Phase.FORWARD]] += 20 * MS
+    assert suspect(own_ns) == []
+
+
+def test_what_costs_less_than_half_a_percent_is_not_named() -> None:
+    """Every tenth step 5 ms more: 0.45 % of 110."""
+    own_ns = make_steady(8, 100)
+    own_ns[3, ::10, PHASE[Phase.DATA]] += 5 * MS
+    assert suspect(own_ns) == []
+    own_ns[3, ::10, PHASE[Phase.DATA]] += 1 * MS
+    assert [item.rows.tolist() for item in suspect(own_ns)] == [[3]]
+
+
+def test_a_part_that_was_not_measured_names_nobody() -> None:
+    own_ns = make_steady(8, 50)
+    own_ns[5, ::10, PHASE[Phase.FORWARD]] += 500 * MS
+    cycles = make_cycles(own_ns)
+    unknown = own_ns.copy()
+    unknown[:, :, PHASE[Phase.FORWARD]] = np.nan
+    assert [len(found.rows) for found in find_rare(cycles, unknown, 110.0 * MS)] == [0]
+
+
+def draw_tails(kind: str, draws: np.random.Generator, num_ranks: int, num_cycles: int) -> FloatArray:
+    if kind == "log-normal":
+        return draw_own(draws, num_ranks, num_cycles, sigma=0.3)
+    if kind == "drift":
+        return draw_drift(draws, num_ranks, num_cycles, related=0.9)
+    if kind == "pareto":
+        return MEAN_NS * (1 + 0.1 * draws.pareto(1.5, (num_ranks, num_cycles, len(MEAN_NS))))
+    own_ns = draw_own(draws, num_ranks, num_cycles)
+    own_ns *= np.where(draws.random((num_ranks, num_cycles)) < 0.01, 3, 1)[:, :, None]
+    return own_ns
+
+
+@pytest.mark.parametrize("kind", ["log-normal", "pareto", "tripled", "drift"])
+@pytest.mark.parametrize(("num_ranks", "jobs"), [(2, 40), (3, 40), (8, 30), (64, 6)])
+def test_tails_that_hit_all_ranks_alike_name_nobody(kind: str, num_ranks: int, jobs: int) -> None:
+    """At most one job in a hundred; of so few jobs, none or one."""
+    named = 0
+    for seed in range(jobs):
+        own_ns = draw_tails(kind, np.random.default_rng(seed), num_ranks, 50 if seed % 2 else 200)
+        named += bool(name(own_ns))
+    assert named <= 1
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_the_replay_finds_what_an_intermittent_rank_costs(strategy: str) -> None:
+    delay = Delay(rank=2, phase=Phase.FORWARD, delay_ns=40 * MS, share_ratio=0.3)
+    made = simulate(SimulatedJob(strategy=strategy, delays=(delay,)), seed=3)  # type: ignore[arg-type]
+    measured_steps = find_measured_steps(made.run)
+    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    assert cycles is not None
+    (found,) = find_rare(cycles, cycles.phase_ns, float(np.median(cycles.cycle_ns)))
+    assert (found.rows.tolist(), found.part, found.pattern) == ([2], Phase.FORWARD, Pattern.INTERMITTENT)
+    saved_ns = cycles.cycle_ns - replay_without(cycles, [found.removal])
+    true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:]
+    assert saved_ns.mean() == pytest.approx(true_ns.mean(), rel=0.1)
+
+
+def test_concentration_by_hand() -> None:
+    """Five events of one size, all on one of eight ranks; then a huge one, which is somewhere in any case."""
+    same = find_concentration(np.full(5, 3), np.ones(5), 8)
+    assert same[3] == pytest.approx(8**-5)
+    assert same[0] == 1
+    assert find_concentration(np.array([0, 1, 2]), np.array([100.0, 1, 1]), 8)[0] == pytest.approx(1 / 8)
+
+
+@given(st.integers(2, 12), st.lists(st.integers(0, 11), min_size=1, max_size=40))
+def test_events_of_one_size_have_the_binomial_chance(num_ranks: int, drawn: list[int]) -> None:
+    rows = np.array(drawn) % num_ranks
+    found = find_concentration(rows, np.ones(len(rows)), num_ranks)
+    number, share = len(rows), 1 / num_ranks
+    for row, count in enumerate(np.bincount(rows, minlength=num_ranks).tolist()):
+        tail = (
+            math.comb(number, hits) * share**hits * (1 - share) ** (number - hits) for hits in range(count, number + 1)
+        )
+        assert found[row] == pytest.approx(max(sum(tail), 1e-14), abs=1e-13)
+
+
+def test_a_period_by_hand() -> None:
+    """Five of fifty steps all in one class of five: one of C(50, 5) ways, in any of 1 + 2 + ... + 24 classes."""
+    period, chance = find_period(np.arange(4, 50, 10), np.arange(50))
+    assert period == 10
+    assert chance == pytest.approx(300 / math.comb(50, 5))
+    assert find_period(np.array([3, 14, 20, 29, 41]), np.arange(50)) == (0, 1.0)
+    assert find_period(np.array([4, 14]), np.arange(50)) == (0, 1.0)
+
+
+def test_events_within_the_correlation_time_count_once() -> None:
+    """A rank that drifts up for twenty cycles, and stalls that stand out from the same drift."""
+    drift = np.concatenate([np.zeros(20), np.linspace(0, 10, 10), np.linspace(10, 0, 10), np.zeros(20)])
+    assert count_independent(np.flatnonzero(drift > 6), drift) == 1
+    at = np.array([3, 14, 15, 29, 41])
+    drift[at] += 100
+    assert count_independent(at, drift) == 5
