@@ -120,7 +120,7 @@ def _find_chance(slope: float, tokens: FloatArray, weights: FloatArray, rest: Fl
 def _find_related(values: FloatArray) -> float:
     """Lag-1 autocorrelation of all rows together, without the bias of short ones. Source: Kendall (1954)."""
     found = float((values[:, 1:] * values[:, :-1]).sum()) / float((values * values).sum())
-    return min(max(found + (1 + 3 * found) / values.shape[1], 0.0), 0.99)
+    return float(np.clip(found + (1 + 3 * found) / values.shape[1], 0, 0.99))
 
 
 def _find_tail(ratio: float, freedom: float) -> float:
