@@ -118,9 +118,9 @@ def _find_chance(slope: float, tokens: FloatArray, weights: FloatArray, rest: Fl
 
 
 def _find_related(values: FloatArray) -> float:
-    """Lag-1 autocorrelation of all rows together, less the bias of short rows. Source: Kendall (1954), Biometrika 41."""
-    found = float((values[:, 1:] * values[:, :-1]).sum() / (values * values).sum())
-    return min(max(found + (1 + 3 * found) / values.shape[1], 0.0), 0.99)
+    """Lag-1 autocorrelation of all rows together, without the bias of short ones. Source: Kendall (1954)."""
+    found = float((values[:, 1:] * values[:, :-1]).sum()) / float((values * values).sum())
+    return float(np.clip(found + (1 + 3 * found) / values.shape[1], 0, 0.99))
 
 
 def _find_tail(ratio: float, freedom: float) -> float:
