@@ -15,6 +15,8 @@ LEAST_CHANCE = 1e-14
 """Chances below are rounding errors of the transform."""
 FILLED_RATIO = 0.8
 """Share of the turns of a period that must have an event."""
+LEAST_SPREAD = 0.02
+"""Sizes closer than this are as good as equal."""
 MIN_TURNS = 3
 """Two events are always some period apart."""
 
@@ -46,10 +48,23 @@ def find_concentration(rows: IntArray, sizes: FloatArray, num_ranks: int) -> Flo
     return chance
 
 
-def combine(one: float, other: float) -> float:
-    """The chance of two independent tests together. Source: Fisher (1925), for two tests."""
-    product = one * other
-    return product * (1 - math.log(product))
+def find_likeness(sizes: FloatArray) -> float:
+    """The chance that events at random are so alike in size, if their logarithms lie anywhere within a factor of e.
+
+    The range of n uniform values is below r with a probability of at most n r ** (n - 1). Source: David and Nagaraja,
+    Order Statistics, 2.3.
+    """
+    spread = math.log(float(sizes.max()) / float(sizes.min()))
+    return min(1.0, len(sizes) * max(spread, LEAST_SPREAD) ** (len(sizes) - 1)) if len(sizes) >= MIN_TURNS else 1.0
+
+
+def combine(*chances: float) -> float:
+    """The chance of several independent tests together. Source: Fisher (1925), Statistical Methods, 21.1."""
+    product = math.prod(chances)
+    if product <= 0:
+        return 0.0
+    terms = (-math.log(product)) ** np.arange(len(chances)) / [math.factorial(power) for power in range(len(chances))]
+    return product * float(terms.sum())
 
 
 def count_independent(at: IntArray, own_ns: FloatArray) -> int:

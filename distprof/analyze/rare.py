@@ -7,11 +7,12 @@ does not explain why the events are on it: they are concentrated on it, or come 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.event_chance import combine, count_independent, find_concentration, find_period
+from distprof.analyze.event_chance import combine, count_independent, find_concentration, find_likeness, find_period
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.removal import Removal
 from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
@@ -27,11 +28,11 @@ OWN_SPREADS = 4.0
 """By how many robust standard deviations an event must exceed the rank's usual time ..."""
 OTHERS_SPREADS = 3.0
 """... and its usual difference from the others."""
-MAX_CHANCE = 0.005
+MAX_CHANCE = 0.01
 """Of naming any rank of a job for what is chance: family-wise over ranks and parts."""
-NUM_TESTS = 4
-"""Of each rank and part: the sizes of its events, which may err as often as the others together; their number; and
-sizes and regularity together."""
+NUM_TESTS = 6
+"""Of each rank and part: the sizes of its events, which may err as often as two others; their number; sizes and
+regularity together; and where only one part is far longer, how alike its events are, with and without regularity."""
 MAX_PERIOD_CHANCE = 0.001
 """Of calling the events of a rank that is named regular."""
 MIN_COST = 0.005
@@ -63,6 +64,8 @@ class _Events:
     at: IntArray
     """Their cycles."""
     excess_ns: FloatArray
+    pure: bool = False
+    """In each of them, this part alone takes far longer."""
 
 
 def find_rare(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> list[Suspect]:
@@ -85,8 +88,34 @@ def find_rare(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> list
         if len((found := _find_events(phase_ns[:, :, part], part, whole_ns)).at)
     ]  # fmt: skip
     limit = MAX_CHANCE / (NUM_TESTS * num_ranks * max(len(events), 1))
-    named = [suspect for found in events for suspect in _name_ranks(cycles, phase_ns, found, whole_ns, limit)]
+    named: list[Suspect] = []
+    for found in (*_take_pure(events, cycles.gap_ns.shape[:2]), *events):
+        named += [
+            suspect for suspect in _name_ranks(cycles, phase_ns, found, whole_ns, limit) if _is_new(suspect, named)
+        ]
     return [*named, *_find_nobodys(cycles, named)]
+
+
+def _take_pure(events: list[_Events], shape: tuple[int, ...]) -> list[_Events]:
+    """The events of each part in which that part alone takes far longer; what stretches all parts is another kind."""
+    number = np.zeros(shape, dtype=np.int64)
+    for found in events:
+        number[found.rows, found.at] += 1
+    pure = [(found, number[found.rows, found.at] == 1) for found in events]
+    return [
+        dataclasses.replace(
+            found, rows=found.rows[alone], at=found.at[alone], excess_ns=found.excess_ns[alone], pure=True
+        )
+        for found, alone in pure if alone.any()
+    ]  # fmt: skip
+
+
+def _is_new(suspect: Suspect, named: list[Suspect]) -> bool:
+    """Whether the rank has not yet been named for most of these events."""
+    return not any(
+        other.rows[0] == suspect.rows[0] and (other.acts & suspect.acts).sum() >= 0.5 * suspect.acts.sum()
+        for other in named
+    )
 
 
 def _find_events(own_ns: FloatArray, part: int, whole_ns: float) -> _Events:
@@ -165,7 +194,9 @@ def _name_ranks(
         independent_ratio = count_independent(at, phase_ns[row, :, events.part]) / len(at)
         size, number = by_size[row] ** independent_ratio, by_number[row] ** independent_ratio
         period, chance = find_period(cycles.steps[at], cycles.steps)
-        if min(size / 2, number, combine(size, chance)) < limit:
+        like = find_likeness(excess_ns) if events.pure else 1.0
+        tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
+        if min(tests) < limit:
             regular = period if chance < MAX_PERIOD_CHANCE else None
             found.append(_suspect(cycles, events.part, row, at, excess_ns, whole_ns, regular))
     return found
