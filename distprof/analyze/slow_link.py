@@ -27,7 +27,7 @@ UNEQUAL_RATIO = 0.5
 """A link below this share of the others' median is slow against them."""
 SHORT_RATIO = 0.8
 """Of gigabit Ethernet; a probe of a healthy link reads a few percent too little."""
-SURPASSED_RATIO = 0.6
+SURPASSED_RATIO = 0.7
 """If the steps themselves move data through a link at this share of the others' speed, its probe read too little."""
 MIN_OTHERS = 2
 """Readings to compare with."""
