@@ -16,7 +16,7 @@ from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.unequal_data import find_unequal_data
-from distprof.facts.run import COLUMN, OWN_PARTS, Clock, Part, Phase, Stretch
+from distprof.facts.run import COLUMN, OWN_PARTS, Clock, FloatArray, Part, Phase, Stretch
 from distprof.report.wait_report import Cause, CauseReport, Causes, VerdictKind
 
 CRITICAL_RATIO = 0.1
@@ -44,11 +44,24 @@ def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Su
     phase_ns, gap_ns = cycles.phase_ns, cycles.gap_ns
     if data is not None:
         phase_ns, gap_ns = phase_ns - data.explained_ns, gap_ns - data.gap_ns
+    rare = find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
+    phase_ns, gap_ns = _take_away(phase_ns, gap_ns, rare)
     hosts = find_slow_hosts(cycles, phase_ns, gap_ns, names)
     ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns), hosts)
-    rare = find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
     links = find_slow_links(measured_steps, cycles)
     return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *rare]
+
+
+def _take_away(phase_ns: FloatArray, gap_ns: FloatArray, rare: Sequence[Suspect]) -> tuple[FloatArray, FloatArray]:
+    """Own times without what ranks lose now and then, so that it does not count as steady lateness too."""
+    named = [item for item in rare if item.has_name and item.part is not None]
+    if named:
+        phase_ns, gap_ns = phase_ns.copy(), gap_ns.copy()
+    for item in named:
+        for row, taken_ns in item.removal.gap_ns.items():
+            gap_ns[row] -= taken_ns
+            phase_ns[row, :, OWN_PARTS.index(item.part)] -= taken_ns.sum(axis=1)
+    return phase_ns, gap_ns
 
 
 def report_causes(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Causes:

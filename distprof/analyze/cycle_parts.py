@@ -14,7 +14,7 @@ _TIMED = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Between:
+class TimeBetween:
     """The time from the end of the step before to the begin of a step, ns, ``[num_ranks, num_cycles]``."""
 
     idle_ns: FloatArray
@@ -29,7 +29,7 @@ class Between:
     """Own time by part: the stretches, and getting the next batch as ``Phase.DATA``."""
 
 
-def read_between(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> Between:
+def read_between(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> TimeBetween:
     """Reads the time between steps.
 
     Args:
@@ -58,7 +58,7 @@ def read_between(measured_steps: MeasuredSteps, positions: IntArray, steps: IntA
         own_ns[part] = np.minimum(read(name), left_ns)
         left_ns = left_ns - own_ns[part]
     own_ns[Stretch.BETWEEN] = left_ns
-    return Between(idle_ns=idle_ns, wait_ns=wait_ns, after_ns=after_ns, together=together, own_ns=own_ns)
+    return TimeBetween(idle_ns=idle_ns, wait_ns=wait_ns, after_ns=after_ns, together=together, own_ns=own_ns)
 
 
 def take_parts(
@@ -70,7 +70,7 @@ def take_parts(
     *,
     last: Phase,
     tail_ns: FloatArray | None,
-    between: Between | None,
+    between: TimeBetween | None,
 ) -> FloatArray:
     """Own time by cycle and part, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
-from distprof.analyze.cycle_parts import Between, read_between, take_parts
+from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
@@ -146,7 +146,7 @@ def _take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> F
     return tails
 
 
-def _lead_in(cycles: SyncCycles, between: Between, lead_ns: FloatArray) -> SyncCycles:
+def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> SyncCycles:
     """Adds what precedes the step: own time, and where all ranks meet between the steps, a collective of their own.
 
     Args:
