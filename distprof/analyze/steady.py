@@ -56,7 +56,7 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     if len(cycles.steps) < MIN_CYCLES:
         return []
     whole_ns = float(np.median(cycles.cycle_ns))
-    parts = [part for code, part in enumerate(OWN_PARTS) if _is_told(phase_ns[:, :, code])]
+    parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
     chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
     late = {part: measure_lateness(phase_ns[:, :, OWN_PARTS.index(part)]) for part in parts}
     late_gaps = [measure_lateness(gap_ns[:, :, index]) for index in range(gap_ns.shape[2])]
@@ -71,7 +71,8 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     return found
 
 
-def _is_told(own_ns: FloatArray) -> bool:
+def is_told(own_ns: FloatArray) -> bool:
+    """Whether a part is measured on all ranks, and takes any time."""
     return bool(np.isfinite(own_ns).all() and own_ns.any())
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from distprof.analyze.lateness import describe_excess, find_centres
+from distprof.analyze.lateness import Lateness, describe_excess, find_centres, measure_lateness
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
-from distprof.analyze.statistics import find_excess, median_of_others
-from distprof.analyze.steady import MAX_CHANCE, MIN_SHARE
+from distprof.analyze.statistics import median_of_others
+from distprof.analyze.steady import MAX_CHANCE, MIN_SHARE, is_told
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
@@ -25,7 +25,7 @@ OWN_FACTOR = 1.5
 def find_slow_hosts(
     cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, hosts: Sequence[str]
 ) -> list[Suspect]:
-    """Hosts whose ranks are late together by more than chance.
+    """Hosts whose median ranks are late by more than chance, against the median of the other hosts.
 
     Args:
         cycles: As recorded.
@@ -34,16 +34,40 @@ def find_slow_hosts(
         gap_ns: Own time before each arrival, likewise.
         hosts: Of each rank.
     """
-    names = np.array(hosts)
-    several = [host for host in dict.fromkeys(hosts) if 2 <= np.sum(names == host) < len(names)]
-    if len(cycles.steps) < MIN_CYCLES or not several:
+    members = {host: np.flatnonzero(np.array(hosts) == host) for host in dict.fromkeys(hosts)}
+    if len(cycles.steps) < MIN_CYCLES or len(members) < 2 or max(map(len, members.values())) < 2:
         return []
     whole_ns = float(np.median(cycles.cycle_ns))
-    chance = MAX_CHANCE / (len(several) * len(OWN_PARTS))
-    found = [
-        _examine(cycles, phase_ns, gap_ns, host, np.flatnonzero(names == host), chance, whole_ns) for host in several
-    ]
-    return [item for item in found if item is not None]
+    parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
+    chance = MAX_CHANCE / (len(members) * max(len(parts), 1))
+    late = {part: measure_lateness(_take_medians(phase_ns[:, :, OWN_PARTS.index(part)], members)) for part in parts}
+    found = []
+    for index, (host, rows) in enumerate(members.items()):
+        sure = {part: item.excess_ns[index] for part, item in late.items() if _is_late(item, index, chance, whole_ns)}
+        sure = {part: excess_ns for part, excess_ns in sure.items() if _is_shared(phase_ns, part, rows, excess_ns)}
+        if len(rows) > 1 and sum(map(_find_centre, sure.values())) >= MIN_SHARE * whole_ns:
+            found.append(_suspect(cycles, phase_ns, gap_ns, host, rows, sure))
+    return found
+
+
+def _take_medians(own_ns: FloatArray, members: Mapping[str, IntArray]) -> FloatArray:
+    return np.stack([np.median(own_ns[rows], axis=0) for rows in members.values()])
+
+
+def _is_late(item: Lateness, index: int, chance: float, whole_ns: float) -> bool:
+    limit_ns = item.find_limit(chance) * float(item.find_error(item.excess_ns.shape[1])[index])
+    return _find_centre(item.excess_ns[index]) > max(limit_ns, 0.001 * whole_ns)
+
+
+def _is_shared(phase_ns: FloatArray, part: Part, rows: IntArray, excess_ns: FloatArray) -> bool:
+    """Whether most of the host's ranks take that much longer, and not only its median rank."""
+    own_ns = phase_ns[rows, :, OWN_PARTS.index(part)]
+    usual_ns = np.median(own_ns, axis=0) - excess_ns
+    return bool(np.mean(find_centres(own_ns - usual_ns) > 0.5 * _find_centre(excess_ns)) >= MIN_LATE_RATIO)
+
+
+def _find_centre(excess_ns: FloatArray) -> float:
+    return float(find_centres(excess_ns[None])[0])
 
 
 def drop_covered(ranks: Sequence[Suspect], hosts: Sequence[Suspect]) -> list[Suspect]:
@@ -52,52 +76,28 @@ def drop_covered(ranks: Sequence[Suspect], hosts: Sequence[Suspect]) -> list[Sus
     return [item for item in ranks if (item.late_ns or 0.0) > OWN_FACTOR * late_ns.get(int(item.rows[0]), 0.0)]
 
 
-def _examine(
+def _suspect(
     cycles: SyncCycles,
     phase_ns: FloatArray,
     gap_ns: FloatArray,
     host: str,
     rows: IntArray,
-    chance: float,
-    whole_ns: float,
-) -> Suspect | None:
-    sure: dict[Part, float] = {}
-    excess_ns = np.zeros(len(cycles.steps))
-    for code, part in enumerate(OWN_PARTS):
-        own_ns = phase_ns[:, :, code]
-        if not np.isfinite(own_ns).all() or not own_ns.any():
-            continue
-        together_ns = np.median(own_ns[rows], axis=0) - median_of_others(own_ns, rows)
-        item = describe_excess(together_ns[None])
-        centre_ns = float(find_centres(item.excess_ns)[0])
-        limit = item.find_limit(chance) * float(item.find_error(len(together_ns))[0])
-        each_ns = find_centres(find_excess(own_ns, rows))
-        if centre_ns > max(limit, 0.001 * whole_ns) and np.mean(each_ns > 0.5 * centre_ns) >= MIN_LATE_RATIO:
-            sure[part] = centre_ns
-            excess_ns += together_ns
-    if sum(sure.values()) < MIN_SHARE * whole_ns:
-        return None
-    return Suspect(
-        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(sure, key=lambda part: sure[part]), hosts=(host,),
-        acts=np.ones(len(cycles.steps), dtype=bool), late_ns=sum(sure.values()), excess_ns=excess_ns,
-        pattern=Pattern.PERSISTENT, removal=_remove(cycles, phase_ns, gap_ns, rows, sure),
-    )  # fmt: skip
-
-
-def _remove(
-    cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, rows: IntArray, sure: dict[Part, float]
-) -> Removal:
-    """What each of the host's ranks loses against the other hosts, before each collective."""
-    late_gap_ns = find_excess(gap_ns, rows)
+    sure: dict[Part, FloatArray],
+) -> Suspect:
+    others_ns = median_of_others(gap_ns, rows)
     steps = len(cycles.steps)
     taken: dict[int, FloatArray] = {}
-    for index, row in enumerate(rows.tolist()):
-        centre_ns = find_centres(late_gap_ns[index].T)
-        error_ns = describe_excess(late_gap_ns[index].T).find_error(steps)
+    for row in rows.tolist():
+        late_gap_ns = (gap_ns[row] - others_ns).T
+        centre_ns, error_ns = find_centres(late_gap_ns), describe_excess(late_gap_ns).find_error(steps)
         total_ns = np.zeros(gap_ns.shape[2])
-        for part in sure:
-            code = OWN_PARTS.index(part)
-            own_ns = float(find_centres(phase_ns[row, :, code] - median_of_others(phase_ns[:, :, code], rows))[()])
-            total_ns += place(cycles, find_gaps(cycles, part), centre_ns, error_ns, max(own_ns, 0.0))
+        for part, excess_ns in sure.items():
+            own_ns = phase_ns[:, :, OWN_PARTS.index(part)]
+            late_ns = _find_centre(own_ns[row] - np.median(own_ns[rows], axis=0) + excess_ns)
+            total_ns += place(cycles, find_gaps(cycles, part), centre_ns, error_ns, max(late_ns, 0.0))
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
-    return Removal(gap_ns=taken)
+    return Suspect(
+        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(sure, key=lambda part: _find_centre(sure[part])), hosts=(host,),
+        acts=np.ones(steps, dtype=bool), late_ns=sum(map(_find_centre, sure.values())),
+        excess_ns=np.sum(list(sure.values()), axis=0), pattern=Pattern.PERSISTENT, removal=Removal(gap_ns=taken),
+    )  # fmt: skip
