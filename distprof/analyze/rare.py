@@ -16,7 +16,7 @@ from distprof.analyze.event_chance import combine, count_independent, find_conce
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.removal import Removal
 from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
-from distprof.analyze.statistics import find_spread, medians_of_others
+from distprof.analyze.statistics import find_spread, median_of_others, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
@@ -191,10 +191,11 @@ def _name_ranks(
         at, excess_ns = events.at[here], events.excess_ns[here]
         if len(at) > STEADY_RATIO * num_cycles:
             continue
-        independent_ratio = count_independent(at, phase_ns[row, :, events.part]) / len(at)
+        independent = count_independent(at, phase_ns[row, :, events.part])
+        independent_ratio = independent / len(at)
         size, number = by_size[row] ** independent_ratio, by_number[row] ** independent_ratio
         period, chance = find_period(cycles.steps[at], cycles.steps)
-        like = find_likeness(excess_ns) if events.pure else 1.0
+        like = find_likeness(excess_ns, independent) if events.pure else 1.0
         tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
         if min(tests) < limit:
             regular = period if chance < MAX_PERIOD_CHANCE else None
@@ -218,7 +219,7 @@ def _suspect(
 
 def _find_growth(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> FloatArray:
     """The excess of some cycles, shared out over the gaps that grew in them, ``[num_cycles, num_collectives]``."""
-    usual_ns = np.median(np.delete(gap_ns, at, axis=0), axis=0)
+    usual_ns = median_of_others(gap_ns, at)
     grown_ns = np.maximum(gap_ns[at] - usual_ns, 0)
     total_ns = grown_ns.sum(axis=1)
     taken_ns = np.zeros_like(gap_ns)
