@@ -16,7 +16,7 @@ from distprof.analyze.event_chance import combine, count_independent, find_conce
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.removal import Removal
 from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
-from distprof.analyze.statistics import find_spread, median_of_others, medians_of_others
+from distprof.analyze.statistics import find_median, find_spread, median_of_others, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
@@ -155,7 +155,7 @@ def _find_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     split = first + jump.argmax(axis=1)
     apart = jump.max(axis=1) > KINDS_APART * (ranked[rows, split] - ranked[rows, split // 2])
     top = np.where(apart, split, count - 1)
-    usual = np.where(apart, ranked[rows, top // 2], np.median(ranked, axis=1))
+    usual = np.where(apart, ranked[rows, top // 2], find_median(ranked, axis=1))
     spread = (usual - ranked[rows, top // 4]) / GAUSS_QUARTER
     typical = np.quantile(spread, 0.5, method="lower")
     return usual, np.where(spread > NOISIER * typical, spread, typical)
@@ -208,7 +208,7 @@ def _suspect(
 ) -> Suspect:
     acts = np.zeros(cycles.gap_ns.shape[1], dtype=bool)
     acts[at] = True
-    late_ns, share = float(np.median(excess_ns)), float(acts.mean())
+    late_ns, share = float(find_median(excess_ns)), float(acts.mean())
     stalls = share < OFTEN_RATIO or (share <= STALLED_RATIO and late_ns >= FAR_RATIO * whole_ns)
     return Suspect(
         kind=VerdictKind.STALLS if stalls else VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[part],
@@ -230,7 +230,7 @@ def _find_growth(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> Flo
 def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
     """The far too long steps in which no rank that is named acts: what they took longer than the rank's usual goes."""
     long_ns = cycles.cycle_ns
-    middle = float(np.median(long_ns))
+    middle = float(find_median(long_ns))
     acts: BoolArray = long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
     for suspect in named:
         acts &= ~suspect.acts
@@ -238,11 +238,11 @@ def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
         return []
     gap_ns, transfer_ns = np.zeros_like(cycles.gap_ns), np.zeros_like(cycles.transfer_ns)
     for taken_ns, values in ((gap_ns, cycles.gap_ns), (transfer_ns, cycles.transfer_ns)):
-        taken_ns[:, acts] = np.maximum(values[:, acts] - np.median(values[:, ~acts], axis=1, keepdims=True), 0)
+        taken_ns[:, acts] = np.maximum(values[:, acts] - find_median(values[:, ~acts], axis=1, keepdims=True), 0)
     return [
         Suspect(
             kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=None, acts=acts,
             removal=Removal(gap_ns=dict(enumerate(gap_ns)), transfer_ns=transfer_ns),
-            late_ns=float(np.median(long_ns[acts]) - middle),
+            late_ns=float(find_median(long_ns[acts]) - middle),
         )
     ]  # fmt: skip
