@@ -101,7 +101,9 @@ def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) ->
     series = [*rank.parts.values(), *rank.gaps]
     changes = [float(find_changes(item)[0]) for item in series]
     best = int(np.argmax(changes))
-    pieces = split_cycles(series[best], 0, limit) if changes[best] > limit else [(0, len(cycles.steps))]
+    pieces = [(0, len(cycles.steps))]
+    if changes[best] > limit:
+        pieces = _join_alike(series[best], split_cycles(series[best], 0, limit), MIN_SHARE * whole_ns)
     found = [_suspect(cycles, rank, piece, chance, whole_ns) for piece in pieces]
     return [item for item in found if item is not None]
 
