@@ -19,7 +19,7 @@ from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
 from distprof.analyze.statistics import find_spread, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
 EVENT_RATIO = 0.02
@@ -196,10 +196,18 @@ def _name_ranks(
         period, chance = find_period(cycles.steps[at], cycles.steps)
         like = find_likeness(excess_ns) if events.pure else 1.0
         tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
-        if min(tests) < limit:
+        if min(tests) < limit or _is_only_its_own(phase_ns, row, events.part):
             regular = period if chance < MAX_PERIOD_CHANCE else None
             found.append(_suspect(cycles, events.part, row, at, excess_ns, whole_ns, regular))
     return found
+
+
+def _is_only_its_own(phase_ns: FloatArray, row: int, part: int) -> bool:
+    """Whether only this rank ever enters a stretch that the training loop names, such as rank 0's checkpoint: the code
+    decides that, and not chance."""
+    if OWN_PARTS[part] not in (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING):
+        return False
+    return not np.delete(phase_ns[:, :, part], row, axis=0).any()
 
 
 def _suspect(

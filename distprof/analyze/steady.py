@@ -108,6 +108,18 @@ def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) ->
     return [item for item in found if item is not None]
 
 
+def _join_alike(item: Lateness, pieces: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
+    """Neighbouring pieces whose usual excess differs by less than what is worth a name are one."""
+    joined = pieces[:1]
+    for piece in pieces[1:]:
+        before = joined[-1]
+        if abs(_find_centre(item, piece) - _find_centre(item, before)) < least_ns:
+            joined[-1] = before[0], piece[1]
+        else:
+            joined.append(piece)
+    return joined
+
+
 def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: float, whole_ns: float) -> Suspect | None:
     first, end = piece
     sure = any(_is_sure(item, piece, item.find_limit(chance)) for item in (*rank.parts.values(), *rank.gaps))
