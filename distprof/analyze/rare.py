@@ -46,6 +46,8 @@ STEADY_RATIO = 0.8
 KINDS_APART = 3.0
 """Values are of two kinds if the smaller ones end this many times as far below the larger ones as above their own
 middle."""
+OTHERS_RATIO = 0.05
+"""Of what a rank spends in a stretch between steps: with less, the others pass through it and do nothing there."""
 NOISIER = 3.0
 """A rank whose spread is this many times the typical rank's is judged by its own."""
 TAIL_FACTOR = 3.0
@@ -203,11 +205,12 @@ def _name_ranks(
 
 
 def _is_only_its_own(phase_ns: FloatArray, row: int, part: int) -> bool:
-    """Whether only this rank ever enters a stretch that the training loop names, such as rank 0's checkpoint: the code
+    """Whether only this rank works in a stretch that the training loop names, such as rank 0's checkpoint: the code
     decides that, and not chance."""
     if OWN_PARTS[part] not in (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING):
         return False
-    return not np.delete(phase_ns[:, :, part], row, axis=0).any()
+    total_ns = phase_ns[:, :, part].sum(axis=1)
+    return bool(np.delete(total_ns, row).max() < OTHERS_RATIO * total_ns[row])
 
 
 def _suspect(
