@@ -91,7 +91,7 @@ def find_rare(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> list
     ]  # fmt: skip
     limit = MAX_CHANCE / (NUM_TESTS * num_ranks * max(len(events), 1))
     named: list[Suspect] = []
-    for found in (*_take_pure(events, cycles.gap_ns.shape[:2]), *events):
+    for found in (*events, *_take_pure(events, cycles.gap_ns.shape[:2])):
         named += [
             suspect for suspect in _name_ranks(cycles, phase_ns, found, whole_ns, limit) if _is_new(suspect, named)
         ]
