@@ -59,15 +59,20 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     whole_ns = float(find_median(cycles.cycle_ns))
     parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
     chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
-    late = {part: measure_lateness(phase_ns[:, :, OWN_PARTS.index(part)]) for part in parts}
-    late_gaps = [measure_lateness(gap_ns[:, :, index]) for index in range(gap_ns.shape[2])]
-    score = np.max([_score(item, chance, whole_ns) for item in (*late.values(), *late_gaps)], axis=0)
+    series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]
+    series += [gap_ns[:, :, index] for index in range(gap_ns.shape[2])]
+    score = np.max([_score(measure_lateness(own_ns), chance, whole_ns) for own_ns in series], axis=0)
     most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
+    if not rows:
+        return []
+    taken = [
+        [_take(item, row) for row in rows] for item in map(measure_lateness, series)
+    ]  # again, for these ranks only
     found = []
-    for row in rows:
-        rank = _Rank(row=row, parts={part: _take(item, row) for part, item in late.items()})
-        rank.gaps = [_take(item, row) for item in late_gaps]
+    for index, row in enumerate(rows):
+        own = [items[index] for items in taken]
+        rank = _Rank(row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[len(parts) :])
         found += _examine(cycles, rank, chance, whole_ns)
     return found
 
@@ -102,9 +107,23 @@ def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) ->
     series = [*rank.parts.values(), *rank.gaps]
     changes = [float(find_changes(item)[0]) for item in series]
     best = int(np.argmax(changes))
-    pieces = split_cycles(series[best], 0, limit) if changes[best] > limit else [(0, len(cycles.steps))]
+    pieces = [(0, len(cycles.steps))]
+    if changes[best] > limit:
+        pieces = _join_alike(series[best], split_cycles(series[best], 0, limit), MIN_SHARE * whole_ns)
     found = [_suspect(cycles, rank, piece, chance, whole_ns) for piece in pieces]
     return [item for item in found if item is not None]
+
+
+def _join_alike(item: Lateness, pieces: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
+    """Neighbouring pieces whose usual excess differs by less than what is worth a name are one."""
+    joined = pieces[:1]
+    for piece in pieces[1:]:
+        before = joined[-1]
+        if abs(_find_centre(item, piece) - _find_centre(item, before)) < least_ns:
+            joined[-1] = before[0], piece[1]
+        else:
+            joined.append(piece)
+    return joined
 
 
 def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: float, whole_ns: float) -> Suspect | None:
