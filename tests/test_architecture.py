@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -44,6 +45,7 @@ LONGEST_FILE_LINES = 300
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = [path for path in FILES if path != PACKAGE / "__init__.py"]
+ALL_ROOMS = sorted(" ".join(ROOMS).split())
 
 
 def name_file(path: Path) -> str:
@@ -67,9 +69,31 @@ def find_imports(nodes: Iterator[ast.AST]) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+class Code(NamedTuple):
+    """What the rules ask of a file, from one look at its tree."""
+
+    imports: set[str]
+    at_import: set[str]
+    """Those that its own import imports."""
+    classes: list[str]
+
+
 @functools.cache
+def read_code(path: Path) -> Code:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    return Code(
+        imports=set(find_imports(iter(nodes))), at_import=set(find_imports(iter(tree.body))),
+        classes=[node.name for node in nodes if isinstance(node, ast.ClassDef)],
+    )  # fmt: skip
+
+
 def read_imports(path: Path) -> set[str]:
-    return set(find_imports(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    return read_code(path).imports
+
+
+def list_room(room: str) -> list[Path]:
+    return [path for path in MODULES if name_room(path) == room]
 
 
 def read_own_rooms(path: Path) -> set[str]:
@@ -84,12 +108,16 @@ def find_floor(room: str) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_file)
-def test_imports_go_down(path: Path) -> None:
-    own = name_room(path)
-    floor = find_floor(own)
-    wrong = {word for word in read_own_rooms(path) if word != own and find_floor(word) >= floor}
-    assert not wrong, f"{name_file(path)} imports {sorted(wrong)}, which do not lie below '{own}'"
+def test_every_module_lies_in_a_room() -> None:
+    assert sorted({name_room(path) for path in MODULES}) == ALL_ROOMS
+
+
+@pytest.mark.parametrize("room", ALL_ROOMS)
+def test_imports_go_down(room: str) -> None:
+    floor = find_floor(room)
+    for path in list_room(room):
+        wrong = {word for word in read_own_rooms(path) if word != room and find_floor(word) >= floor}
+        assert not wrong, f"{name_file(path)} imports {sorted(wrong)}, which do not lie below '{room}'"
 
 
 def test_contributing_lists_the_rooms_and_no_others() -> None:
@@ -107,12 +135,12 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter({name: modules.keys() & read_imports(path) for name, path in modules.items()}).prepare()
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_file)
-def test_foreign_packages_stay_where_they_belong(path: Path) -> None:
-    packages = {name.split(".")[0] for name in read_imports(path)}
-    here = {name_room(path), name_file(path), path.relative_to(PACKAGE).parent.as_posix()}
-    wrong = {package for package, places in ALLOWED.items() if package in packages and not here & set(places.split())}
-    assert not wrong, f"{name_file(path)} imports {sorted(wrong)}; allowed: {[ALLOWED[package] for package in wrong]}"
+def test_foreign_packages_stay_where_they_belong() -> None:
+    for path in FILES:
+        packages = {name.split(".")[0] for name in read_imports(path)} & ALLOWED.keys()
+        here = {name_room(path), name_file(path), path.relative_to(PACKAGE).parent.as_posix()}
+        wrong = {package for package in packages if not here & set(ALLOWED[package].split())}
+        assert not wrong, f"{name_file(path)} imports {sorted(wrong)}; allowed: {[ALLOWED[name] for name in wrong]}"
 
 
 def test_the_page_is_made_without_rich() -> None:
@@ -127,10 +155,11 @@ def test_the_page_is_made_without_rich() -> None:
     assert not wrong, f"render/html.py imports {wrong}, which import rich"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_file)
-def test_slow_imports_wait_until_they_are_needed(path: Path) -> None:
-    at_import = {name.split(".")[0] for name in find_imports(iter(ast.parse(path.read_text(encoding="utf-8")).body))}
-    assert not at_import & {"wandb", "accelerate", "nvtx", "pynvml"}, f"{name_file(path)}: import it inside a function"
+def test_slow_imports_wait_until_they_are_needed() -> None:
+    for path in FILES:
+        at_import = {name.split(".")[0] for name in read_code(path).at_import}
+        wrong = at_import & {"wandb", "accelerate", "nvtx", "pynvml"}
+        assert not wrong, f"{name_file(path)}: import {sorted(wrong)} inside a function"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "train").glob("*.py")), ids=name_file)
@@ -141,10 +170,11 @@ def test_the_workload_uses_the_public_profiler_only(path: Path) -> None:
         assert read_own_rooms(path) <= PUBLIC_TO_TRAIN
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_file)
-def test_files_say_what_they_are_and_stay_short(path: Path) -> None:
-    assert not {*path.relative_to(PACKAGE).parent.parts, path.stem} & VAGUE
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE_LINES
+def test_files_say_what_they_are_and_stay_short() -> None:
+    vague = [name_file(path) for path in FILES if {*path.relative_to(PACKAGE).parent.parts, path.stem} & VAGUE]
+    lines = {name_file(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert not vague
+    assert not {name: count for name, count in lines.items() if count > LONGEST_FILE_LINES}
 
 
 def find_texts(tree: ast.AST) -> Iterator[str]:
@@ -159,24 +189,21 @@ def find_texts(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if name_room(path) in ("facts", "report", "traces", "analyze")], ids=name_file
-)
-def test_milliseconds_and_percent_are_written_in_render_only(path: Path) -> None:
-    texts = find_texts(ast.parse(path.read_text(encoding="utf-8")))
-    wrong = [text for text in texts if re.search(r"[\d}] ?(%|[mun]s\b|percent)", text)]
-    assert not wrong, f"{name_file(path)}: carry the number, and put it into words in render/: {wrong}"
+@pytest.mark.parametrize("room", ["facts", "report", "traces", "analyze"])
+def test_milliseconds_and_percent_are_written_in_render_only(room: str) -> None:
+    for path in list_room(room):
+        texts = find_texts(ast.parse(path.read_text(encoding="utf-8")))
+        wrong = [text for text in texts if re.search(r"[\d}] ?(%|[mun]s\b|percent)", text)]
+        assert not wrong, f"{name_file(path)}: carry the number, and put it into words in render/: {wrong}"
 
 
 def test_no_two_classes_share_a_name() -> None:
     files = [*FILES, *(PACKAGE.parent / "benchmarks").rglob("*.py")]
-    trees = {path: ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in files}
-    found = [(node.name, path) for path, nodes in trees.items() for node in nodes if isinstance(node, ast.ClassDef)]
+    found = [(name, path) for path in files for name in read_code(path).classes]
     repeated = {name for name, count in Counter(name for name, _ in found).items() if count > 1}
     assert not repeated, [f"{name} in {path}" for name, path in found if name in repeated]
 
 
-@functools.cache
 def read_all_names() -> set[str]:
     """Every name in the code of the repository, and the parts of its files' paths."""
     root = PACKAGE.parent
@@ -192,12 +219,13 @@ def read_all_names() -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_file)
-def test_names_in_backticks_exist(path: Path) -> None:
+def test_names_in_backticks_exist() -> None:
     """`read_columns`, `nesting.Spots` or `launch/nsys.sh` in a text must not outlive what it names."""
-    found = re.findall(r"(?<!`)`([\w./]+)`(?!`)", path.read_text(encoding="utf-8"))
-    gone = [name for name in found if not {*re.split(r"[/.]", name.strip("/"))} <= read_all_names() | {*dir(builtins)}]
-    assert not gone, f"{name_file(path)} speaks of {gone}, which are not there"
+    there = read_all_names() | {*dir(builtins)}
+    for path in FILES:
+        found = re.findall(r"(?<!`)`([\w./]+)`(?!`)", path.read_text(encoding="utf-8"))
+        gone = [name for name in found if not {*re.split(r"[/.]", name.strip("/"))} <= there]
+        assert not gone, f"{name_file(path)} speaks of {gone}, which are not there"
 
 
 def test_reports_are_made_without_torch() -> None:
