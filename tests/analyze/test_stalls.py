@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stalls import list_stalls
+from distprof.analyze.sync_cycles import find_cycles
+from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.render.verdict import describe_stall
 from distprof.report.report import Report
 from distprof.report.wait_report import Stall, VerdictKind
@@ -83,30 +86,36 @@ def make_two_ranks(arrival_ms: dict[int, list[float]], left_ms: dict[int, list[f
     return dataclasses.replace(run, collectives=(table,))
 
 
-def list_stalls(run: Run) -> list[tuple[int, int | None, str, float]]:
-    return [(item.step, item.rank, item.phase, item.lost_ns / MS) for item in analyze(run).stalls]
+def find_stalls(run: Run) -> list[Stall]:
+    """Those that a report on the run lists, without the rest of it."""
+    measured_steps = find_measured_steps(run)
+    return list_stalls(measured_steps, find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST)))
+
+
+def tell_stalls(run: Run) -> list[tuple[int, int | None, str, float]]:
+    return [(item.step, item.rank, item.phase, item.lost_ns / MS) for item in find_stalls(run)]
 
 
 def test_a_rank_that_had_more_to_do_was_late() -> None:
     run = make_two_ranks({0: [80], 1: [3080]}, {0: [3090], 1: [3090]})
-    assert list_stalls(run) == [(10, 1, "forward", 3000)]
+    assert tell_stalls(run) == [(10, 1, "forward", 3000)]
 
 
 def test_who_comes_last_by_a_little_is_not_blamed_for_a_transfer_that_takes_long() -> None:
     """Rank 1 stops while it waits for rank 0, which comes 20 ms later; the data move when rank 1 goes on."""
     run = make_two_ranks({0: [80], 1: [60]}, {0: [3090], 1: [3090]})
-    assert list_stalls(run) == [(10, None, "all_reduce", 3000)]
+    assert tell_stalls(run) == [(10, None, "all_reduce", 3000)]
 
 
 def test_a_rank_that_leaves_a_wait_late_makes_one_stall_and_not_two_halves() -> None:
     """Rank 0 leaves at 90 ms and waits for rank 1 in the next step."""
     run = make_two_ranks({0: [80], 1: [80]}, {0: [90], 1: [3090]})
-    assert list_stalls(run) == [(11, 1, "all_reduce", 3000)]
+    assert tell_stalls(run) == [(11, 1, "all_reduce", 3000)]
     apart = dataclasses.replace(
         run, ranks=tuple(dataclasses.replace(info, host=f"host-{info.rank}") for info in run.ranks)
     )  # nobody knows how their clocks stand, and which of the two it was
-    assert [(step, rank) for step, rank, _, _ in list_stalls(apart)] == [(10, None)]
-    assert list_stalls(apart)[0][3] == pytest.approx(3000)
+    assert [(step, rank) for step, rank, _, _ in tell_stalls(apart)] == [(10, None)]
+    assert tell_stalls(apart)[0][3] == pytest.approx(3000)
 
 
 @pytest.mark.slow
@@ -127,7 +136,7 @@ def test_fault_34_a_stopped_rank_is_named_or_nobody(
         victim, at_ns = int(draws.integers(num_ranks)), float(draws.uniform(600, 2400)) * MS
         stop = Stop(rank=victim, at_ns=at_ns, length_ns=2000.0 * MS, served=served)
         run = simulate(dataclasses.replace(usual, stops=(stop,)), seed=seed, truth=False).run
-        (stall,) = analyze(run).stalls
+        (stall,) = find_stalls(run)
         assert stall.rank in (victim, None), (seed, stall)
         assert stall.lost_ns == pytest.approx(2000 * MS, rel=0.1)
         computing = stall.phase not in (Phase.ALL_REDUCE, Phase.ALL_GATHER)
@@ -142,13 +151,13 @@ def test_clocks_that_differ_by_more_than_was_lost_name_nobody() -> None:
     job = SimulatedJob(num_ranks=2, ranks_per_host=1, num_steps=30, clocks=Clocks(offset_ns=1e9, bound_ns=1e4))
     stops = (Stop(rank=1, at_ns=1195.0 * MS, length_ns=2000.0 * MS, served=True),)
     run = simulate(dataclasses.replace(job, strategy="fsdp", stops=stops, jitter_ratio=0), seed=1, truth=False).run
-    assert [stall.rank for stall in analyze(run).stalls] == [1]
+    assert [stall.rank for stall in find_stalls(run)] == [1]
     vague = tuple(
         dataclasses.replace(reading, bound_ns=3_000_000_000 if reading.rank else 0)
         for reading in run.meta.clock_readings
     )
     unsure = dataclasses.replace(run, meta=dataclasses.replace(run.meta, clock_readings=vague))
-    assert [stall.rank for stall in analyze(unsure).stalls] == [None]
+    assert [stall.rank for stall in find_stalls(unsure)] == [None]
 
 
 def test_a_stall_says_who_or_that_nobody_was_late() -> None:

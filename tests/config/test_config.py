@@ -13,7 +13,7 @@ import pytest
 from hydra import initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from distprof.config.check import check
 from distprof.config.schema import AccelerateConfig, Config, DdpConfig, NoLoggerConfig, TextDataConfig, decode
@@ -30,13 +30,18 @@ Overrides = Mapping[str, object]
 
 
 @functools.cache
-def compose_once(overrides: tuple[str, ...], device: int) -> dict[str, Any]:
-    """What Hydra makes of ``name=test`` and these overrides, as plain containers."""
+def compose_once(overrides: tuple[str, ...]) -> DictConfig:
+    """What Hydra makes of ``name=test`` and these overrides, for any device."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=["name=test", *overrides])
+
+
+@functools.cache
+def resolve_once(overrides: tuple[str, ...], device: int) -> dict[str, Any]:
+    """The same on one device, as plain containers."""
     OmegaConf.register_new_resolver("by_device", lambda *values: values[device], replace=True)
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = hydra.compose("config", overrides=["name=test", *overrides])
-        plain = OmegaConf.to_container(composed, resolve=True)
+        plain = OmegaConf.to_container(compose_once(overrides), resolve=True)
     finally:
         OmegaConf.clear_resolver("by_device")
     assert isinstance(plain, dict)
@@ -44,7 +49,7 @@ def compose_once(overrides: tuple[str, ...], device: int) -> dict[str, Any]:
 
 
 def compose(*overrides: str, device: int = ON_CPU) -> dict[str, Any]:
-    return copy.deepcopy(compose_once(overrides, device))
+    return copy.deepcopy(resolve_once(overrides, device))
 
 
 def change(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
@@ -62,13 +67,13 @@ def make_config(overrides: Overrides | None = None) -> Config:
 # Files
 
 
-@pytest.mark.parametrize("device", [ON_GPU, ON_CPU], ids=["gpu", "cpu"])
 @pytest.mark.parametrize(("group", "choice"), [pair for pair in CHOICES if pair not in PARTIAL])
-def test_every_file_composes_decodes_and_can_run(group: str, choice: str, device: int) -> None:
-    config = decode(Config, compose(f"{group}={choice}", device=device))
-    check(config, world_size=1 if choice == "single" else 4, device_type=("cuda", "cpu")[device])
-    part = getattr(config, group, None)
-    assert getattr(part, "name", choice) == choice
+def test_every_file_composes_decodes_and_can_run(group: str, choice: str) -> None:
+    for device in (ON_GPU, ON_CPU):
+        config = decode(Config, compose(f"{group}={choice}", device=device))
+        check(config, world_size=1 if choice == "single" else 4, device_type=("cuda", "cpu")[device])
+        part = getattr(config, group, None)
+        assert getattr(part, "name", choice) == choice
 
 
 def test_every_folder_of_conf_is_in_the_defaults_list() -> None:
