@@ -16,7 +16,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import COLUMN, OWN_PHASES, PHASES, FloatArray, IntArray, Phase
+from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Stall
 
 FAR_RATIO = 0.5
@@ -155,16 +155,19 @@ def _tell(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], 
     )  # fmt: skip
 
 
-def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Phase:
+def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Part:
     """Where the rank lost the time; if no rank is named, where the ranks spent it, waits included."""
     if late is not None and not late.waited:
         own_ns = cycles.phase_ns[late.row]
         growth_ns = own_ns[window] - np.median(own_ns, axis=0)
-        return OWN_PHASES[int(np.argmax(np.nan_to_num(growth_ns).max(axis=0)))]
+        return OWN_PARTS[int(np.argmax(np.nan_to_num(growth_ns).max(axis=0)))]
     rows = slice(None) if late is None else [late.row]
     steps = cycles.steps[window]
     if late is not None:  # the wait that it left late may be the last of the step before
         steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
     phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[rows]]
     growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
-    return PHASES[int(np.argmax(growth_ns.mean(axis=0).max(axis=0)))]
+    between_ns = cycles.phase_ns[rows, :, len(OWN_PHASES) :]
+    between_ns = np.nan_to_num(between_ns[:, window] - np.median(between_ns, axis=1, keepdims=True))
+    most = [*growth_ns.mean(axis=0).max(axis=0), *between_ns.mean(axis=0).max(axis=0)]
+    return (*PHASES, *Stretch)[int(np.argmax(most))]
