@@ -19,7 +19,7 @@ from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
 from distprof.analyze.statistics import find_spread, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
 EVENT_RATIO = 0.02
@@ -46,6 +46,8 @@ STEADY_RATIO = 0.8
 KINDS_APART = 3.0
 """Values are of two kinds if the smaller ones end this many times as far below the larger ones as above their own
 middle."""
+OTHERS_RATIO = 0.05
+"""Of what a rank spends in a stretch between steps: with less, the others pass through it and do nothing there."""
 NOISIER = 3.0
 """A rank whose spread is this many times the typical rank's is judged by its own."""
 TAIL_FACTOR = 3.0
@@ -89,7 +91,7 @@ def find_rare(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> list
     ]  # fmt: skip
     limit = MAX_CHANCE / (NUM_TESTS * num_ranks * max(len(events), 1))
     named: list[Suspect] = []
-    for found in (*_take_pure(events, cycles.gap_ns.shape[:2]), *events):
+    for found in (*events, *_take_pure(events, cycles.gap_ns.shape[:2])):
         named += [
             suspect for suspect in _name_ranks(cycles, phase_ns, found, whole_ns, limit) if _is_new(suspect, named)
         ]
@@ -217,10 +219,19 @@ def _name_ranks(
         period, chance = find_period(cycles.steps[at], cycles.steps)
         like = find_likeness(excess_ns) if events.pure else 1.0
         tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
-        if min(tests) < limit:
+        if min(tests) < limit or _is_only_its_own(phase_ns, row, events.part):
             regular = period if chance < MAX_PERIOD_CHANCE else None
             found.append(_suspect(cycles, events.part, row, at, excess_ns, whole_ns, regular))
     return found
+
+
+def _is_only_its_own(phase_ns: FloatArray, row: int, part: int) -> bool:
+    """Whether only this rank works in a stretch that the training loop names, such as rank 0's checkpoint: the code
+    decides that, and not chance."""
+    if OWN_PARTS[part] not in (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING):
+        return False
+    total_ns = phase_ns[:, :, part].sum(axis=1)
+    return bool(np.delete(total_ns, row).max() < OTHERS_RATIO * total_ns[row])
 
 
 def _suspect(

@@ -101,9 +101,23 @@ def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) ->
     series = [*rank.parts.values(), *rank.gaps]
     changes = [float(find_changes(item)[0]) for item in series]
     best = int(np.argmax(changes))
-    pieces = split_cycles(series[best], 0, limit) if changes[best] > limit else [(0, len(cycles.steps))]
+    pieces = [(0, len(cycles.steps))]
+    if changes[best] > limit:
+        pieces = _join_alike(series[best], split_cycles(series[best], 0, limit), MIN_SHARE * whole_ns)
     found = [_suspect(cycles, rank, piece, chance, whole_ns) for piece in pieces]
     return [item for item in found if item is not None]
+
+
+def _join_alike(item: Lateness, pieces: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
+    """Neighbouring pieces whose usual excess differs by less than what is worth a name are one."""
+    joined = pieces[:1]
+    for piece in pieces[1:]:
+        before = joined[-1]
+        if abs(_find_centre(item, piece) - _find_centre(item, before)) < least_ns:
+            joined[-1] = before[0], piece[1]
+        else:
+            joined.append(piece)
+    return joined
 
 
 def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: float, whole_ns: float) -> Suspect | None:
