@@ -20,6 +20,7 @@ from distprof.analyze.lateness import (
 )
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
+from distprof.analyze.statistics import find_median
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, Part
@@ -55,7 +56,7 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     """
     if len(cycles.steps) < MIN_CYCLES:
         return []
-    whole_ns = float(np.median(cycles.cycle_ns))
+    whole_ns = float(find_median(cycles.cycle_ns))
     parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
     chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
     series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]

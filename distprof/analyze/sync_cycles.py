@@ -15,6 +15,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
 from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
+from distprof.analyze.statistics import find_median
 from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 MIN_CYCLES = 8
@@ -67,11 +68,12 @@ class SyncCycles:
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return _find_middle(through_ns) if self.start_ns.any() else np.median(through_ns, axis=0)
+        return _find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
 
 
 def _find_middle(times_ns: FloatArray) -> FloatArray:
-    middle: FloatArray = np.quantile(times_ns, 0.5, axis=0, method="lower")
+    ranked = np.sort(times_ns, axis=0)
+    middle: FloatArray = np.where(np.isnan(ranked[-1]), np.nan, ranked[(len(ranked) - 1) // 2])
     return middle
 
 
@@ -141,7 +143,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
 def _take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> FloatArray:
     """From the end of the last wait of the step before to its end; the rank's median where that is unknown."""
     at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
-    usual_ns = np.median(own_tail_ns, axis=1, keepdims=True)
+    usual_ns = find_median(own_tail_ns, axis=1, keepdims=True)
     tails: FloatArray = np.where((before >= 0) & (steps[at] == before), own_tail_ns[:, at], usual_ns)
     return tails
 
