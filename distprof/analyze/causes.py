@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.confirmation import is_confirmed
 from distprof.analyze.judge import Cost, Judgement, judge_suspects
 from distprof.analyze.measured_steps import MeasuredSteps
-from distprof.analyze.rare import find_rare
+from distprof.analyze.rare import find_rare, join_parts
 from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
 from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
@@ -49,7 +49,7 @@ def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Su
     hosts = find_slow_hosts(cycles, phase_ns, gap_ns, names)
     ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns), hosts)
     links = find_slow_links(measured_steps, cycles)
-    return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *rare]
+    return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *join_parts(rare)]
 
 
 def _take_away(phase_ns: FloatArray, gap_ns: FloatArray, rare: Sequence[Suspect]) -> tuple[FloatArray, FloatArray]:

@@ -113,11 +113,32 @@ def _take_pure(events: list[_Events], shape: tuple[int, ...]) -> list[_Events]:
 
 
 def _is_new(suspect: Suspect, named: list[Suspect]) -> bool:
-    """Whether the rank has not yet been named for most of these events."""
-    return not any(
-        other.rows[0] == suspect.rows[0] and (other.acts & suspect.acts).sum() >= 0.5 * suspect.acts.sum()
-        for other in named
-    )
+    """Whether the rank has not yet been named for most of these events of this part."""
+    return not any(_is_joint(suspect, other) and suspect.part == other.part for other in named)
+
+
+def _is_joint(suspect: Suspect, other: Suspect) -> bool:
+    """Whether most of its events are also the other's, of the same rank."""
+    same = np.array_equal(other.rows, suspect.rows) and len(suspect.rows) == 1
+    return same and bool((other.acts & suspect.acts).sum() >= 0.5 * suspect.acts.sum())
+
+
+def join_parts(rare: list[Suspect]) -> list[Suspect]:
+    """One suspect for the events of a rank that lengthen several parts; it tells the part that grows most."""
+    left = sorted(rare, key=lambda item: -float(item.late_ns or 0))
+    joined: list[Suspect] = []
+    for item in left:
+        place = next((place for place, other in enumerate(joined) if _is_joint(item, other)), None)
+        if place is None:
+            joined.append(item)
+            continue
+        first, row = joined[place], int(item.rows[0])
+        taken_ns = first.removal.gap_ns[row] + item.removal.gap_ns[row]
+        joined[place] = dataclasses.replace(
+            first, acts=first.acts | item.acts, removal=Removal(gap_ns={row: taken_ns}),
+            late_ns=float(np.median(taken_ns.sum(axis=1)[first.acts | item.acts])),
+        )  # fmt: skip
+    return joined
 
 
 def _find_events(own_ns: FloatArray, part: int, whole_ns: float) -> _Events:

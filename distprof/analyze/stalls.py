@@ -16,7 +16,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, FloatArray, IntArray, Part
+from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Stall
 
 FAR_RATIO = 0.5
@@ -167,4 +167,8 @@ def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[
         steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
     phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[rows]]
     growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
-    return PHASES[int(np.argmax(growth_ns.mean(axis=0).max(axis=0)))]
+    between_ns = cycles.phase_ns[rows, :, len(OWN_PHASES) :]
+    between_ns = np.nan_to_num(between_ns[:, window] - np.median(between_ns, axis=1, keepdims=True))
+    most = [*growth_ns.mean(axis=0).max(axis=0), *between_ns.mean(axis=0).max(axis=0)]
+    parts: tuple[Part, ...] = (*PHASES, *Stretch)
+    return parts[int(np.argmax(most))]

@@ -125,13 +125,15 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
     between = read_between(measured_steps, ordered.positions, ordered.steps, before)
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
-    there, over = _align(measured_steps, ordered, resume_ns)
-    start_ns = there[:, :, 0] - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
+    first_ns, transfer_ns = _find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
+    start_ns = first_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= _find_middle(start_ns)
+    np.maximum(gap_ns, 0, out=gap_ns)
+    del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
         source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
-        parties=ordered.parties, blocking=ordered.blocking, gap_ns=np.maximum(gap_ns, 0), exposed_ns=exposed_ns,
-        transfer_ns=_find_transfers(ordered, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
+        parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
+        transfer_ns=transfer_ns, start_ns=np.nan_to_num(start_ns),
         phase_ns=take_parts(
             measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
@@ -189,10 +191,14 @@ def _align(
 
 
 def _find_transfers(
-    ordered: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
-) -> FloatArray:
-    """Where clocks can be compared: own end less the last arrival or the previous own end, whichever is later. Else the
-    shortest wait of a member, which had nobody to wait for; 0 for collectives that nobody waits for."""
+    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray, exposed_ns: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The first arrivals on rank 0's clock, ``[num_ranks, num_cycles]``, and all transfers.
+
+    A transfer is, where clocks can be compared, the own end less the last arrival or the previous own end, whichever is
+    later. Else it is the shortest wait of a member, which had nobody to wait for; 0 if nobody waits.
+    """
+    there, over = _align(measured_steps, ordered, resume_ns)
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
     for index, parties in enumerate(ordered.parties):
@@ -203,7 +209,7 @@ def _find_transfers(
             took, shortest = ended - started, exposed_ns[members, :, index].min(axis=0)
             transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
             free[group] = np.where(np.isfinite(took), ended, started)
-    return transfer_ns
+    return there[:, :, 0].copy(), transfer_ns
 
 
 def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | None:
