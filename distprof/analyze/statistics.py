@@ -106,9 +106,13 @@ def midmean(values: FloatArray) -> FloatArray:
 
 def find_spread(values: FloatArray) -> FloatArray:
     """Robust standard deviation along the last axis: 1.4826 times the median absolute deviation."""
-    centre = find_median(values, axis=-1, keepdims=True)
-    spread: FloatArray = 1.4826 * find_median(np.abs(values - centre), axis=-1)
-    return spread
+    return find_scale(values - find_median(values, axis=-1, keepdims=True))
+
+
+def find_scale(away: FloatArray) -> FloatArray:
+    """`find_spread` of values from which their median has been taken."""
+    scale: FloatArray = 1.4826 * find_median(np.abs(away), axis=-1)
+    return scale
 
 
 def find_error(values: FloatArray) -> FloatArray:
