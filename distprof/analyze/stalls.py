@@ -170,4 +170,5 @@ def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[
     between_ns = cycles.phase_ns[rows, :, len(OWN_PHASES) :]
     between_ns = np.nan_to_num(between_ns[:, window] - np.median(between_ns, axis=1, keepdims=True))
     most = [*growth_ns.mean(axis=0).max(axis=0), *between_ns.mean(axis=0).max(axis=0)]
-    return (*PHASES, *Stretch)[int(np.argmax(most))]
+    parts: tuple[Part, ...] = (*PHASES, *Stretch)
+    return parts[int(np.argmax(most))]
