@@ -108,10 +108,12 @@ def _describe_neighbour(report: Report) -> str:
         if cause is told or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
             continue
         name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
+        same = cause.rank is not None and cause.rank == told.rank
         if cause.first_step < told.first_step:
-            return f"; before that it was {name}"
+            return f"; before that it was {name}" if not same else f"; before that it was late elsewhere: {name}"
         lasts = not say_when(cause, report).startswith("from")
-        return f"; {'since then' if lasts else 'after that'} it is {name}"
+        what = f"it is late elsewhere: {name}" if same and cause.phase != told.phase else f"it is {name}"
+        return f"; {'since then' if lasts else 'after that'} {what}"
     return ""
 
 
