@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from distprof.analyze.statistics import find_spread
+from distprof.analyze.statistics import find_median, find_spread
 from distprof.facts.run import FloatArray
 
 MAX_MEMORY = 0.97
@@ -78,7 +78,7 @@ def find_limit(chance: float, freedom: float) -> float:
 def _cut(values: FloatArray) -> FloatArray:
     """Values less their series' median, in robust standard deviations; far ones are cut, and the mean is 0."""
     spread = find_spread(values)[:, None]
-    away = values - np.median(values, axis=1, keepdims=True)
+    away = values - find_median(values, axis=1, keepdims=True)
     scaled = np.divide(away, spread, out=np.zeros_like(away), where=spread > 0)
     np.clip(scaled, -CUT_SPREADS, CUT_SPREADS, out=scaled)
     scaled -= scaled.mean(axis=1, keepdims=True)
@@ -86,4 +86,4 @@ def _cut(values: FloatArray) -> FloatArray:
 
 
 def _pool(values: FloatArray) -> float:
-    return float(np.median(values) if len(values) >= MANY_SERIES else np.mean(values))
+    return float(find_median(values) if len(values) >= MANY_SERIES else np.mean(values))

@@ -10,6 +10,7 @@ from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 _OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
+_OTHER = OWN_PARTS.index(Phase.OTHER)
 _TIMED = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
 
 
@@ -87,46 +88,48 @@ def take_parts(
         tail_ns: From the end of the last wait to the end of the step, ``[num_ranks, num_cycles]``. None: unknown.
         between: None: not known on this clock.
     """
-    phase_ns = measured_steps.run.phase_ns(clock)
-    waits_ns = measured_steps.run.wait_ns(clock)
+    phase_ns, waits_ns = measured_steps.run.phase_ns(clock), measured_steps.run.wait_ns(clock)
+
+    def read(phase: Phase, chosen: IntArray) -> FloatArray:
+        """The phase without the waits in it, in some steps, ``[num_ranks, len(chosen)]``."""
+        cells, code = np.ix_(positions, chosen), OWN_PHASES.index(phase)
+        own_ns: FloatArray = phase_ns[:, :, _OWN_CODES[code]][cells] - np.nan_to_num(waits_ns[:, :, code][cells])
+        return np.maximum(own_ns, 0, out=own_ns)
+
     taken = np.zeros((len(positions), len(steps), len(OWN_PARTS)))
-    own = {
-        phase: np.maximum(phase_ns[:, :, _OWN_CODES[code]] - np.nan_to_num(waits_ns[:, :, code]), 0)[positions]
-        for code, phase in enumerate(OWN_PHASES)
-    }
-    after = _find_after(own, steps, last, tail_ns)
     for code, phase in enumerate(OWN_PHASES):
-        taken[:, :, code] = _shift(own[phase], steps, before) if phase in after else own[phase][:, steps]
+        taken[:, :, code] = read(phase, steps)
+    after = _find_after(taken, last, tail_ns)
     if tail_ns is not None:
-        taken[:, :, OWN_PARTS.index(Phase.OTHER)] = _move_tail(own, after, steps, before, tail_ns)
-    for part, own_ns in ({} if between is None else between.own_ns).items():
-        taken[:, :, OWN_PARTS.index(part)] += own_ns
+        own_after_ns = taken[:, :, [OWN_PARTS.index(phase) for phase in after]].sum(axis=2)
+        taken[:, :, _OTHER] = _move_tail(taken[:, :, _OTHER], tail_ns - own_after_ns, steps, before)
+    for phase in after:
+        there_ns, own_ns = read(phase, np.where(before >= 0, before, steps)), taken[:, :, OWN_PARTS.index(phase)]
+        known = np.isfinite(there_ns) & (before >= 0)
+        own_ns[...] = np.where(known, there_ns, np.median(own_ns, axis=1, keepdims=True))
+    for part, part_ns in ({} if between is None else between.own_ns).items():
+        taken[:, :, OWN_PARTS.index(part)] += part_ns
     return taken
 
 
-def _find_after(own: dict[Phase, FloatArray], steps: IntArray, last: Phase, tail_ns: FloatArray | None) -> list[Phase]:
+def _find_after(taken: FloatArray, last: Phase, tail_ns: FloatArray | None) -> list[Phase]:
     """The phases that follow the last wait."""
     after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
     if tail_ns is None or last is not Phase.OTHER:
         return after
-    long_ns = sum(float(np.nanmedian(own[phase][:, steps])) for phase in after)
+    long_ns = sum(float(np.nanmedian(taken[:, :, OWN_PARTS.index(phase)])) for phase in after)
     return after if float(np.median(tail_ns)) >= 0.5 * long_ns else []
 
 
-def _shift(own_ns: FloatArray, steps: IntArray, before: IntArray) -> FloatArray:
-    """Each cycle's value from the step before it; the rank's median where that is unknown."""
-    there = own_ns[:, np.where(before >= 0, before, steps)]
-    usual = np.median(own_ns[:, steps], axis=1, keepdims=True)
-    shifted: FloatArray = np.where(np.isfinite(there) & (before >= 0), there, usual)
-    return shifted
+def _move_tail(other_ns: FloatArray, rest_ns: FloatArray, steps: IntArray, before: IntArray) -> FloatArray:
+    """Time in no phase, of which what follows the last wait belongs to the next cycle.
 
-
-def _move_tail(
-    own: dict[Phase, FloatArray], after: list[Phase], steps: IntArray, before: IntArray, tail_ns: FloatArray
-) -> FloatArray:
-    """Time in no phase, of which what follows the last wait belongs to the next cycle."""
-    other_ns = own[Phase.OTHER][:, steps]
-    rest_ns = tail_ns - sum((own[phase][:, steps] for phase in after), np.zeros(1))
+    Args:
+        other_ns: All of it, ``[num_ranks, num_cycles]``.
+        rest_ns: From the end of the last wait to the end of the step, less the phases there.
+        steps: Positions on axis 1 of ``Run.rows``.
+        before: The position of the step just before each; -1: unknown.
+    """
     moved_ns = np.clip(np.nan_to_num(rest_ns), 0, np.nan_to_num(other_ns))
     at = np.searchsorted(steps, np.maximum(before, 0))
     known = (before >= 0) & (steps[np.minimum(at, len(steps) - 1)] == before)

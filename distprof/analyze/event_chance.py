@@ -48,14 +48,20 @@ def find_concentration(rows: IntArray, sizes: FloatArray, num_ranks: int) -> Flo
     return chance
 
 
-def find_likeness(sizes: FloatArray) -> float:
+def find_likeness(sizes: FloatArray, independent: int) -> float:
     """The chance that events at random are so alike in size, if their logarithms lie anywhere within a factor of e.
 
     The range of n uniform values is below r with a probability of at most n r ** (n - 1). Source: David and Nagaraja,
     Order Statistics, 2.3.
+
+    Args:
+        sizes: How large each event is; above 0.
+        independent: How many of them count, by `count_independent`: the steps of a lasting slowdown are alike anyway.
     """
+    if independent < MIN_TURNS:
+        return 1.0
     spread = math.log(float(sizes.max()) / float(sizes.min()))
-    return min(1.0, len(sizes) * max(spread, LEAST_SPREAD) ** (len(sizes) - 1)) if len(sizes) >= MIN_TURNS else 1.0
+    return min(1.0, independent * max(spread, LEAST_SPREAD) ** (independent - 1))
 
 
 def combine(*chances: float) -> float:

@@ -38,7 +38,8 @@ def find_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
 
 def find_waits(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     """Mean wait inside each own phase, ns, ``[num_ranks, len(OWN_PHASES)]``; 0 where it was not measured."""
-    waits_ns: FloatArray = np.nan_to_num(measured_steps.run.wait_ns(timing.clock)[:, timing.used]).mean(axis=1)
+    columns = (measured_steps.run.column(f"{phase}_wait_{timing.clock}_ns") for phase in OWN_PHASES)
+    waits_ns: FloatArray = np.stack([np.nan_to_num(column[:, timing.used]).mean(axis=1) for column in columns], axis=1)
     return waits_ns
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.removal import Removal, replay_without, take_removal
-from distprof.analyze.statistics import estimate
+from distprof.analyze.statistics import estimate, find_median
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles, take_cycles
 from distprof.facts.run import FloatArray
@@ -72,7 +72,7 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     return Judgement(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
         step_ns=float(as_is_ns.mean()), as_is_ns=as_is_ns,
-        ideal_ns=min(float(np.median(thin.gap_ns.sum(axis=2))), float(as_is_ns.mean()) - sum(joint_ns)),
+        ideal_ns=min(float(find_median(thin.gap_ns.sum(axis=2))), float(as_is_ns.mean()) - sum(joint_ns)),
         without_named_ns=replay_without(thin, removals),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.autocorrelation import find_inflation, find_limit, find_memory, inflate
-from distprof.analyze.statistics import find_spread, medians_of_others, midmean
+from distprof.analyze.statistics import find_median, find_spread, medians_of_others, midmean
 from distprof.facts.run import FloatArray, IntArray
 
 MEDIAN_FACTOR = 1.2533
@@ -65,7 +65,7 @@ def describe_excess(excess_ns: FloatArray) -> Lateness:
     steps = find_spread(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - memory))
     whole = find_spread(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
-    spread_ns = np.maximum(own, np.median(whole))
+    spread_ns = np.maximum(own, find_median(whole))
     return Lateness(excess_ns=excess_ns, spread_ns=spread_ns, memory=memory, inflation=inflation)
 
 
@@ -111,7 +111,7 @@ def _follow(lateness: Lateness, rows: IntArray, piece: tuple[int, int] | None = 
     first, end = piece or (0, lateness.excess_ns.shape[1])
     excess_ns = lateness.excess_ns[rows, first:end]
     spread_ns = lateness.spread_ns[rows, None]
-    centre_ns = np.median(excess_ns, axis=1, keepdims=True)
+    centre_ns = find_median(excess_ns, axis=1, keepdims=True)
     wide_ns = 3 * np.maximum(spread_ns, find_spread(excess_ns)[:, None])
     away = np.clip(excess_ns - centre_ns, -wide_ns, wide_ns)
     away -= away.mean(axis=1, keepdims=True)

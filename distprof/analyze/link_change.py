@@ -8,7 +8,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.link_traffic import Traffic, find_scatter, find_transfer
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.removal import Removal
-from distprof.analyze.statistics import midmean
+from distprof.analyze.statistics import find_median, midmean
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import FloatArray
@@ -37,9 +37,9 @@ def find_changed_link(measured_steps: MeasuredSteps, cycles: SyncCycles, traffic
     since = find_change(took_ns) if cycles.source == "collectives" else None
     if since is None:
         return None
-    ratio = _find_growth(took_ns, since) / float(np.median(took_ns[:since]))
-    for other_ns in (_add_up(cycles, within), np.median(cycles.gap_ns.sum(axis=2), axis=0)):
-        before_ns = float(np.median(other_ns[:since]))
+    ratio = _find_growth(took_ns, since) / float(find_median(took_ns[:since]))
+    for other_ns in (_add_up(cycles, within), find_median(cycles.gap_ns.sum(axis=2), axis=0)):
+        before_ns = float(find_median(other_ns[:since]))
         if before_ns > 0 and _find_growth(other_ns, since) / before_ns >= OTHERS_RATIO * ratio:
             return None
     slower = [_has_grown(measured_steps, cycles, item, since, ratio) for item in crossing]
@@ -62,7 +62,7 @@ def find_change(values: FloatArray) -> int | None:
     before, after = total[splits - 1] / splits, (total[-1] - total[splits - 1]) / (count - splits)
     explained = np.where(after > before, (after - before) ** 2 * splits * (count - splits), 0.0)
     since = int(splits[explained.argmax()])
-    low, high = float(np.median(values[:since])), float(np.median(values[since:]))
+    low, high = float(find_median(values[:since])), float(find_median(values[since:]))
     if high - low < MIN_GROWTH_RATIO * low or high <= low:
         return None
     noise = np.concatenate([values[:since] - values[:since].mean(), values[since:] - values[since:].mean()])
@@ -85,14 +85,14 @@ def _add_up(cycles: SyncCycles, traffic: list[Traffic]) -> FloatArray:
 
 
 def _find_growth(values: FloatArray, since: int) -> float:
-    return float(np.median(values[since:]) - np.median(values[:since]))
+    return float(find_median(values[since:]) - find_median(values[:since]))
 
 
 def _has_grown(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Traffic, since: int, ratio: float) -> bool:
     """Whether this transfer grew with the others, by more than clocks may be wrong and ranks have come to differ."""
     transfer_ns = find_transfer(cycles, item)
     grown_ns = _find_growth(transfer_ns, since)
-    if grown_ns < OTHERS_RATIO * ratio * float(np.median(transfer_ns[:since])) or grown_ns <= 0:
+    if grown_ns < OTHERS_RATIO * ratio * float(find_median(transfer_ns[:since])) or grown_ns <= 0:
         return False
     bound_ns = _find_bound(measured_steps, cycles, item)
     return grown_ns > 2 * bound_ns and grown_ns > _find_growth(find_scatter(cycles, item), since)

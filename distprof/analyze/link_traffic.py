@@ -10,6 +10,7 @@ import numpy as np
 
 from distprof.analyze.collective_order import choose_tables
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.statistics import find_median
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import CollectiveKind, Collectives, FloatArray, IntArray
 
@@ -73,7 +74,7 @@ def measure_rate(traffic: Iterable[Traffic], cycles: SyncCycles, host: str) -> f
     took_ns: dict[str, float] = {}
     for item in traffic:
         if host in item.hosts and len(item.hosts) > 1 and item.least_bytes:
-            middle_ns = float(np.median(find_transfer(cycles, item)))
+            middle_ns = float(find_median(find_transfer(cycles, item)))
             if middle_ns > 0:
                 sent[item.group] = sent.get(item.group, 0.0) + item.least_bytes
                 took_ns[item.group] = took_ns.get(item.group, 0.0) + middle_ns
@@ -82,7 +83,7 @@ def measure_rate(traffic: Iterable[Traffic], cycles: SyncCycles, host: str) -> f
 
 def find_transfer(cycles: SyncCycles, item: Traffic) -> FloatArray:
     """The transfer of its median member, ns, ``[num_cycles]``."""
-    middle: FloatArray = np.median(cycles.transfer_ns[item.rows, :, item.index], axis=0)
+    middle: FloatArray = find_median(cycles.transfer_ns[item.rows, :, item.index], axis=0)
     return middle
 
 
@@ -94,7 +95,7 @@ def find_scatter(cycles: SyncCycles, item: Traffic) -> FloatArray:
     waits = np.flatnonzero(cycles.blocking[: item.index])
     first = int(waits[-1]) + 1 if len(waits) else 0
     own_ns = cycles.gap_ns[item.rows, :, first : item.index + 1].sum(axis=2)
-    own_ns -= np.median(own_ns, axis=1, keepdims=True)
+    own_ns -= find_median(own_ns, axis=1, keepdims=True)
     scatter: FloatArray = np.ptp(own_ns, axis=0)
     return scatter
 

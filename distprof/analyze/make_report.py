@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from distprof import __version__
 from distprof.analyze.between import report_between
@@ -80,6 +80,4 @@ def analyze(run: Run) -> Report:
 def _list_step_times(run: Run, headline: Timing | None) -> tuple[tuple[float | None, ...], ...]:
     """Every recorded step, warm-up included, on the headline clock; None: not measured."""
     step_ns = run.step_ns(Clock.HOST if headline is None else headline.clock)
-    plain = step_ns.astype(object)
-    plain[~np.isfinite(step_ns)] = None
-    return tuple(map(tuple, plain.tolist()))
+    return tuple(tuple(value if math.isfinite(value) else None for value in row.tolist()) for row in step_ns)

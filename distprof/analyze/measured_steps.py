@@ -81,9 +81,11 @@ def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
     used: BoolArray = measured_steps.counted & np.logical_and.reduce(has[measured], axis=0)
     if not used.any():
         return None
-    step_ns, phase_ns = measured_steps.run.step_ns(clock)[:, used], measured_steps.run.phase_ns(clock)[:, used]
-    step_ns[~measured] = np.nan
-    phase_ns[~measured] = np.nan
+    step_ns, phase_ns = measured_steps.run.step_ns(clock), measured_steps.run.phase_ns(clock)
+    if not (used.all() and measured.all()):  # else the facts themselves, which are large, will do
+        step_ns, phase_ns = step_ns[:, used], phase_ns[:, used]
+        step_ns[~measured] = np.nan
+        phase_ns[~measured] = np.nan
     return Timing(
         clock=clock, used=used, measured=measured, step_ns=step_ns, phase_ns=phase_ns,
         mean_step_ns=mean_over_steps(step_ns), mean_phase_ns=mean_over_steps(phase_ns),

@@ -16,7 +16,7 @@ from distprof.analyze.event_chance import combine, count_independent, find_conce
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.removal import Removal
 from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
-from distprof.analyze.statistics import find_spread, medians_of_others
+from distprof.analyze.statistics import find_median, find_spread, median_of_others, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Stretch
@@ -178,7 +178,7 @@ def _find_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     split = first + jump.argmax(axis=1)
     apart = jump.max(axis=1) > KINDS_APART * (ranked[rows, split] - ranked[rows, split // 2])
     top = np.where(apart, split, count - 1)
-    usual = np.where(apart, ranked[rows, top // 2], np.median(ranked, axis=1))
+    usual = np.where(apart, ranked[rows, top // 2], find_median(ranked, axis=1))
     spread = (usual - ranked[rows, top // 4]) / GAUSS_QUARTER
     typical = np.quantile(spread, 0.5, method="lower")
     return usual, np.where(spread > NOISIER * typical, spread, typical)
@@ -214,10 +214,11 @@ def _name_ranks(
         at, excess_ns = events.at[here], events.excess_ns[here]
         if len(at) > STEADY_RATIO * num_cycles:
             continue
-        independent_ratio = count_independent(at, phase_ns[row, :, events.part]) / len(at)
+        independent = count_independent(at, phase_ns[row, :, events.part])
+        independent_ratio = independent / len(at)
         size, number = by_size[row] ** independent_ratio, by_number[row] ** independent_ratio
         period, chance = find_period(cycles.steps[at], cycles.steps)
-        like = find_likeness(excess_ns) if events.pure else 1.0
+        like = find_likeness(excess_ns, independent) if events.pure else 1.0
         tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
         if min(tests) < limit or _is_only_its_own(phase_ns, row, events.part):
             regular = period if chance < MAX_PERIOD_CHANCE else None
@@ -239,7 +240,7 @@ def _suspect(
 ) -> Suspect:
     acts = np.zeros(cycles.gap_ns.shape[1], dtype=bool)
     acts[at] = True
-    late_ns, share = float(np.median(excess_ns)), float(acts.mean())
+    late_ns, share = float(find_median(excess_ns)), float(acts.mean())
     stalls = share < OFTEN_RATIO or (share <= STALLED_RATIO and late_ns >= FAR_RATIO * whole_ns)
     return Suspect(
         kind=VerdictKind.STALLS if stalls else VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[part],
@@ -250,7 +251,7 @@ def _suspect(
 
 def _find_growth(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> FloatArray:
     """The excess of some cycles, shared out over the gaps that grew in them, ``[num_cycles, num_collectives]``."""
-    usual_ns = np.median(np.delete(gap_ns, at, axis=0), axis=0)
+    usual_ns = median_of_others(gap_ns, at)
     grown_ns = np.maximum(gap_ns[at] - usual_ns, 0)
     total_ns = grown_ns.sum(axis=1)
     taken_ns = np.zeros_like(gap_ns)
@@ -261,7 +262,7 @@ def _find_growth(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> Flo
 def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
     """The far too long steps in which no rank that is named acts: what they took longer than the rank's usual goes."""
     long_ns = cycles.cycle_ns
-    middle = float(np.median(long_ns))
+    middle = float(find_median(long_ns))
     acts: BoolArray = long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
     for suspect in named:
         acts &= ~suspect.acts
@@ -269,11 +270,11 @@ def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
         return []
     gap_ns, transfer_ns = np.zeros_like(cycles.gap_ns), np.zeros_like(cycles.transfer_ns)
     for taken_ns, values in ((gap_ns, cycles.gap_ns), (transfer_ns, cycles.transfer_ns)):
-        taken_ns[:, acts] = np.maximum(values[:, acts] - np.median(values[:, ~acts], axis=1, keepdims=True), 0)
+        taken_ns[:, acts] = np.maximum(values[:, acts] - find_median(values[:, ~acts], axis=1, keepdims=True), 0)
     return [
         Suspect(
             kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=None, acts=acts,
             removal=Removal(gap_ns=dict(enumerate(gap_ns)), transfer_ns=transfer_ns),
-            late_ns=float(np.median(long_ns[acts]) - middle),
+            late_ns=float(find_median(long_ns[acts]) - middle),
         )
     ]  # fmt: skip

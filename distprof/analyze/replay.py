@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.analyze.statistics import find_median
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import FloatArray, IntArray
 
@@ -39,7 +40,7 @@ def replay(
         now += gap_ns[:, :, index]
         for group, members in parties:
             here = now if len(members) == len(now) else now[members]
-            arrived = np.median(here, axis=0) if punctual else here.max(axis=0)
+            arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
             ended = np.maximum(arrived, free.get(group, arrived)) + _pick(transfer_ns[:, :, index], members)
             free[group] = ended
             if cycles.blocking[index]:

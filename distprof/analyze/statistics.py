@@ -51,9 +51,29 @@ def spread_over_ranks(values: FloatArray, numbers: Sequence[int]) -> Spread:
     )  # fmt: skip
 
 
+def find_median(values: FloatArray, axis: int | None = None, *, keepdims: bool = False) -> FloatArray:
+    """`np.median` of one axis, or of all values, at a fraction of its cost: analyses take many of small arrays.
+
+    As there, NaN where there is a NaN.
+    """
+    if not values.size:
+        return np.asarray(np.median(values, axis=axis, keepdims=keepdims))
+    lanes = values.reshape(-1) if axis is None else values.swapaxes(axis, -1)
+    ranked = np.array(lanes, order="C")
+    ranked.sort(axis=-1)
+    count = ranked.shape[-1]
+    middle = (ranked[..., (count - 1) // 2] + ranked[..., count // 2]) / 2
+    if np.isnan(ranked[..., -1]).any():  # where a sort puts them
+        middle = np.where(np.isnan(ranked[..., -1]), np.nan, middle)
+    if axis is None:
+        return np.asarray(middle)
+    kept: FloatArray = middle[..., None].swapaxes(axis, -1)
+    return kept if keepdims else kept.squeeze(axis)
+
+
 def median_of_others(values: FloatArray, rows: int | IntArray) -> FloatArray:
     """Median over axis 0 without one or several of its rows."""
-    return np.asarray(np.median(np.delete(values, rows, axis=0), axis=0))
+    return find_median(np.delete(values, rows, axis=0), axis=0)
 
 
 def medians_of_others(values: FloatArray) -> FloatArray:
@@ -86,8 +106,8 @@ def midmean(values: FloatArray) -> FloatArray:
 
 def find_spread(values: FloatArray) -> FloatArray:
     """Robust standard deviation along the last axis: 1.4826 times the median absolute deviation."""
-    centre = np.median(values, axis=-1, keepdims=True)
-    spread: FloatArray = 1.4826 * np.median(np.abs(values - centre), axis=-1)
+    centre = find_median(values, axis=-1, keepdims=True)
+    spread: FloatArray = 1.4826 * find_median(np.abs(values - centre), axis=-1)
     return spread
 
 

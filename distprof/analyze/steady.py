@@ -21,6 +21,7 @@ from distprof.analyze.lateness import (
 )
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
+from distprof.analyze.statistics import find_median
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, Part
@@ -60,18 +61,23 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     """
     if len(cycles.steps) < MIN_CYCLES:
         return []
-    whole_ns = float(np.median(cycles.cycle_ns))
+    whole_ns = float(find_median(cycles.cycle_ns))
     parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
     chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
-    late = {part: measure_lateness(phase_ns[:, :, OWN_PARTS.index(part)]) for part in parts}
-    late_gaps = [measure_lateness(gap_ns[:, :, index]) for index in range(gap_ns.shape[2])]
-    score = np.max([_score(item, chance, whole_ns) for item in (*late.values(), *late_gaps)], axis=0)
+    series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]
+    series += [gap_ns[:, :, index] for index in range(gap_ns.shape[2])]
+    score = np.max([_score(measure_lateness(own_ns), chance, whole_ns) for own_ns in series], axis=0)
     most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
+    if not rows:
+        return []
+    taken = [
+        [_take(item, row) for row in rows] for item in map(measure_lateness, series)
+    ]  # again, for these ranks only
     found = []
-    for row in rows:
-        rank = _Rank(row=row, parts={part: _take(item, row) for part, item in late.items()})
-        rank.gaps = [_take(item, row) for item in late_gaps]
+    for index, row in enumerate(rows):
+        own = [items[index] for items in taken]
+        rank = _Rank(row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[len(parts) :])
         found += _examine(cycles, rank, chance, whole_ns)
     return found
 

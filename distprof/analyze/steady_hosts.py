@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.lateness import Lateness, describe_excess, find_centres, measure_lateness
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
-from distprof.analyze.statistics import median_of_others
+from distprof.analyze.statistics import find_median, median_of_others
 from distprof.analyze.steady import MAX_CHANCE, MIN_SHARE, is_told
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
@@ -37,7 +37,7 @@ def find_slow_hosts(
     members = {host: np.flatnonzero(np.array(hosts) == host) for host in dict.fromkeys(hosts)}
     if len(cycles.steps) < MIN_CYCLES or len(members) < 2 or max(map(len, members.values())) < 2:
         return []
-    whole_ns = float(np.median(cycles.cycle_ns))
+    whole_ns = float(find_median(cycles.cycle_ns))
     parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
     chance = MAX_CHANCE / (len(members) * max(len(parts), 1))
     late = {part: measure_lateness(_take_medians(phase_ns[:, :, OWN_PARTS.index(part)], members)) for part in parts}
@@ -51,7 +51,7 @@ def find_slow_hosts(
 
 
 def _take_medians(own_ns: FloatArray, members: Mapping[str, IntArray]) -> FloatArray:
-    return np.stack([np.median(own_ns[rows], axis=0) for rows in members.values()])
+    return np.stack([find_median(own_ns[rows], axis=0) for rows in members.values()])
 
 
 def _is_late(item: Lateness, index: int, chance: float, whole_ns: float) -> bool:
@@ -62,7 +62,7 @@ def _is_late(item: Lateness, index: int, chance: float, whole_ns: float) -> bool
 def _is_shared(phase_ns: FloatArray, part: Part, rows: IntArray, excess_ns: FloatArray) -> bool:
     """Whether most of the host's ranks take that much longer, and not only its median rank."""
     own_ns = phase_ns[rows, :, OWN_PARTS.index(part)]
-    usual_ns = np.median(own_ns, axis=0) - excess_ns
+    usual_ns = find_median(own_ns, axis=0) - excess_ns
     return bool(np.mean(find_centres(own_ns - usual_ns) > 0.5 * _find_centre(excess_ns)) >= MIN_LATE_RATIO)
 
 
@@ -93,7 +93,7 @@ def _suspect(
         total_ns = np.zeros(gap_ns.shape[2])
         for part, excess_ns in sure.items():
             own_ns = phase_ns[:, :, OWN_PARTS.index(part)]
-            late_ns = _find_centre(own_ns[row] - np.median(own_ns[rows], axis=0) + excess_ns)
+            late_ns = _find_centre(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)
             total_ns += place(cycles, find_gaps(cycles, part), centre_ns, error_ns, max(late_ns, 0.0))
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
     return Suspect(

@@ -15,6 +15,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
 from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
+from distprof.analyze.statistics import find_median
 from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 MIN_CYCLES = 8
@@ -67,11 +68,12 @@ class SyncCycles:
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return _find_middle(through_ns) if self.start_ns.any() else np.median(through_ns, axis=0)
+        return _find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
 
 
 def _find_middle(times_ns: FloatArray) -> FloatArray:
-    middle: FloatArray = np.quantile(times_ns, 0.5, axis=0, method="lower")
+    ranked = np.sort(times_ns, axis=0)
+    middle: FloatArray = np.where(np.isnan(ranked[-1]), np.nan, ranked[(len(ranked) - 1) // 2])
     return middle
 
 
@@ -123,13 +125,15 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
     between = read_between(measured_steps, ordered.positions, ordered.steps, before)
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
-    there, over = _align(measured_steps, ordered, resume_ns)
-    start_ns = there[:, :, 0] - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
+    first_ns, transfer_ns = _find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
+    start_ns = first_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= _find_middle(start_ns)
+    np.maximum(gap_ns, 0, out=gap_ns)
+    del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
         source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
-        parties=ordered.parties, blocking=ordered.blocking, gap_ns=np.maximum(gap_ns, 0), exposed_ns=exposed_ns,
-        transfer_ns=_find_transfers(ordered, there, over, exposed_ns), start_ns=np.nan_to_num(start_ns),
+        parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
+        transfer_ns=transfer_ns, start_ns=np.nan_to_num(start_ns),
         phase_ns=take_parts(
             measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
@@ -141,7 +145,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
 def _take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> FloatArray:
     """From the end of the last wait of the step before to its end; the rank's median where that is unknown."""
     at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
-    usual_ns = np.median(own_tail_ns, axis=1, keepdims=True)
+    usual_ns = find_median(own_tail_ns, axis=1, keepdims=True)
     tails: FloatArray = np.where((before >= 0) & (steps[at] == before), own_tail_ns[:, at], usual_ns)
     return tails
 
@@ -187,10 +191,14 @@ def _align(
 
 
 def _find_transfers(
-    ordered: OrderedCollectives, there: FloatArray, over: FloatArray, exposed_ns: FloatArray
-) -> FloatArray:
-    """Where clocks can be compared: own end less the last arrival or the previous own end, whichever is later. Else the
-    shortest wait of a member, which had nobody to wait for; 0 for collectives that nobody waits for."""
+    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray, exposed_ns: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The first arrivals on rank 0's clock, ``[num_ranks, num_cycles]``, and all transfers.
+
+    A transfer is, where clocks can be compared, the own end less the last arrival or the previous own end, whichever is
+    later. Else it is the shortest wait of a member, which had nobody to wait for; 0 if nobody waits.
+    """
+    there, over = _align(measured_steps, ordered, resume_ns)
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
     for index, parties in enumerate(ordered.parties):
@@ -201,7 +209,7 @@ def _find_transfers(
             took, shortest = ended - started, exposed_ns[members, :, index].min(axis=0)
             transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
             free[group] = np.where(np.isfinite(took), ended, started)
-    return transfer_ns
+    return there[:, :, 0].copy(), transfer_ns
 
 
 def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | None:

@@ -84,7 +84,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect, cos
     held = float(item.acts.mean())
     return Verdict(
         kind=item.kind, critical=cost.alone_ratio.low >= CRITICAL_RATIO and confirmed is not False, confirmed=confirmed,
-        pattern=item.pattern or Pattern.PERSISTENT,
+        pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),
         hosts=item.hosts, late_ns=item.late_ns,

@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.judge import Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.replay import replay
-from distprof.analyze.statistics import estimate
+from distprof.analyze.statistics import estimate, find_median
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, Phase
@@ -141,14 +141,15 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
     for _ in range(rounds):
         order = np.argsort(draws.random((count, len(cycles.steps))), axis=0)
         chosen = order[:size] if size <= count else draws.integers(count, size=(size, len(cycles.steps)))
+        there = (chosen, np.arange(len(cycles.steps)))
         now = np.zeros((size, len(cycles.steps)))
         free = np.zeros_like(now)
         for index in range(cycles.gap_ns.shape[2]):
-            now += np.take_along_axis(cycles.gap_ns[:, :, index], chosen, axis=0)
-            took = np.take_along_axis(cycles.transfer_ns[:, :, index], chosen, axis=0)
+            now += cycles.gap_ns[*there, index]
+            took = cycles.transfer_ns[*there, index]
             free = np.maximum(now.max(axis=0), free) + took * scale
             if cycles.blocking[index]:
                 absent = False if cycles.skipped is None else cycles.skipped[:, index]
                 now = np.where(absent, now, np.maximum(now, free))
-        total_ns += np.median(now, axis=0)
+        total_ns += find_median(now, axis=0)
     return total_ns / rounds

@@ -24,7 +24,6 @@ from distprof.facts.run import (
     RunMeta,
     make_rows,
 )
-from distprof.simulate.draw import Drawn
 from distprof.simulate.job import SimulatedJob
 from distprof.simulate.observe_between import write_between
 from distprof.simulate.program import PART_CODE, Issue, Program, find_groups, list_issues
@@ -34,7 +33,13 @@ BASE_NS = 10**12
 """The first host's monotonic clock at the start of the job."""
 
 
-def write_run(job: SimulatedJob, program: Program, drawn: Drawn, schedule: Schedule, draws: np.random.Generator) -> Run:
+BLOCK = 128
+"""Ranks at once: intervals are sorted in copies."""
+
+
+def write_run(
+    job: SimulatedJob, program: Program, tokens: FloatArray, schedule: Schedule, draws: np.random.Generator
+) -> Run:
     """Converts a schedule on the true clock into what each rank observed; overwrites the schedule's arrays."""
     hosts = np.arange(job.num_ranks) // job.ranks_per_host
     offset_ns = draws.uniform(-1, 1, job.num_hosts) * job.clocks.offset_ns
@@ -44,7 +49,7 @@ def write_run(job: SimulatedJob, program: Program, drawn: Drawn, schedule: Sched
     base = BASE_NS + np.round(offset_ns[hosts])
     issues = list_issues(program)
     readings = _read_clocks(job, offset_ns, drift_ratio, float(schedule.end_ns.max(initial=0)), draws)
-    rows = _write_rows(job, issues, drawn, schedule, base, rate)
+    rows = _write_rows(job, issues, tokens, schedule, base, rate)
     write_between(job, issues, schedule, rows, rate)
     return Run(
         meta=_describe_job(job, readings, draws),
@@ -54,13 +59,13 @@ def write_run(job: SimulatedJob, program: Program, drawn: Drawn, schedule: Sched
 
 
 def _write_rows(
-    job: SimulatedJob, issues: list[Issue], drawn: Drawn, schedule: Schedule, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], tokens: FloatArray, schedule: Schedule, base: FloatArray, rate: FloatArray
 ) -> FloatArray:
     rows = make_rows(job.num_ranks, job.num_steps)
     scale = rate[:, None]
     facts: dict[str, npt.ArrayLike] = {
         "step": np.arange(job.num_steps), "warmup": np.arange(job.num_steps) < job.num_warmup, "failed": 0, "shadow": 0,
-        "window": 0, "micro_steps": 1, "tokens": drawn.tokens, "segments_lost": 0,
+        "window": 0, "micro_steps": 1, "tokens": tokens, "segments_lost": 0,
         "begin_host_ns": np.round(base[:, None] + schedule.begin_ns * scale),
         "step_host_ns": (schedule.end_ns - schedule.begin_ns) * scale,
     }  # fmt: skip
@@ -76,7 +81,10 @@ def _write_rows(
             rows[:, :, COLUMN[f"{phase}_wait_host_ns"]] = waited_ns * scale
     for kind in KINDS:
         own = [index for index, op in enumerate(issues) if op.kind is kind and not op.between]
-        busy_ns = measure_union(schedule.arrival_ns[:, :, own], schedule.over_ns[:, :, own])
+        busy_ns = np.empty_like(nothing)
+        for first in range(0, job.num_ranks, BLOCK):
+            block = slice(first, first + BLOCK)
+            busy_ns[block] = measure_union(schedule.arrival_ns[block][:, :, own], schedule.over_ns[block][:, :, own])
         rows[:, :, COLUMN[f"{kind}_count"]] = len(own)
         rows[:, :, COLUMN[f"{kind}_bytes"]] = sum(issues[index].size_bytes for index in own)
         rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = busy_ns * scale

@@ -68,32 +68,46 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, faults: bool =
     Args:
         job: The job.
         seed: Seed of all draws; the same seed and job give the same run.
-        truth: False: skip the schedules without delays, transfers and data, each of which takes as long as the first.
+        truth: False: skip the schedules without delays, transfers and data, each of which takes as long as the first;
+            they are NaN, and waits and transfers are empty.
         faults: Also play the job without each fault, and with it alone.
     """
-    draws, more = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    draws = np.random.default_rng(seed)
     program = write_program(job)
+    told, schedule, tokens = _play(job, program, draws, np.random.default_rng([seed, 1]), truth=truth, faults=faults)
+    return Simulated(run=write_run(job, program, tokens, schedule, draws), truth=told)
+
+
+def _play(
+    job: SimulatedJob,
+    program: Program,
+    draws: np.random.Generator,
+    more: np.random.Generator,
+    *,
+    truth: bool,
+    faults: bool,
+) -> tuple[Truth, Schedule, FloatArray]:
+    """What happens, the schedule, and the ranks' tokens; frees what it has drawn, which is much for many ranks."""
     drawn = draw(job, program, draws, more)
     there = list_faults(job)
     work = assemble(job, program, drawn, there)
     schedule = _schedule(job, program, work)
     first = sum(op.between for op in list_issues(program))
-    unknown_ns = np.full(job.num_steps, np.nan)
+    unknown_ns, nothing = np.full(job.num_steps, np.nan), np.empty((0, 0, 0))
 
     def measure(other: Load) -> FloatArray:
         return _schedule(job, program, other).find_cycles(first)
 
-    def play(some: Collection[Fault]) -> FloatArray:
-        return measure(assemble(job, program, drawn, some))
-
     step_ns = schedule.find_cycles(first)
-    without_ns, costs = _find_costs(step_ns, there, play) if faults else (unknown_ns, ())
+    without_ns, costs = unknown_ns, tuple[FaultCost, ...]()
+    if faults:
+        without_ns, costs = _find_costs(step_ns, there, lambda some: measure(assemble(job, program, drawn, some)))
     issues = list_issues(program)[first:]
     told = Truth(
         step_ns=step_ns,
         exposed_ns=schedule.exposed_ns[:, :, first:].sum(axis=2),
-        wait_ns=(schedule.last_arrival_ns - schedule.arrival_ns)[:, :, first:],
-        transfer_ns=(schedule.over_ns - schedule.last_arrival_ns)[:, :, first:],
+        wait_ns=(schedule.last_arrival_ns - schedule.arrival_ns)[:, :, first:] if truth else nothing,
+        transfer_ns=(schedule.over_ns - schedule.last_arrival_ns)[:, :, first:] if truth else nothing,
         columns={
             name: tuple(index for index, op in enumerate(issues) if op.partition == name)
             for name in ("world", "shard", "replica")
@@ -104,8 +118,7 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, faults: bool =
         without_faults_ns=without_ns,
         costs=costs,
     )
-    del work  # half a gigabyte with a thousand ranks and steps
-    return Simulated(run=write_run(job, program, drawn, schedule, draws), truth=told)
+    return told, schedule, drawn.tokens
 
 
 def _schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:

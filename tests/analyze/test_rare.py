@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.analyze.event_chance import count_independent, find_concentration, find_period
+from distprof.analyze.event_chance import combine, count_independent, find_concentration, find_likeness, find_period
 from distprof.analyze.measured_steps import find_measured_steps, read_timing
 from distprof.analyze.rare import find_rare
 from distprof.analyze.removal import replay_without
@@ -20,6 +20,9 @@ from distprof.report.wait_report import Pattern, VerdictKind
 from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
 from tests.factories import MS
+
+STRUCK = [3, 14, 20, 29, 41]
+"""Cycles at no period."""
 
 
 def suspect(phase_ns: FloatArray) -> list[Suspect]:
@@ -62,11 +65,27 @@ def test_every_tenth_step_is_a_period_even_of_two_ranks(num_ranks: int) -> None:
 
 def test_five_irregular_events_on_one_of_two_ranks_name_nobody() -> None:
     own_ns = draw_own(np.random.default_rng(2), 2, 50)
-    own_ns[1, [3, 14, 20, 29, 41], PHASE[Phase.FORWARD]] += 500 * MS
+    own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += np.array([200.0, 1200, 500, 800, 350]) * MS
     (found,) = suspect(own_ns)
     assert (found.kind, len(found.rows), found.part) == (VerdictKind.STALLS, 0, None)
     assert found.late_ns == pytest.approx(500 * MS, rel=0.02)
     assert replay_without(make_cycles(own_ns), [found.removal]).max() < 125 * MS
+
+
+def test_five_events_of_one_length_name_one_of_two_ranks_although_they_come_at_no_period() -> None:
+    """On one rank they are 6 % likely; that chance makes five of one length is not."""
+    own_ns = draw_own(np.random.default_rng(2), 2, 50)
+    own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += 500 * MS
+    (found,) = suspect(own_ns)
+    assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [1], Phase.FORWARD)
+    assert (found.period, np.flatnonzero(found.acts).tolist()) == (None, STRUCK)
+
+
+def test_events_of_one_length_in_all_parts_at_once_name_neither_of_two_ranks() -> None:
+    """A machine that stands still stretches whatever it finds; how alike that is says nothing about a part."""
+    own_ns = draw_own(np.random.default_rng(2), 2, 50)
+    own_ns[1, STRUCK] += 100 * MS
+    assert name(own_ns) == []
 
 
 def test_long_steps_of_which_nobody_is_the_cause_are_told_without_a_rank() -> None:
@@ -188,8 +207,35 @@ def test_a_period_by_hand() -> None:
     period, chance = find_period(np.arange(4, 50, 10), np.arange(50))
     assert period == 10
     assert chance == pytest.approx(300 / math.comb(50, 5))
-    assert find_period(np.array([3, 14, 20, 29, 41]), np.arange(50)) == (0, 1.0)
+    assert find_period(np.array(STRUCK), np.arange(50)) == (0, 1.0)
     assert find_period(np.array([4, 14]), np.arange(50)) == (0, 1.0)
+
+
+def test_likeness_by_hand() -> None:
+    """Three events within a tenth of each other: ln 1.1 = 0.0953, and 3 x 0.0953 ** 2 = 0.0272."""
+    sizes = np.array([105.0, 100, 110])
+    assert find_likeness(sizes, 3) == pytest.approx(0.02725, rel=1e-3)
+    assert find_likeness(np.full(3, 7.0), 3) == pytest.approx(3 * 0.02**2)
+    assert find_likeness(sizes, 2) == 1  # two sizes are always some distance apart
+    assert find_likeness(np.full(50, 7.0), 1) == 1  # one slowdown of fifty steps
+    assert find_likeness(np.array([1.0, 2, 3]), 3) == 1
+
+
+@pytest.mark.parametrize("number", [3, 5])
+def test_likeness_is_no_smaller_than_what_chance_makes(number: int) -> None:
+    drawn = np.exp(np.random.default_rng(6).random((4000, number)))
+    found = np.array([find_likeness(sizes, number) for sizes in drawn])
+    for level in (0.02, 0.1, 0.3):
+        assert 0.3 * level < np.mean(found <= level) <= 1.1 * level
+
+
+def test_tests_together_by_hand() -> None:
+    """Of p, the product of k chances: p (1 + ln(1/p) + ... + ln(1/p) ** (k - 1) / (k - 1)!)."""
+    assert combine(0.3) == pytest.approx(0.3)
+    assert combine(0.1, 0.1) == pytest.approx(0.01 * (1 + math.log(100)))
+    assert combine(0.1, 0.2, 0.5) == pytest.approx(0.01 * (1 + math.log(100) + math.log(100) ** 2 / 2))
+    assert combine(1.0, 1.0, 1.0) == 1
+    assert combine(0.5, 0.0, 0.5) == 0
 
 
 def test_events_within_the_correlation_time_count_once() -> None:

@@ -12,7 +12,7 @@ from distprof.analyze import analyze
 from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
 from distprof.render.verdict import describe_stall
 from distprof.report.report import Report
-from distprof.report.wait_report import Stall
+from distprof.report.wait_report import Stall, VerdictKind
 from distprof.simulate import Clocks, SimulatedJob, Stop, simulate
 from tests.factories import MS, USUAL_NS, make_run
 
@@ -34,10 +34,18 @@ def test_a_stall_is_listed_apart_and_nobody_is_blamed() -> None:
     assert report.verdict.rank is None and report.verdict.lost_ratio.value == 0
 
 
-def test_many_of_them_are_no_single_steps() -> None:
-    report = make_stalled(*range(5, 41, 5))
+@pytest.mark.parametrize(
+    ("every", "kind", "events"), [(5, VerdictKind.STALLS, 8), (3, VerdictKind.SLOW_RANK, None)]
+)  # fmt: skip
+def test_many_of_them_are_no_single_steps(every: int, kind: VerdictKind, events: int | None) -> None:
+    """Up to a fifth of the steps they are the stalls of a rank; beyond, it is slow now and then."""
+    report = make_stalled(*range(every, 41, every))
     assert report.stalls == ()
-    assert report.verdict.rank == 2 and report.verdict.pattern == "intermittent"
+    assert (report.verdict.kind, report.verdict.rank, report.verdict.phase) == (kind, 2, "backward")
+    assert report.verdict.pattern == "intermittent"
+    assert report.causes is not None
+    cause = report.causes.causes[0]
+    assert (cause.kind, cause.rank, cause.events, cause.period) == (kind, 2, events, every)
 
 
 def test_a_smooth_run_has_none() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import statistics
-from distprof.analyze.statistics import draw_blocks, find_excess, find_interval, median_of_others, midmean
+from distprof.analyze.statistics import draw_blocks, find_excess, find_interval, find_median, median_of_others, midmean
 
 
 def test_blocks_are_runs_of_neighbouring_steps() -> None:
@@ -42,6 +42,23 @@ def test_the_median_of_others_leaves_rows_out() -> None:
     assert median_of_others(values, np.array([0, 3])).tolist() == [3, 7]
     assert find_excess(values, 3).tolist() == [98, -8]
     assert find_excess(values, np.array([0, 3])).tolist() == [[-2, 2], [97, -7]]
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (7,), (8, 50), (5, 1), (3, 4, 6), (2, 9, 5)])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_the_median_is_that_of_numpy_to_the_last_bit(shape: tuple[int, ...], unknown: bool) -> None:
+    values = np.random.default_rng(7).normal(1e8, 1e7, shape)
+    before = values.copy()
+    if unknown:
+        values.flat[0], values.flat[-1] = np.nan, np.inf
+        before = values.copy()
+    assert np.array_equal(find_median(values), np.median(values), equal_nan=True)
+    for axis in (*range(len(shape)), -1):
+        for keepdims in (False, True):
+            found = find_median(values, axis, keepdims=keepdims)
+            assert np.array_equal(found, np.median(values, axis=axis, keepdims=keepdims), equal_nan=True)
+    assert np.array_equal(find_median(values.T, 0), np.median(values.T, axis=0), equal_nan=True)
+    assert np.array_equal(values, before, equal_nan=True)
 
 
 @pytest.mark.parametrize("spelling", [r"median\(\s*np\.delete", r"1\.4826"])

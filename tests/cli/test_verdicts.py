@@ -81,7 +81,10 @@ def judge_saying(name: str, seed: int, **said: object) -> Outcome:
     row = ROWS[name]
     job, made, report = play(row, seed, 30)
     verdict = dataclasses.replace(report.verdict, **said)  # type: ignore[arg-type]
-    return judge(row, seed, job, made, dataclasses.replace(report, verdict=verdict))
+    assert report.causes is not None
+    first = dataclasses.replace(report.causes.causes[0], **said)  # type: ignore[arg-type]
+    causes = dataclasses.replace(report.causes, causes=(first,))
+    return judge(row, seed, job, made, dataclasses.replace(report, verdict=verdict, causes=causes))
 
 
 def test_nothing_may_be_named_where_nobody_is_slow_or_it_is_hidden() -> None:
