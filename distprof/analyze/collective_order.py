@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import Collectives, FloatArray, IntArray, Phase
 
-MAX_CELLS = 1_500_000
+MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
 
 
