@@ -15,9 +15,11 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Phase, Run, Stretch
+from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.report.wait_report import Causes
 from distprof.simulate import Between, Delay, Simulated, SimulatedJob, simulate
+from tests.analyze.test_verdict import lose_rank
 from tests.factories import MS, make_run
 
 LOGGED = SimulatedJob(
@@ -219,3 +221,20 @@ def test_stalls_that_are_nobodys_are_not_critical() -> None:
     """Infinite variance: three of fifty steps cost a quarter of the job."""
     causes = take_causes(analyze(simulate(SimulatedJob(pareto_ratio=0.3), seed=1).run)).causes
     assert [(item.rank, item.critical) for item in causes if item.kind == "stalls"] == [(None, False)]
+
+
+def test_long_steps_in_which_all_ranks_do_the_same_tell_what_it_is() -> None:
+    between = (Between(stretch=Stretch.EVALUATION, own_ns=100 * MS, every=10),)
+    causes = take_causes(analyze(simulate(SimulatedJob(num_steps=60, between=between), seed=1).run)).causes
+    (stalls,) = (item for item in causes if item.kind == "stalls")
+    assert (stalls.rank, stalls.phase, stalls.critical) == (None, "evaluation", False)
+
+
+def test_stalls_of_a_rank_are_told_where_another_is_missing() -> None:
+    job = dataclasses.replace(SAVED, num_ranks=4)
+    report = analyze(lose_rank(simulate(job, seed=1).run, 3))
+    assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("stalls", 0, None)
+    assert describe_verdict(report) == (
+        "single steps are far longer because of rank 0 while saving a checkpoint, compared with the ranks present; "
+        "what they cost is not known (ranks are missing: the slowest may be one of them)"
+    )
