@@ -98,7 +98,7 @@ def _report(
         events=int(item.acts.sum()) if stalls else None, period=item.period,
         late_ns=item.late_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio, alone_ns=cost.alone_ns,
         alone_ratio=cost.alone_ratio, joint_ns=joint_ns,
-        critical=cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
+        critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
     )  # fmt: skip
 
 

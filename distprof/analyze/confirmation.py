@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.statistics import median_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.facts.run import OWN_PARTS, FloatArray
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
 from distprof.report.wait_report import Evidence, VerdictKind
 
 MIN_CONFIRMED = 0.5
@@ -19,8 +21,11 @@ def is_confirmed(cycles: SyncCycles, item: Suspect) -> bool | None:
     """Whether the others wait while the named ranks wait least. None: no rank or host is named."""
     if item.kind not in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS) or not len(item.rows):
         return None
-    waits_ns = cycles.exposed_ns[:, :, _find_waits(cycles, item)].sum(axis=2)
-    less_ns = (median_of_others(waits_ns, item.rows) - np.median(waits_ns[item.rows], axis=0))[item.acts]
+    waits = _find_waits(cycles, item)
+    waits_ns = cycles.exposed_ns[:, :, waits].sum(axis=2)
+    peers = _find_peers(cycles, item, waits)
+    others_ns = median_of_others(waits_ns, item.rows) if not len(peers) else np.median(waits_ns[peers], axis=0)
+    less_ns = (others_ns - np.median(waits_ns[item.rows], axis=0))[item.acts]
     return bool(np.median(less_ns) >= MIN_CONFIRMED * (item.late_ns or 0.0))
 
 
@@ -46,12 +51,28 @@ def _find_gaps(item: Suspect) -> BoolArray:
 def _find_waits(cycles: SyncCycles, item: Suspect) -> BoolArray:
     """The collectives in which the others notice: the first after each of those gaps that ranks wait for."""
     chosen = np.zeros(len(cycles.blocking), dtype=bool)
+    noticed = cycles.blocking & [_is_mixed(parties, item) for parties in cycles.parties]
+    noticed = noticed if noticed.any() else cycles.blocking
     for index in np.flatnonzero(_find_gaps(item)).tolist():
-        after = np.flatnonzero(cycles.blocking[index:])
+        after = np.flatnonzero(noticed[index:])
         if cycles.skipped is not None and index == 0 and len(after) > 1:
             chosen[index + after[1]] = True  # where the ranks do not meet between the steps
-        chosen[index + after[0]] = True
+        chosen[index + after[0] if len(after) else np.argmax(noticed)] = True
     return chosen
+
+
+def _is_mixed(parties: Sequence[tuple[str, IntArray]], item: Suspect) -> bool:
+    """Whether some of the ranks that are named have others in their group."""
+    return any(0 < np.isin(members, item.rows).sum() < len(members) for _, members in parties)
+
+
+def _find_peers(cycles: SyncCycles, item: Suspect, waits: BoolArray) -> IntArray:
+    """The other ranks of its groups in these collectives, who alone notice at once."""
+    groups = [
+        members for index in np.flatnonzero(waits).tolist() for _, members in cycles.parties[index]
+        if np.isin(item.rows, members).any()
+    ]  # fmt: skip
+    return np.setdiff1d(np.concatenate(groups), item.rows) if groups else np.empty(0, dtype=np.int64)
 
 
 def _compare(cycles: SyncCycles, item: Suspect, sign: str, values_ns: FloatArray, direction: int) -> Evidence:

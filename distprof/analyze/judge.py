@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.removal import Removal, replay_without, take_removal
-from distprof.analyze.statistics import estimate, find_median
+from distprof.analyze.statistics import estimate
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles, take_cycles
 from distprof.facts.run import FloatArray
@@ -52,7 +52,7 @@ class Judgement:
     """Parts of what removing everything saves: of the causes with a name, of jitter, and of communication."""
     step_ns: float
     ideal_ns: float
-    """The median of all ranks' own times, or what is left when everything has gone, if that is shorter."""
+    """The mean of the median rank's own times, or what is left when everything has gone, if that is shorter."""
     without_named_ns: FloatArray
     """Cycles without the causes that have a name, ``[num_cycles]``: as many as ``as_is_ns``."""
     as_is_ns: FloatArray
@@ -69,10 +69,11 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     removals = [item.removal for item, _ in kept]
     joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
+    own_ns = thin.gap_ns.sum(axis=2)
     return Judgement(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
         step_ns=float(as_is_ns.mean()), as_is_ns=as_is_ns,
-        ideal_ns=min(float(find_median(thin.gap_ns.sum(axis=2))), float(as_is_ns.mean()) - sum(joint_ns)),
+        ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
         without_named_ns=replay_without(thin, removals),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
 from distprof.analyze.statistics import find_median, find_spread, median_of_others, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Stretch
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
 EVENT_RATIO = 0.02
@@ -273,8 +273,17 @@ def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
         taken_ns[:, acts] = np.maximum(values[:, acts] - find_median(values[:, ~acts], axis=1, keepdims=True), 0)
     return [
         Suspect(
-            kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=None, acts=acts,
+            kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=_find_common(cycles, acts), acts=acts,
             removal=Removal(gap_ns=dict(enumerate(gap_ns)), transfer_ns=transfer_ns),
             late_ns=float(find_median(long_ns[acts]) - middle),
         )
     ]  # fmt: skip
+
+
+def _find_common(cycles: SyncCycles, acts: BoolArray) -> Part | None:
+    """The stretch between steps in which every rank spends most of the time that these cycles take longer."""
+    grown_ns = cycles.phase_ns[:, acts].mean(axis=1) - cycles.phase_ns[:, ~acts].mean(axis=1)
+    common_ns = np.nan_to_num(grown_ns).min(axis=0)
+    most = int(np.argmax(common_ns))
+    longer_ns = float(cycles.cycle_ns[acts].mean() - cycles.cycle_ns[~acts].mean())
+    return OWN_PARTS[most] if OWN_PARTS[most] in tuple(Stretch) and common_ns[most] >= 0.5 * longer_ns else None

@@ -6,6 +6,7 @@ is that of the whole job: the more ranks and parts there are, the surer a single
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +34,10 @@ MIN_SHARE = 0.005
 LIKELY = 3.0
 """Standard errors: what a rank that is late beyond doubt also loses in its other parts."""
 MAX_SUSPECTS = 6
+TOLD_RATIO = 0.25
+"""Of the time that a rank loses before a collective: a part that explains less of it is not named."""
+DRIFT = 2.0
+"""A rank that gets slower by a smaller factor at a change point remains one cause."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +116,30 @@ def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) ->
     if changes[best] > limit:
         pieces = _join_alike(series[best], split_cycles(series[best], 0, limit), MIN_SHARE * whole_ns)
     found = [_suspect(cycles, rank, piece, chance, whole_ns) for piece in pieces]
-    return [item for item in found if item is not None]
+    return _join_drifting([item for item in found if item is not None])
+
+
+def _join_drifting(found: list[Suspect]) -> list[Suspect]:
+    """Neighbouring pieces in which a rank is late in the same part, by less than `DRIFT` times as much, are one."""
+    joined: list[Suspect] = []
+    last_ns = 0.0
+    for item in found:
+        late_ns, row = item.late_ns or 0.0, int(item.rows[0])
+        before = joined[-1] if joined else None
+        near = before is not None and bool(np.flatnonzero(before.acts)[-1] + 1 == np.flatnonzero(item.acts)[0])
+        if before is None or not near or before.part != item.part or not 1 / DRIFT < late_ns / last_ns < DRIFT:
+            joined.append(item)
+        else:
+            acts = before.acts | item.acts
+            taken_ns = before.removal.gap_ns[row] + item.removal.gap_ns[row]
+            whole_ns = taken_ns.sum(axis=1)
+            mean_ns = float(whole_ns[acts].mean())
+            excess_ns = None if item.excess_ns is None else item.excess_ns - whole_ns + mean_ns
+            joined[-1] = dataclasses.replace(
+                before, acts=acts, removal=Removal(gap_ns={row: taken_ns}), late_ns=mean_ns, excess_ns=excess_ns
+            )
+        last_ns = late_ns
+    return joined
 
 
 def _join_alike(item: Lateness, pieces: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
@@ -174,4 +202,6 @@ def _find_part(
         part: _find_centre(item, piece) for part, item in rank.parts.items()
         if (find_gaps(cycles, part) & (rest_ns > 0)).any()
     }  # fmt: skip
-    return max(excess, key=lambda part: excess[part]) if excess else None
+    most = max(excess, key=lambda part: excess[part], default=None)
+    known = parts or (most is not None and excess[most] >= TOLD_RATIO * rest_ns.sum())
+    return most if known else None  # it lies in a part that was not measured

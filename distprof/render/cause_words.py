@@ -61,7 +61,7 @@ def name_cause(cause: CauseReport, extra: str = "") -> str:
         return name_link(cause.hosts)
     who = f"rank {cause.rank}" if cause.rank is not None else ""
     if cause.kind is VerdictKind.STALLS:
-        return f"stalls of {who or 'nobody in particular'}{phase}"
+        return f"stalls of {who or ('all ranks' if phase else 'nobody in particular')}{phase}"
     if cause.kind is VerdictKind.SLOW_HOST and cause.hosts:
         who = f"host {clean_text(cause.hosts[0], NAME_LIMIT)}"
     late = cause.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST) and who

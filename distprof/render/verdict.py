@@ -43,6 +43,8 @@ def _describe_largest(report: Report) -> str:
         return _describe_late(report, verdict)
     if verdict.kind is VerdictKind.SLOW_LINK:
         return _describe_link(report, verdict)
+    if verdict.kind is VerdictKind.STALLS:
+        return _describe_stalls(report, verdict)
     reason = clean_text(verdict.reason, TEXT_LIMIT)
     if verdict.lost_ratio is None:
         return f"no verdict: {reason}"
@@ -50,8 +52,6 @@ def _describe_largest(report: Report) -> str:
     if verdict.kind is VerdictKind.UNEQUAL_DATA:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
         return f"{start}: {reason}; with equal amounts steps would be {say_gain(report, shorter)}"
-    if verdict.kind is VerdictKind.STALLS:
-        return _describe_stalls(report, verdict, shorter)
     if verdict.kind is VerdictKind.COMMUNICATION:
         return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
     costs = f"waiting for the last rank costs {show_share(verdict.lost_ratio, 'of a step')}"
@@ -108,10 +108,12 @@ def _describe_neighbour(report: Report) -> str:
         if cause is told or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
             continue
         name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
+        same = cause.rank is not None and cause.rank == told.rank
         if cause.first_step < told.first_step:
-            return f"; before that it was {name}"
+            return f"; before that it was {name}" if not same else f"; before that it was late elsewhere: {name}"
         lasts = not say_when(cause, report).startswith("from")
-        return f"; {'since then' if lasts else 'after that'} it is {name}"
+        what = f"it is late elsewhere: {name}" if same and cause.phase != told.phase else f"it is {name}"
+        return f"; {'since then' if lasts else 'after that'} {what}"
     return ""
 
 
@@ -126,7 +128,7 @@ def _describe_link(report: Report, verdict: Verdict) -> str:
     return f"{start}; fixing it makes steps {say_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
 
 
-def _describe_stalls(report: Report, verdict: Verdict, shorter: str) -> str:
+def _describe_stalls(report: Report, verdict: Verdict) -> str:
     told = find_told(report)
     one = told is not None and told.events == 1
     start = "single steps are far longer"
@@ -139,7 +141,11 @@ def _describe_stalls(report: Report, verdict: Verdict, shorter: str) -> str:
     who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
     often = "" if told is None or told.period is None else f", {say_period(told)}"
     told_all = " ".join(word for word in (start, who, say_where(verdict.phase)) if word) + often
-    return f"{told_all}; without {'it' if one else 'them'} the job would be {say_gain(report, shorter)}"
+    if verdict.lost_ratio is None:
+        reason = clean_text(verdict.reason, TEXT_LIMIT)
+        return f"{told_all}, compared with the ranks present; what they cost is not known ({reason})"
+    gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
+    return f"{told_all}; without {'it' if one else 'them'} the job would be {gain}"
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:

@@ -166,8 +166,8 @@ class Causes:
     step_ns: float
     """Mean step, from the end of one step's last wait to that of the next."""
     ideal_ns: float
-    """The same if every rank took the median of all ranks' own times and transfers took no time; or what is left of a
-    step when all causes have gone, if that is shorter."""
+    """The same if every rank took as long as the median rank does and transfers took no time; or what is left of a step
+    when all causes have gone, if that is shorter."""
     remainder_ns: float
     """``step_ns - ideal_ns`` less the causes' ``joint_ns``."""
 

@@ -15,10 +15,12 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Phase, Run, Stretch
+from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.report.wait_report import Causes
 from distprof.simulate import Between, Delay, Simulated, SimulatedJob, simulate
-from tests.factories import MS
+from tests.analyze.test_verdict import lose_rank
+from tests.factories import MS, make_run
 
 LOGGED = SimulatedJob(
     between=(Between(stretch=Stretch.LOGGING, own_ns=MS),),
@@ -171,3 +173,68 @@ def test_a_cost_that_may_be_small_is_not_critical() -> None:
     assert report.verdict.rank == 2 and lost is not None
     assert lost.low < 0.1 < lost.value
     assert not report.verdict.critical and not any(item.critical for item in take_causes(report).causes)
+
+
+def make_drifting(last_ms: float) -> Run:
+    """Rank 1 is 15 ms late in the first step, and later by as much less; forward takes 30 ms, within 2 %."""
+    draws = np.random.default_rng(0)
+    forward = 30 * MS * (1 + draws.normal(0, 0.02, (8, 100)))
+    forward[1] += np.linspace(15, last_ms, 100) * MS
+    waits = forward.max(axis=0) - forward + 3 * MS
+    return make_run(num_ranks=8, num_steps=100, host_ns={"forward": forward, "backward": 50 * MS, "all_reduce": waits})
+
+
+def test_a_rank_that_gets_slower_little_by_little_is_one_cause() -> None:
+    causes = take_causes(analyze(make_drifting(5.0)))
+    named = [item for item in causes.causes if item.rank is not None]
+    assert [(item.rank, item.phase, item.whole) for item in named] == [(1, "forward", True)]
+    assert named[0].late_ns == pytest.approx(10 * MS, rel=0.1)
+
+
+def test_a_late_rank_whose_phase_was_not_measured_has_no_phase() -> None:
+    run = simulate(
+        SimulatedJob(num_ranks=4, delays=(Delay(rank=1, phase=Phase.FORWARD, delay_ns=10 * MS),)), seed=2
+    ).run
+    rows = run.rows.copy()
+    rows[1:3, :, COLUMN["forward_host_ns"]] = np.nan
+    verdict = analyze(dataclasses.replace(run, rows=rows)).verdict
+    assert (verdict.rank, verdict.phase, verdict.cause) == (1, None, None)
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [
+        Delay(rank=5, phase=Phase.FORWARD, delay_ns=30 * MS, piece=1),
+        Delay(rank=None, host=1, phase=Phase.FORWARD, delay_ns=30 * MS),
+    ],
+    ids=["rank", "host"],
+)
+def test_the_ranks_of_other_groups_notice_later_and_do_not_contradict(delay: Delay) -> None:
+    """Ranks 4 to 7, all of one host, share parameters; the others meet them only when they reduce gradients."""
+    job = SimulatedJob(strategy="hsdp", num_ranks=8, ranks_per_host=4, shard_size=4, delays=(delay,))
+    verdict = analyze(simulate(job, seed=1).run).verdict
+    assert (verdict.rank, verdict.hosts) == ((5, ()) if delay.host is None else (None, ("host-1",)))
+    assert verdict.confirmed and verdict.critical
+
+
+def test_stalls_that_are_nobodys_are_not_critical() -> None:
+    """Infinite variance: three of fifty steps cost a quarter of the job."""
+    causes = take_causes(analyze(simulate(SimulatedJob(pareto_ratio=0.3), seed=1).run)).causes
+    assert [(item.rank, item.critical) for item in causes if item.kind == "stalls"] == [(None, False)]
+
+
+def test_long_steps_in_which_all_ranks_do_the_same_tell_what_it_is() -> None:
+    between = (Between(stretch=Stretch.EVALUATION, own_ns=100 * MS, every=10),)
+    causes = take_causes(analyze(simulate(SimulatedJob(num_steps=60, between=between), seed=1).run)).causes
+    (stalls,) = (item for item in causes if item.kind == "stalls")
+    assert (stalls.rank, stalls.phase, stalls.critical) == (None, "evaluation", False)
+
+
+def test_stalls_of_a_rank_are_told_where_another_is_missing() -> None:
+    job = dataclasses.replace(SAVED, num_ranks=4)
+    report = analyze(lose_rank(simulate(job, seed=1).run, 3))
+    assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("stalls", 0, None)
+    assert describe_verdict(report) == (
+        "single steps are far longer because of rank 0 while saving a checkpoint, compared with the ranks present; "
+        "what they cost is not known (ranks are missing: the slowest may be one of them)"
+    )
