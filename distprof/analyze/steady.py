@@ -33,6 +33,8 @@ MIN_SHARE = 0.005
 """Share of a cycle; a smaller excess is not worth a name."""
 LIKELY = 3.0
 """Standard errors: what a rank that is late beyond doubt also loses in its other parts."""
+MAX_KEPT = 2_000_000
+"""Ranks x cycles x parts; of larger jobs every part is measured again for the few ranks that may be late."""
 MAX_SUSPECTS = 6
 TOLD_RATIO = 0.25
 """Of the time that a rank loses before a collective: a part that explains less of it is not named."""
@@ -66,14 +68,13 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
     series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]
     series += [gap_ns[:, :, index] for index in range(gap_ns.shape[2])]
-    score = np.max([_score(measure_lateness(own_ns), chance, whole_ns) for own_ns in series], axis=0)
+    kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
+    score = np.max([_score(item, chance, whole_ns) for item in kept or map(measure_lateness, series)], axis=0)
     most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
     if not rows:
         return []
-    taken = [
-        [_take(item, row) for row in rows] for item in map(measure_lateness, series)
-    ]  # again, for these ranks only
+    taken = [[_take(item, row) for row in rows] for item in kept or map(measure_lateness, series)]
     found = []
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
