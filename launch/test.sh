@@ -21,10 +21,15 @@ if [[ ${1-} == --fast ]]; then # the rooms that need neither torch nor Hydra, wh
     wait $types
     exit "${failed-0}"
 fi
-say "mypy"
-"$venv/bin/mypy"
-say "pytest"
-(($#)) && exec "${pytest[@]}" "$@"
-"${pytest[@]}" -n 2 --dist worksteal -m "not live"
+if (($#)); then
+    say "mypy"
+    "$venv/bin/mypy"
+    say "pytest"
+    exec "${pytest[@]}" "$@"
+fi
+say "mypy, and pytest beside it"
+"$venv/bin/mypy" & types=$!
+"${pytest[@]}" -n 3 --dist worksteal -m "not live"  # three: many tests wait for ranks to start
+wait $types
 say "pytest: tests that watch a clock while ranks train"
 exec "${pytest[@]}" -m live

@@ -160,7 +160,7 @@ def test_a_culprit_that_changes_half_way_is_two() -> None:
 def test_steps_that_are_like_their_neighbours_name_nobody(memory: float) -> None:
     """First-order autoregressions of 2 ms in a step of 100 ms; with memory 0.9, half of all ranks stray for the run."""
     named = 0
-    for seed in range(60):
+    for seed in range(40):
         draws = np.random.default_rng(seed)
         noise = draws.normal(0, 1, (8, 150))
         for step in range(1, 150):
