@@ -29,7 +29,7 @@ if (($#)); then
 fi
 say "mypy, and pytest beside it"
 "$venv/bin/mypy" & types=$!
-"${pytest[@]}" -n 3 --dist worksteal -m "not live"  # three: many tests wait for ranks to start
+"${pytest[@]}" -n 2 --dist worksteal -m "not live"
 wait $types
 say "pytest: tests that watch a clock while ranks train"
 exec "${pytest[@]}" -m live
