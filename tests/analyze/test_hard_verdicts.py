@@ -22,6 +22,8 @@ from distprof.simulate import Between, Delay, Simulated, SimulatedJob, simulate
 from tests.analyze.test_verdict import lose_rank
 from tests.factories import MS, make_run
 
+pytestmark = pytest.mark.slow
+
 LOGGED = SimulatedJob(
     between=(Between(stretch=Stretch.LOGGING, own_ns=MS),),
     delays=(Delay(rank=1, phase=Phase.OPTIMIZER, delay_ns=20 * MS),),

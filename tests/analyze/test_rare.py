@@ -21,6 +21,8 @@ from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
 from tests.factories import MS
 
+pytestmark = pytest.mark.slow
+
 STRUCK = [3, 14, 20, 29, 41]
 """Cycles at no period."""
 

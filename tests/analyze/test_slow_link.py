@@ -19,6 +19,8 @@ from distprof.facts.run import OWN_PHASES, Clock, LinkReading, Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import MS
 
+pytestmark = pytest.mark.slow
+
 Strategy = Literal["ddp", "fsdp", "hsdp"]
 APART = Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=300_000)
 FOUR = SimulatedJob(strategy="fsdp", num_ranks=16, ranks_per_host=4, num_steps=20, slow_hosts={2: 4.0}, jitter_ratio=0)
