@@ -19,7 +19,7 @@ from distprof.report.report import Report
 from tests.factories import make_run
 from tests.made_causes import make_report as make_caused
 from tests.render.test_between_steps import make_report as make_gaps
-from tests.render.test_causes import MANY as MANY_CAUSES
+from tests.render.test_cause_sentences import MANY as MANY_CAUSES
 from tests.render.test_html import Page
 from tests.render.test_terminal import GPU, make_straggler_run
 from tests.render.test_trace_render import make_report
