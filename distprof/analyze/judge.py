@@ -16,13 +16,11 @@ import numpy as np
 
 from distprof.analyze.removal import Removal, replay_without, take_removal
 from distprof.analyze.statistics import estimate
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import SyncCycles, take_cycles
 from distprof.facts.run import FloatArray
 from distprof.report.wait_report import Estimate
 
-MIN_SHARE = 0.005
-"""Share of the step that a cause must cost to be listed."""
 MAX_CELLS = 2_000_000
 """Largest ranks x cycles x collectives that are replayed; of longer runs, every n-th cycle is."""
 MAX_LISTED = 8

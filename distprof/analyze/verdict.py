@@ -40,8 +40,7 @@ def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, judge
     if cycles is None or judgement is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
     named = [(item, cost) for item, cost in judgement.named if item.has_name]
-    nobody = _blame_nobody(measured_steps, cycles, judgement)
-    found = _blame(measured_steps, cycles, *named[0]) if named else nobody
+    found = _blame(measured_steps, cycles, *named[0]) if named else _blame_nobody(measured_steps, cycles, judgement)
     return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
 
 

@@ -243,7 +243,9 @@ def test_tests_together_by_hand() -> None:
 def test_events_within_the_correlation_time_count_once() -> None:
     """A rank that drifts up for twenty cycles, and stalls that stand out from the same drift."""
     drift = np.concatenate([np.zeros(20), np.linspace(0, 10, 10), np.linspace(10, 0, 10), np.zeros(20)])
-    assert count_independent(np.flatnonzero(drift > 6), drift) == 1
+    assert count_independent(np.flatnonzero(drift > 6), drift, np.flatnonzero(drift <= 6)) == 1
     at = np.array([3, 14, 15, 29, 41])
     drift[at] += 100
-    assert count_independent(at, drift) == 5
+    assert count_independent(at, drift, np.flatnonzero(drift < 100)) == 5
+    drift[42] += 100  # of another kind
+    assert count_independent(at, drift, np.flatnonzero(drift < 100)) == 5
