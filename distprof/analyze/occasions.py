@@ -8,7 +8,7 @@ several occasions, and neither explains that. Once is never enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,13 +57,11 @@ class Growths:
             total_ns: All own time, ``[num_ranks, num_cycles]``.
             whole_ns: The usual length of a cycle.
         """
-        self.least_ns = EVENT_RATIO * whole_ns
-        """Less is not far."""
         self._parts: list[tuple[float, int, FloatArray]] = []
         for own_ns, held_up in zip(series_ns, held, strict=True):
             usual_ns, _ = find_usual(own_ns)
             typical_ns = float(find_median(usual_ns))
-            if typical_ns >= self.least_ns:
+            if typical_ns >= EVENT_RATIO * whole_ns:
                 behind_ns = own_ns - medians_of_others(own_ns)
                 behind_ns -= find_median(behind_ns, axis=1, keepdims=True)
                 grown_ns = np.minimum(own_ns - usual_ns[:, None], behind_ns)[~held_up]
@@ -105,7 +103,13 @@ def find_occasions(own_ns: FloatArray, whole_ns: float) -> BoolArray:
 
 
 def find_slow(
-    own_ns: FloatArray, at: IntArray, stretched: BoolArray, growths: Growths, least_ns: float, limit: float
+    own_ns: FloatArray,
+    at: IntArray,
+    stretched: BoolArray,
+    find_growths: Callable[[], Growths],
+    whole_ns: float,
+    least_ns: float,
+    limit: float,
 ) -> list[Slow]:
     """The ranks that are slower on several occasions than chance explains.
 
@@ -113,7 +117,8 @@ def find_slow(
         own_ns: Own time on each occasion, ``[num_ranks, num_occasions]``.
         at: Their cycles.
         stretched: Where a rank was held up whatever it did, likewise; these readings tell nothing.
-        growths: Of all other readings.
+        find_growths: Of all other readings; not called without need.
+        whole_ns: The usual length of a cycle.
         least_ns: What is worth a name, in all.
         limit: The chance with which any rank may be named falsely.
     """
@@ -122,7 +127,7 @@ def find_slow(
         return []
     others_ns = medians_of_others(own_ns)
     excess_ns = np.where(stretched, 0.0, own_ns - others_ns)
-    far = excess_ns > growths.least_ns
+    far = excess_ns > EVENT_RATIO * whole_ns
     found = []
     for row in find_costly((excess_ns * far).sum(axis=1), least_ns).tolist():
         rest = _measure_rest(own_ns, stretched, row)
@@ -132,7 +137,9 @@ def find_slow(
         order = np.flatnonzero(far[row])
         order = order[np.argsort(-ratio[order], kind="stable")]
         times = int((~stretched[row]).sum())
-        chance, count = _find_best(excess_ns[row, order], ratio[order], at[order], rest, growths, num_ranks, times)
+        chance, count = _find_best(
+            excess_ns[row, order], ratio[order], at[order], rest, find_growths(), num_ranks, times
+        )
         chosen = np.sort(order[:count])
         if chance < limit and excess_ns[row, chosen].sum() >= least_ns:
             found.append(Slow(row=row, at=at[chosen], excess_ns=excess_ns[row, chosen]))
@@ -162,9 +169,9 @@ def _find_best(
 ) -> tuple[float, int]:
     """The chance that any rank has so many readings so far above the others, for the number that chance explains least.
 
-    One reading is so far above them with at most the largest of three probabilities: by Markov's inequality, the mean
-    excess of the other ranks on these occasions over this one, whatever their distribution; the share of them that are
-    as far; and the share of all other readings of the run.
+    One reading is so far above them with at most the share of all other readings of the run that are as far or, if that
+    is larger, by how these occasions scatter. Of the latter there are two upper bounds: the share of the other ranks'
+    readings that are as far, and by Markov's inequality, for any distribution, their mean excess over this one.
 
     Args:
         excess_ns: Of the readings that may count, the largest ratio first.
@@ -183,7 +190,8 @@ def _find_best(
         hits = int((rest >= least).sum())
         if _find_kind_chance(count, times, hits, len(rest), num_ranks) * tries > MAX_KIND_CHANCE:
             continue
-        share = max(mean / least, hits / len(rest), growths.find_share(excess_ns[:count].min(), least))
+        scatter = min(mean / least, bound_share(hits, len(rest)))
+        share = max(scatter, growths.find_share(excess_ns[:count].min(), least))
         span = int(np.ptp(at[:count]))
         independent = count if least > float(np.ptp(rest)) else min(count, 1 + math.floor(span / growths.apart))
         chance = tries * find_chance(count, times, min(share, 1.0)) ** (independent / count)

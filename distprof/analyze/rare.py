@@ -8,6 +8,7 @@ does not explain why the events are on it: they are concentrated on it, or come 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -95,15 +96,19 @@ def _name_slow(
     if not parts:
         return []
     known = [part for part in range(phase_ns.shape[2]) if np.isfinite(phase_ns[:, :, part]).all()]
-    growths = Growths(
-        [phase_ns[:, ~occasions[part], part] for part in known],
-        [number[:, ~occasions[part]] > MIN_STRETCHED for part in known], cycles.gap_ns.sum(axis=2), whole_ns,
-    )  # fmt: skip
+
+    @functools.cache
+    def find_growths() -> Growths:
+        return Growths(
+            [phase_ns[:, ~occasions[part], part] for part in known],
+            [number[:, ~occasions[part]] > MIN_STRETCHED for part in known], cycles.gap_ns.sum(axis=2), whole_ns,
+        )  # fmt: skip
+
     named, least_ns = [], MIN_SHARE * whole_ns * len(cycles.steps)
     for part in parts:
         at = np.flatnonzero(occasions[part])
-        stretched = number[:, at] >= MIN_STRETCHED
-        for slow in find_slow(phase_ns[:, at, part], at, stretched, growths, least_ns, MAX_CHANCE / len(parts)):
+        stretched, limit = number[:, at] >= MIN_STRETCHED, MAX_CHANCE / len(parts)
+        for slow in find_slow(phase_ns[:, at, part], at, stretched, find_growths, whole_ns, least_ns, limit):
             period, chance = find_period(cycles.steps[slow.at], cycles.steps)
             regular = period if chance < MAX_PERIOD_CHANCE else None
             named.append(_suspect(cycles, part, slow.row, slow.at, slow.excess_ns, whole_ns, regular))
