@@ -59,3 +59,4 @@ def test_limits_are_those_of_students_t() -> None:
     assert find_tail(4.144, 10) == pytest.approx(0.001, rel=0.05) and find_tail(3.365, 5) == pytest.approx(
         0.01, rel=0.1
     )
+    assert find_tail(3.365, 5) == pytest.approx(0.01, rel=0.1)
