@@ -65,7 +65,7 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     thin = cycles if every == 1 else take_cycles(cycles, chosen)
     suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
     as_is_ns = replay_without(thin, ())
-    standing = _drop_small(thin, as_is_ns, suspects)
+    standing = _widen(thin, _drop_small(thin, as_is_ns, suspects))
     kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     removals = [item.removal for item, _ in kept]
     joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
@@ -89,19 +89,41 @@ def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Sus
     """Those that cost enough, first or last; judged again without those that do not."""
     left = list(suspects)
     while left:
-        judged = []
-        for item in left:
-            first_ns = as_is_ns - replay_without(cycles, [item.removal])
-            others = [other.removal for other in left if other is not item and other.has_name]
-            last_ns = first_ns
-            if others:
-                last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
-            judged.append((item, _price(item, as_is_ns, first_ns, last_ns)))
+        judged = [(item, _judge(cycles, as_is_ns, left, item)) for item in left]
         standing = [pair for pair in judged if _stands(pair[1])]
         if len(standing) == len(left):
             return standing
         left = [item for item, _ in standing]
     return []
+
+
+def _judge(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect], item: Suspect) -> Cost:
+    """What one of several suspects costs, first and last."""
+    first_ns = last_ns = as_is_ns - replay_without(cycles, [item.removal])
+    others = [other.removal for other in suspects if other is not item and other.has_name]
+    if others:
+        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
+    return _price(item, as_is_ns, first_ns, last_ns)
+
+
+def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tuple[Suspect, Cost]]:
+    """Intervals down to what the causes cost if transfers between hosts were as far ahead as they may have been."""
+    if cycles.most_ahead_ns is None or not cycles.most_ahead_ns.any():
+        return standing
+    ahead = dataclasses.replace(cycles, ahead_ns=cycles.most_ahead_ns)
+    as_is_ns, suspects = replay_without(ahead, ()), [item for item, _ in standing]
+    wide = []
+    for item, cost in standing:
+        least = _judge(ahead, as_is_ns, suspects, item)
+        wide.append((item, Cost(
+            lost_ns=_lower(cost.lost_ns, least.lost_ns), lost_ratio=_lower(cost.lost_ratio, least.lost_ratio),
+            alone_ns=_lower(cost.alone_ns, least.alone_ns), alone_ratio=_lower(cost.alone_ratio, least.alone_ratio),
+        )))  # fmt: skip
+    return wide
+
+
+def _lower(found: Estimate, least: Estimate) -> Estimate:
+    return Estimate(value=found.value, low=min(found.low, least.low), high=found.high)
 
 
 def _stands(cost: Cost) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.analyze.ahead import find_lead
 from distprof.analyze.statistics import find_median
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import FloatArray, IntArray
@@ -19,8 +20,9 @@ def replay(
     """Replays every cycle from when its ranks left the wait before.
 
     A collective starts when its last member has arrived and the previous one of its group has ended. It takes its
-    transfer time, and ranks that wait for it go on when it ends. So less own time, shorter transfers or punctual ranks
-    never make a cycle longer.
+    transfer time, and ranks that wait for it go on when it ends. What the others have moved before the last one arrives
+    takes its time after all if that one comes earlier. So less own time, shorter transfers or punctual ranks never make
+    a cycle longer.
 
     Args:
         cycles: The cycles as they were.
@@ -41,7 +43,10 @@ def replay(
         for group, members in parties:
             here = now if len(members) == len(now) else now[members]
             arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
-            ended = np.maximum(arrived, free.get(group, arrived)) + _pick(transfer_ns[:, :, index], members)
+            took = _pick(transfer_ns[:, :, index], members)
+            if cycles.ahead_ns is not None and cycles.ahead_ns[:, index].any():
+                took = took + _find_growth(cycles, index, here, transfer_ns, punctual=punctual)
+            ended = np.maximum(arrived, free.get(group, arrived)) + took
             free[group] = ended
             if cycles.blocking[index]:
                 left = ended if punctual else np.maximum(here, ended)
@@ -65,6 +70,19 @@ def measure_saved(
     then_ns = replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, punctual=punctual)
     saved: FloatArray = np.maximum(replay(cycles) - then_ns, 0)
     return saved
+
+
+def _find_growth(
+    cycles: SyncCycles, index: int, arrival_ns: FloatArray, transfer_ns: FloatArray, *, punctual: bool
+) -> FloatArray:
+    """By how much a transfer grows because the ranks have less time to be ahead, ``[num_ranks, num_cycles]``."""
+    assert cycles.ahead_ns is not None
+    ahead_ns = cycles.ahead_ns[:, index]
+    left_ns = np.zeros_like(ahead_ns) if punctual else np.minimum(ahead_ns, find_lead(arrival_ns))
+    recorded_ns = cycles.transfer_ns[:, :, index]
+    scale = np.divide(transfer_ns[:, :, index], recorded_ns, out=np.zeros_like(recorded_ns), where=recorded_ns > 0)
+    growth: FloatArray = (ahead_ns - left_ns) * scale
+    return growth
 
 
 def _pick(values: FloatArray, members: IntArray) -> FloatArray:
