@@ -73,10 +73,11 @@ class SyncCycles:
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return _find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
+        return find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
 
 
-def _find_middle(times_ns: FloatArray) -> FloatArray:
+def find_middle(times_ns: FloatArray) -> FloatArray:
+    """The lower median of the ranks; NaN where one is unknown."""
     ranked = np.sort(times_ns, axis=0)
     middle: FloatArray = np.where(np.isnan(ranked[-1]), np.nan, ranked[(len(ranked) - 1) // 2])
     return middle
@@ -134,7 +135,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
     transfers = find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
     start_ns = transfers.first_arrival_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
-    start_ns -= _find_middle(start_ns)
+    start_ns -= find_middle(start_ns)
     np.maximum(gap_ns, 0, out=gap_ns)
     del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
