@@ -53,9 +53,8 @@ class Judgement:
     step_ns: float
     ideal_ns: float
     """The mean of the median rank's own times, or what is left when everything has gone, if that is shorter."""
-    without_named_ns: FloatArray
-    """Cycles without the causes that have a name, ``[num_cycles]``: as many as ``as_is_ns``."""
-    as_is_ns: FloatArray
+    together_ratio: Estimate
+    """What removing all causes with a name saves, as a share of the step."""
 
 
 def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement:
@@ -72,9 +71,8 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     own_ns = thin.gap_ns.sum(axis=2)
     return Judgement(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
-        step_ns=float(as_is_ns.mean()), as_is_ns=as_is_ns,
+        step_ns=float(as_is_ns.mean()), together_ratio=_price_all(thin, as_is_ns, removals),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
-        without_named_ns=replay_without(thin, removals),
     )  # fmt: skip
 
 
@@ -108,9 +106,9 @@ def _judge(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect]
 
 def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tuple[Suspect, Cost]]:
     """Intervals down to what the causes cost if transfers between hosts were as far ahead as they may have been."""
-    if cycles.most_ahead_ns is None or not cycles.most_ahead_ns.any():
+    ahead = _put_ahead(cycles)
+    if ahead is None:
         return standing
-    ahead = dataclasses.replace(cycles, ahead_ns=cycles.most_ahead_ns)
     as_is_ns, suspects = replay_without(ahead, ()), [item for item, _ in standing]
     wide = []
     for item, cost in standing:
@@ -120,6 +118,22 @@ def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tup
             alone_ns=_lower(cost.alone_ns, least.alone_ns), alone_ratio=_lower(cost.alone_ratio, least.alone_ratio),
         )))  # fmt: skip
     return wide
+
+
+def _price_all(cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]) -> Estimate:
+    """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
+    whole_ns, ahead = float(as_is_ns.mean()), _put_ahead(cycles)
+    _, found = estimate(as_is_ns - replay_without(cycles, removals), whole_ns)
+    if ahead is None:
+        return found
+    return _lower(found, estimate(replay_without(ahead, ()) - replay_without(ahead, removals), whole_ns)[1])
+
+
+def _put_ahead(cycles: SyncCycles) -> SyncCycles | None:
+    """The cycles if transfers were as far ahead as they may have been; None: that is not at all."""
+    if cycles.most_ahead_ns is None or not cycles.most_ahead_ns.any():
+        return None
+    return dataclasses.replace(cycles, ahead_ns=cycles.most_ahead_ns)
 
 
 def _lower(found: Estimate, least: Estimate) -> Estimate:
