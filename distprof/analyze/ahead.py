@@ -9,12 +9,13 @@ they were ahead by 10 to 29 % of the two all-reduces that are under way at a tim
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.statistics import find_error, find_median
-from distprof.facts.run import FloatArray
+from distprof.facts.run import FloatArray, IntArray
 
 AHEAD_RATIO = 0.25
 """Share of a ring's parts that a rank can pass on without one of the others, mean over the ranks."""
@@ -28,6 +29,40 @@ SURE = 3.0
 """Standard errors."""
 MIN_QUEUED = 8
 """Cycles; with fewer, nothing can be said."""
+BOUND = 2.0
+"""Standard errors from what is measured to the least that transfers were ahead by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """How far transfers were ahead when the last rank came to the first of the collectives up to a wait, ns.
+
+    Each ``[num_cycles, num_collectives]``; 0 at all collectives but the first.
+    """
+
+    usual_ns: FloatArray
+    """By the pace of the queue; 0: not ahead, or nobody can tell."""
+    least_ns: FloatArray
+    """If that is measured too large."""
+    most_ns: FloatArray
+    """By what a ring allows."""
+
+    def take(self, chosen: IntArray) -> Ahead:
+        """Some of the cycles, by index."""
+        return Ahead(usual_ns=self.usual_ns[chosen], least_ns=self.least_ns[chosen], most_ns=self.most_ns[chosen])
+
+    def prepend(self) -> Ahead:
+        """With another collective before all others."""
+        usual_ns, least_ns, most_ns = (
+            np.pad(item, ((0, 0), (1, 0))) for item in (self.usual_ns, self.least_ns, self.most_ns)
+        )
+        return Ahead(usual_ns=usual_ns, least_ns=least_ns, most_ns=most_ns)
+
+    def suppose(self, ahead_ns: FloatArray) -> Ahead | None:
+        """That transfers were ahead by so much; None: that is what is measured."""
+        if np.array_equal(ahead_ns, self.usual_ns):
+            return None
+        return Ahead(usual_ns=ahead_ns, least_ns=self.least_ns, most_ns=self.most_ns)
 
 
 def split_waits(blocking: BoolArray) -> list[tuple[int, int]]:
@@ -36,7 +71,9 @@ def split_waits(blocking: BoolArray) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-def measure_ahead(arrival_ns: FloatArray, end_ns: FloatArray, sizes_bytes: Sequence[int | None]) -> FloatArray:
+def measure_ahead(
+    arrival_ns: FloatArray, end_ns: FloatArray, sizes_bytes: Sequence[int | None]
+) -> tuple[FloatArray, FloatArray]:
     """How far transfers demonstrably were ahead when the last rank came to the first of several collectives.
 
     If each of them queues behind those before, they take as long as their bytes need at the pace of the queue. If they
@@ -48,25 +85,25 @@ def measure_ahead(arrival_ns: FloatArray, end_ns: FloatArray, sizes_bytes: Seque
         sizes_bytes: ``[num_collectives]``
 
     Returns:
-        ns, ``[num_cycles]``; 0: not ahead, or nobody can tell.
+        As ``Ahead.usual_ns`` and ``least_ns``, ``[num_cycles]``.
     """
     last_ns, over_ns = arrival_ns.max(axis=0), end_ns.max(axis=0)
     nothing = np.zeros(len(last_ns))
     until = _find_window(sizes_bytes)
     if until is None or len(arrival_ns) < 3:
-        return nothing
+        return nothing, nothing
     sizes = np.array(sizes_bytes, dtype=float)
     pace = (over_ns[:, until] - over_ns[:, 0]) / sizes[1 : until + 1].sum()
     ahead_ns = pace * sizes.sum() - (over_ns[:, -1] - last_ns[:, 0])
     queued = (last_ns[:, 1:] <= over_ns[:, :-1]).all(axis=1) & np.isfinite(ahead_ns)
     if queued.sum() < max(MIN_QUEUED, len(queued) / 2):
-        return nothing
-    usual_ns = float(find_median(ahead_ns[queued]))
-    if usual_ns <= SURE * float(find_error(ahead_ns[queued])):
-        return nothing
+        return nothing, nothing
+    usual_ns, error_ns = float(find_median(ahead_ns[queued])), float(find_error(ahead_ns[queued]))
+    if usual_ns <= SURE * error_ns:
+        return nothing, nothing
     most_ns = NUM_UNDER_WAY * MOST_AHEAD_RATIO * pace * sizes.mean()
-    ahead_ns = np.minimum(np.minimum(usual_ns, most_ns), find_lead(arrival_ns[:, :, 0]))
-    return np.where(queued, ahead_ns, 0.0)
+    most_ns = np.where(queued, np.minimum(most_ns, find_lead(arrival_ns[:, :, 0])), 0.0)
+    return np.minimum(usual_ns, most_ns), np.minimum(usual_ns - BOUND * error_ns, most_ns)
 
 
 def bound_ahead(first_arrival_ns: FloatArray, transfer_ns: FloatArray) -> FloatArray:

@@ -105,39 +105,42 @@ def _judge(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect]
 
 
 def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tuple[Suspect, Cost]]:
-    """Intervals down to what the causes cost if transfers between hosts were as far ahead as they may have been."""
-    ahead = _put_ahead(cycles)
-    if ahead is None:
-        return standing
-    as_is_ns, suspects = replay_without(ahead, ()), [item for item, _ in standing]
-    wide = []
-    for item, cost in standing:
-        least = _judge(ahead, as_is_ns, suspects, item)
-        wide.append((item, Cost(
-            lost_ns=_lower(cost.lost_ns, least.lost_ns), lost_ratio=_lower(cost.lost_ratio, least.lost_ratio),
-            alone_ns=_lower(cost.alone_ns, least.alone_ns), alone_ratio=_lower(cost.alone_ratio, least.alone_ratio),
-        )))  # fmt: skip
-    return wide
+    """Intervals that also hold what the causes cost if transfers were ahead by the least, or by the most."""
+    suspects = [item for item, _ in standing]
+    for supposed in _list_supposed(cycles):
+        as_is_ns = replay_without(supposed, ())
+        standing = [(item, _join(cost, _judge(supposed, as_is_ns, suspects, item))) for item, cost in standing]
+    return standing
 
 
 def _price_all(cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]) -> Estimate:
     """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
-    whole_ns, ahead = float(as_is_ns.mean()), _put_ahead(cycles)
+    whole_ns = float(as_is_ns.mean())
     _, found = estimate(as_is_ns - replay_without(cycles, removals), whole_ns)
-    if ahead is None:
-        return found
-    return _lower(found, estimate(replay_without(ahead, ()) - replay_without(ahead, removals), whole_ns)[1])
+    for supposed in _list_supposed(cycles):
+        saved_ns = replay_without(supposed, ()) - replay_without(supposed, removals)
+        found = _join_intervals(found, estimate(saved_ns, whole_ns)[1])
+    return found
 
 
-def _put_ahead(cycles: SyncCycles) -> SyncCycles | None:
-    """The cycles if transfers were as far ahead as they may have been; None: that is not at all."""
-    if cycles.most_ahead_ns is None or not cycles.most_ahead_ns.any():
-        return None
-    return dataclasses.replace(cycles, ahead_ns=cycles.most_ahead_ns)
+def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
+    """The cycles if transfers were ahead by the least, and by the most, where that is not what is measured."""
+    ahead = cycles.ahead
+    found = [] if ahead is None else [ahead.suppose(ahead_ns) for ahead_ns in (ahead.least_ns, ahead.most_ns)]
+    return [dataclasses.replace(cycles, ahead=item) for item in found if item is not None]
 
 
-def _lower(found: Estimate, least: Estimate) -> Estimate:
-    return Estimate(value=found.value, low=min(found.low, least.low), high=found.high)
+def _join(found: Cost, other: Cost) -> Cost:
+    return Cost(
+        lost_ns=_join_intervals(found.lost_ns, other.lost_ns),
+        lost_ratio=_join_intervals(found.lost_ratio, other.lost_ratio),
+        alone_ns=_join_intervals(found.alone_ns, other.alone_ns),
+        alone_ratio=_join_intervals(found.alone_ratio, other.alone_ratio),
+    )
+
+
+def _join_intervals(found: Estimate, other: Estimate) -> Estimate:
+    return Estimate(value=found.value, low=min(found.low, other.low), high=max(found.high, other.high))
 
 
 def _stands(cost: Cost) -> bool:

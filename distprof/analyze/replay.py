@@ -80,8 +80,10 @@ def _play(
             here = now if len(members) == len(now) else now[members]
             arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
             took = _pick(transfer_ns[:, :, index], members)
-            if cycles.ahead_ns is not None and cycles.ahead_ns[:, index].any():
-                took = took + _find_growth(cycles, index, here, transfer_ns, punctual=punctual)
+            if cycles.ahead is not None and cycles.ahead.usual_ns[:, index].any():
+                ahead_ns = cycles.ahead.usual_ns[:, index]
+                left_ns = 0.0 if punctual else np.minimum(ahead_ns, find_lead(here))
+                took = took + (ahead_ns - left_ns) * _find_scale(cycles, index, transfer_ns)
             ended = np.maximum(arrived, free.get(group, arrived)) + took
             free[group] = ended
             if cycles.blocking[index]:
@@ -108,17 +110,13 @@ def measure_saved(
     return saved
 
 
-def _find_growth(
-    cycles: SyncCycles, index: int, arrival_ns: FloatArray, transfer_ns: FloatArray, *, punctual: bool
-) -> FloatArray:
-    """By how much a transfer grows because the ranks have less time to be ahead, ``[num_ranks, num_cycles]``."""
-    assert cycles.ahead_ns is not None
-    ahead_ns = cycles.ahead_ns[:, index]
-    left_ns = np.zeros_like(ahead_ns) if punctual else np.minimum(ahead_ns, find_lead(arrival_ns))
+def _find_scale(cycles: SyncCycles, index: int, transfer_ns: FloatArray) -> FloatArray:
+    """Transfers of one collective over the recorded ones, ``[num_ranks, num_cycles]``."""
     recorded_ns = cycles.transfer_ns[:, :, index]
-    scale = np.divide(transfer_ns[:, :, index], recorded_ns, out=np.zeros_like(recorded_ns), where=recorded_ns > 0)
-    growth: FloatArray = (ahead_ns - left_ns) * scale
-    return growth
+    scale: FloatArray = np.divide(
+        transfer_ns[:, :, index], recorded_ns, out=np.zeros(recorded_ns.shape), where=recorded_ns > 0
+    )
+    return scale
 
 
 def _pick(values: FloatArray, members: IntArray) -> FloatArray:

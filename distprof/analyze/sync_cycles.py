@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.analyze.ahead import Ahead
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
 from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
@@ -52,11 +53,8 @@ class SyncCycles:
     """The part in which each collective is issued, ``[num_collectives]``. Empty: not known."""
     skipped: BoolArray | None = None
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
-    ahead_ns: FloatArray | None = None
-    """How far transfers demonstrably were ahead when the last rank came to the first of the collectives up to a wait,
-    ``[num_cycles, num_collectives]``. None: all ranks are on one host."""
-    most_ahead_ns: FloatArray | None = None
-    """How far they may have been ahead, likewise."""
+    ahead: Ahead | None = None
+    """How far transfers were ahead when their last rank arrived. None: all ranks are on one host."""
 
     @property
     def cycle_ns(self) -> FloatArray:
@@ -114,8 +112,7 @@ def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
         cycles, steps=cycles.steps[chosen], gap_ns=cycles.gap_ns[:, chosen], exposed_ns=cycles.exposed_ns[:, chosen],
         transfer_ns=cycles.transfer_ns[:, chosen], start_ns=cycles.start_ns[:, chosen],
         phase_ns=cycles.phase_ns[:, chosen], skipped=None if cycles.skipped is None else cycles.skipped[chosen],
-        ahead_ns=None if cycles.ahead_ns is None else cycles.ahead_ns[chosen],
-        most_ahead_ns=None if cycles.most_ahead_ns is None else cycles.most_ahead_ns[chosen],
+        ahead=None if cycles.ahead is None else cycles.ahead.take(chosen),
     )  # fmt: skip
 
 
@@ -145,7 +142,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
         phase_ns=take_parts(
             measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
-        ), issued=ordered.phases, ahead_ns=transfers.ahead_ns, most_ahead_ns=transfers.most_ahead_ns,
+        ), issued=ordered.phases, ahead=transfers.ahead,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
 
@@ -177,15 +174,12 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
     def prepend(first: FloatArray, values: FloatArray) -> FloatArray:
         return np.concatenate([first[:, :, None], values], axis=2)
 
-    def shift(ahead_ns: FloatArray | None) -> FloatArray | None:
-        return None if ahead_ns is None else np.pad(ahead_ns, ((0, 0), (1, 0)))
-
     return dataclasses.replace(
         cycles, parties=((("between steps", everyone),), *cycles.parties), skipped=skipped,
         blocking=np.concatenate([[True], cycles.blocking]), issued=(Stretch.BETWEEN, *cycles.issued),
         gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
         transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
-        ahead_ns=shift(cycles.ahead_ns), most_ahead_ns=shift(cycles.most_ahead_ns),
+        ahead=None if cycles.ahead is None else cycles.ahead.prepend(),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.ahead import bound_ahead, measure_ahead, split_waits
+from distprof.analyze.ahead import Ahead, bound_ahead, measure_ahead, split_waits
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import OrderedCollectives
 from distprof.analyze.measured_steps import MeasuredSteps
@@ -20,9 +20,8 @@ class Transfers:
     first_arrival_ns: FloatArray
     """At the first collective, on rank 0's clock, ``[num_ranks, num_cycles]``; NaN: clock not compared."""
     transfer_ns: FloatArray
-    """As in `distprof.analyze.sync_cycles.SyncCycles`; so are the next two."""
-    ahead_ns: FloatArray | None
-    most_ahead_ns: FloatArray | None
+    """As in `distprof.analyze.sync_cycles.SyncCycles`; so is the next."""
+    ahead: Ahead | None
 
 
 def find_transfers(
@@ -51,10 +50,8 @@ def find_transfers(
             transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
             free[group] = np.where(np.isfinite(took), ended, started)
     names = {measured_steps.run.ranks[position].host for position in ordered.positions.tolist()}
-    ahead_ns, most_ns = (None, None) if len(names) == 1 else _find_ahead(ordered, there, over, transfer_ns)
-    return Transfers(
-        first_arrival_ns=there[:, :, 0].copy(), transfer_ns=transfer_ns, ahead_ns=ahead_ns, most_ahead_ns=most_ns
-    )
+    ahead = None if len(names) == 1 else _find_ahead(ordered, there, over, transfer_ns)
+    return Transfers(first_arrival_ns=there[:, :, 0].copy(), transfer_ns=transfer_ns, ahead=ahead)
 
 
 def _align(
@@ -70,16 +67,15 @@ def _align(
     return there, over
 
 
-def _find_ahead(
-    ordered: OrderedCollectives, there: FloatArray, over: FloatArray, transfer_ns: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """How far the transfers demonstrably were ahead, and may have been; 0 where several groups share the network."""
-    ahead_ns, most_ns = np.zeros(there.shape[1:]), np.zeros(there.shape[1:])
+def _find_ahead(ordered: OrderedCollectives, there: FloatArray, over: FloatArray, transfer_ns: FloatArray) -> Ahead:
+    """How far the transfers were ahead; 0 where several groups share the network."""
+    ahead = Ahead(**{name: np.zeros(there.shape[1:]) for name in ("usual_ns", "least_ns", "most_ns")})
     for first, end in split_waits(ordered.blocking):
         groups = {group for index in range(first, end) for group, _ in ordered.parties[index]}
         if len(groups) == 1:
             here = slice(first, end)
-            found_ns = measure_ahead(there[:, :, here], over[:, :, here], ordered.sizes_bytes[here])
+            usual_ns, least_ns = measure_ahead(there[:, :, here], over[:, :, here], ordered.sizes_bytes[here])
             bound_ns = bound_ahead(there[:, :, first], transfer_ns[:, :, here].mean(axis=0))
-            ahead_ns[:, first], most_ns[:, first] = found_ns, np.maximum(found_ns, bound_ns)
-    return ahead_ns, most_ns
+            ahead.usual_ns[:, first], ahead.least_ns[:, first] = usual_ns, least_ns
+            ahead.most_ns[:, first] = np.maximum(usual_ns, bound_ns)
+    return ahead

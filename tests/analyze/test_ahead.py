@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.ahead import bound_ahead, find_lead, measure_ahead, split_waits
+from distprof.analyze.ahead import Ahead, bound_ahead, find_lead, measure_ahead, split_waits
 from distprof.analyze.judge import judge_suspects
 from distprof.analyze.replay import replay
+from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import FloatArray, Phase
 from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.analyze.test_judge import make_cycles, suspect
@@ -25,11 +26,20 @@ def place(times: list[list[float]]) -> FloatArray:
     return np.tile(np.array(times, dtype=float)[:, None, :], (1, STEPS, 1))
 
 
+def put_ahead(cycles: SyncCycles, *, usual: float, least: float = 0.0, most: float = 0.0) -> SyncCycles:
+    """Transfers that were ahead at the only collective."""
+    shape = (len(cycles.steps), 1)
+    amounts = {"usual_ns": usual, "least_ns": least, "most_ns": most}
+    ahead = Ahead(**{name: np.full(shape, float(amount)) for name, amount in amounts.items()})
+    return dataclasses.replace(cycles, ahead=ahead)
+
+
 def measure(ends: list[float], *, others: float = 0.0, sizes: tuple[int | None, ...] = SAME) -> float:
     """Rank 2 comes to four buckets at 20, 22, 24 and 26, the others earlier."""
     arrivals = [[others, others + 2, others + 4, others + 6]] * 2 + [[20.0, 22, 24, 26]]
-    found = measure_ahead(place(arrivals), place([ends] * 3), sizes)
+    found, least = measure_ahead(place(arrivals), place([ends] * 3), sizes)
     assert (found == found[0]).all()
+    assert np.array_equal(found, least)  # every cycle is the same
     return float(found[0])
 
 
@@ -45,7 +55,7 @@ def test_nobody_can_tell_where_the_queue_runs_dry_or_sizes_are_unknown() -> None
     assert measure([21, 38, 48, 55]) == 0  # the second bucket comes at 22, and nothing is under way
     assert measure([28, 38, 48, 55], sizes=(100, 100, None, 100)) == 0
     assert measure([28, 38, 48, 55], sizes=(100, 200, 100, 100)) == 0
-    two = measure_ahead(place([[0, 2]] * 2 + [[20, 22]]), place([[28, 33]] * 3), (100, 100))
+    two, _ = measure_ahead(place([[0, 2]] * 2 + [[20, 22]]), place([[28, 33]] * 3), (100, 100))
     assert not two.any()
 
 
@@ -75,7 +85,7 @@ def test_what_was_ahead_is_replayed_after_the_last_arrival() -> None:
     """Rank 2 comes at 120, and 10 of the transfer were done by then: 30 are left. Punctual, it finds 40 to do; 4 late,
     it finds 36. If transfers take no time, being ahead takes none either."""
     cycles = make_cycles([100.0, 100, 120], 30)
-    cycles = dataclasses.replace(cycles, ahead_ns=np.full((len(cycles.steps), 1), 10.0))
+    cycles = put_ahead(cycles, usual=10)
     assert set(replay(cycles).tolist()) == {150}
     assert set(replay(cycles, punctual=True).tolist()) == {140}
     gap_ns = cycles.gap_ns.copy()
@@ -86,14 +96,24 @@ def test_what_was_ahead_is_replayed_after_the_last_arrival() -> None:
     assert set(replay(cycles, gap_ns=gap_ns, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist()) == {115}
 
 
-def test_an_interval_reaches_down_to_what_a_cause_costs_if_transfers_were_ahead() -> None:
-    """Rank 2 is late by 20: it costs 20, or only 10 if 10 of the transfer were moved without it."""
-    cycles = make_cycles([100.0, 100, 120], 30)
-    most_ns = np.full((len(cycles.steps), 1), 10.0)
-    cycles = dataclasses.replace(cycles, ahead_ns=np.zeros_like(most_ns), most_ahead_ns=most_ns)
-    [(_, cost)] = judge_suspects(cycles, [suspect(2, 20)]).named
-    assert (cost.alone_ns.low, cost.alone_ns.value, cost.alone_ns.high) == (10, 20, 20)
-    assert (cost.lost_ratio.low, cost.lost_ratio.value) == pytest.approx((10 / 150, 20 / 150))
+def test_an_interval_holds_what_a_cause_costs_by_the_least_and_the_most_that_transfers_were_ahead() -> None:
+    """Rank 2 is late by 20: if 5 of the transfer were moved without it, it costs 15, and 18 or 10 if 2 or 10 were."""
+    cycles = put_ahead(make_cycles([100.0, 100, 120], 30), usual=5, least=2, most=10)
+    made = judge_suspects(cycles, [suspect(2, 20)])
+    [(_, cost)] = made.named
+    assert (cost.alone_ns.low, cost.alone_ns.value, cost.alone_ns.high) == (10, 15, 18)
+    for ratio in (cost.lost_ratio, made.together_ratio):
+        assert (ratio.low, ratio.value, ratio.high) == pytest.approx((10 / 150, 15 / 150, 18 / 150))
+
+
+def test_how_far_transfers_were_ahead_has_an_error() -> None:
+    """5 on average, give or take."""
+    ends = place([[28, 38, 48, 55]] * 3)
+    ends[:, :, 3] += np.linspace(-2, 2, STEPS)
+    arrivals = place([[0, 2, 4, 6]] * 2 + [[20, 22, 24, 26]])
+    usual_ns, least_ns = measure_ahead(arrivals, ends, SAME)
+    assert usual_ns[0] == 5
+    assert 3 < least_ns[0] < 4.5
 
 
 @pytest.mark.slow
