@@ -27,6 +27,8 @@ ALIKE_RATIO = 0.1
 """By how much the sizes of two collectives may differ that are taken to be equally far at a time."""
 SURE = 3.0
 """Standard errors."""
+HELD_UP_RATIO = 0.25
+"""Of the time of a collective: what the last rank may lose between the first and the last one."""
 MIN_QUEUED = 8
 """Cycles; with fewer, nothing can be said."""
 BOUND = 2.0
@@ -77,7 +79,8 @@ def measure_ahead(
     """How far transfers demonstrably were ahead when the last rank came to the first of several collectives.
 
     If each of them queues behind those before, they take as long as their bytes need at the pace of the queue. If they
-    take less from the last arrival on, some were moved before.
+    take less from the last arrival on, some were moved before. Where a rank loses more time between them, the pace is
+    its own and not the queue's.
 
     Args:
         arrival_ns: On one clock, ``[num_ranks, num_cycles, num_collectives]``, like the next; NaN: not known.
@@ -95,7 +98,9 @@ def measure_ahead(
     sizes = np.array(sizes_bytes, dtype=float)
     pace = (over_ns[:, until] - over_ns[:, 0]) / sizes[1 : until + 1].sum()
     ahead_ns = pace * sizes.sum() - (over_ns[:, -1] - last_ns[:, 0])
-    queued = (last_ns[:, 1:] <= over_ns[:, :-1]).all(axis=1) & np.isfinite(ahead_ns)
+    behind_ns = last_ns - find_median(arrival_ns, axis=0)
+    held_up = behind_ns[:, -1] - behind_ns[:, 0] > HELD_UP_RATIO * pace * sizes.mean()
+    queued = (last_ns[:, 1:] <= over_ns[:, :-1]).all(axis=1) & ~held_up & np.isfinite(ahead_ns)
     if queued.sum() < max(MIN_QUEUED, len(queued) / 2):
         return nothing, nothing
     usual_ns, error_ns = float(find_median(ahead_ns[queued])), float(find_error(ahead_ns[queued]))

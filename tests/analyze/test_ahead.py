@@ -59,6 +59,13 @@ def test_nobody_can_tell_where_the_queue_runs_dry_or_sizes_are_unknown() -> None
     assert not two.any()
 
 
+def test_a_rank_that_loses_time_between_buckets_sets_the_pace_itself() -> None:
+    """It comes 20 after the others to the first bucket, and 26 after them to the last one."""
+    arrivals = place([[0, 2, 4, 6]] * 2 + [[20, 24, 28, 32]])
+    found, _ = measure_ahead(arrivals, place([[28, 38, 48, 55]] * 3), SAME)
+    assert not found.any()
+
+
 def test_a_small_first_bucket_needs_less() -> None:
     """100 bytes in 10, so 310 in 31; from 20 to 48, they were ahead by 3."""
     assert measure([23, 33, 43, 48], sizes=(10, 100, 100, 100)) == pytest.approx(3)
