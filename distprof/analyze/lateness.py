@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.autocorrelation import find_inflation, find_limit, find_memory, inflate
-from distprof.analyze.statistics import find_median, find_spread, medians_of_others, midmean
+from distprof.analyze.statistics import MEDIAN_FACTOR, find_median, find_spread, medians_of_others, midmean
 from distprof.facts.run import FloatArray, IntArray
 
-MEDIAN_FACTOR = 1.2533
-"""Standard error of a median over that of a mean; the midmean's is smaller."""
 MIN_SEGMENT = 8
 """Cycles; a shorter stretch says nothing about a rank."""
 MAX_CHANGES = 3
