@@ -123,7 +123,7 @@ class SimulatedJob:
     slow_from_step: int = 0
     """The first step in which those links are slow."""
     link_bytes_per_s: float = 10e9
-    """Bandwidth of a healthy link, as a probe measures it."""
+    """Bandwidth of a healthy link, as probes at both ends of the job measure it."""
     probe_spread_ratio: float = 0.0
     """Sigma of the log-normal error of those probes."""
     clocks: Clocks = Clocks()

@@ -120,9 +120,10 @@ def _write_fsdp(job: SimulatedJob) -> Program:
     partition: Partition = "world" if job.strategy == "fsdp" else "shard"
 
     def issue(kind: CollectiveKind, phase: Phase, wait: Phase, where: Partition) -> Issue:
+        """What is reduced over the replicas is a rank's own shard."""
         return Issue(
-            kind=kind, phase=phase, wait=wait, blocking=True, size_bytes=job.bucket_bytes,
-            transfer_ns=job.transfer_ns / parts, partition=where,
+            kind=kind, phase=phase, wait=wait, blocking=True, transfer_ns=job.transfer_ns / parts, partition=where,
+            size_bytes=job.bucket_bytes // (job.shard_ranks if where == "replica" else 1),
         )  # fmt: skip
 
     program: Program = _write_data(job)

@@ -34,10 +34,22 @@ def _draw_slow(draws: Draws, num_steps: int, *, strategy: str, beside: bool, lat
 
 
 def _rate_links(job: SimulatedJob) -> SimulatedJob:
-    """The same job with links as fast as its transfers say: a ring moves nearly twice the bytes of an all-reduce."""
-    passes = 2 if job.strategy == "ddp" else 1
-    ring = passes * (job.num_ranks - 1) / job.num_ranks
-    return replace(job, link_bytes_per_s=ring * job.num_buckets * job.bucket_bytes / job.transfer_ns * 1e9)
+    """The same job with links as fast as its transfers say: what crosses the end of one, over the time it takes.
+
+    A ring of n ranks enters and leaves a host once, with (n - 1) / n of what is gathered and twice that of what is
+    reduced. HSDP's shards may fill a host or more; what is reduced over the replicas are parts, side by side.
+    """
+
+    def cross(num_ranks: int, passes: int, rings: int = 1) -> float:
+        return passes * rings * (num_ranks - 1) / num_ranks
+
+    if job.strategy == "hsdp":
+        shard = job.shard_ranks
+        reduced = cross(job.num_ranks // shard, 2, min(shard, job.ranks_per_host)) / shard
+        crossing = max(reduced, cross(shard, 1) if shard > job.ranks_per_host else 0.0)
+    else:
+        crossing = cross(job.num_ranks, 2 if job.strategy == "ddp" else 1)
+    return replace(job, link_bytes_per_s=crossing * job.num_buckets * job.bucket_bytes / job.transfer_ns * 1e9)
 
 
 def _list_healthy() -> list[Row]:
