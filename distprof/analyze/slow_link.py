@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.link_change import find_changed_links
-from distprof.analyze.link_speeds import SlowLink, find_share, list_slow, read_speeds
+from distprof.analyze.link_speeds import SlowLink, find_share, list_slow, list_slowed, read_speeds
 from distprof.analyze.link_traffic import (
     Traffic,
     count_link_bytes,
@@ -62,11 +62,14 @@ def measure_needed(measured_steps: MeasuredSteps, cycles: SyncCycles, suspect: S
 
 def explain_link(measured_steps: MeasuredSteps, suspect: Suspect) -> str:
     """What a link was compared with."""
+    speeds = read_speeds(measured_steps)
     if suspect.excess_ns is not None:
-        return "transfers between hosts take longer than before, and nothing else does"
+        grown = "transfers between hosts take longer than before, and nothing else does"
+        slowed = [link.hosts for link in list_slowed(speeds)]
+        return f"{grown}; a probe at the end of the job finds this link slow" if suspect.hosts in slowed else grown
     if len(suspect.hosts) > 1:
         return "it carries less than gigabit Ethernet does"
-    if suspect.hosts[0] in read_speeds(measured_steps).last:
+    if suspect.hosts[0] in speeds.find_past():
         return "at both ends of the job it carries less than three quarters of what the other links do"
     return "it carries less than half of what the other links do"
 
