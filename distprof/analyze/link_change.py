@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.link_speeds import LinkSpeeds, find_share, have_all_slowed, list_slowed
+from distprof.analyze.link_speeds import LinkSpeeds, find_next, have_all_slowed, list_slowed
 from distprof.analyze.link_traffic import Traffic, find_scatter, find_transfer
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.removal import Removal
@@ -53,8 +53,8 @@ def find_changed_links(
     ends = _name_ends(grown, [item for item, is_slower in zip(crossing, slower, strict=True) if not is_slower])
     links = [link for link in list_slowed(speeds) if link.far in ends]
     if links:
-        whole = sum(find_share(link, links) for link in links)
-        shares = {link.hosts: find_share(link, links) / whole for link in links}
+        gains = {link.hosts: 1 / link.bytes_per_s - 1 / find_next(link, links) for link in links}
+        shares = {hosts: gain / sum(gains.values()) for hosts, gain in gains.items()}
     else:
         shares = {ends: 1.0} if ends and have_all_slowed(speeds) is not False else {}
     return [_suspect(cycles, grown, took_ns, since, hosts, share) for hosts, share in shares.items()]

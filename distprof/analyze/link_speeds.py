@@ -104,12 +104,11 @@ def have_all_slowed(speeds: LinkSpeeds) -> bool | None:
     return float(np.median([*past.values()])) < TWICE_RATIO
 
 
-def find_share(link: SlowLink, crossed: Sequence[SlowLink]) -> float:
-    """Share of a transfer that goes with one of the slow links it crosses, the slowest first. That one sets the pace;
-    with it repaired, the next one does. So the shares add up to what is beyond the usual pace."""
+def find_next(link: SlowLink, crossed: Sequence[SlowLink]) -> float:
+    """What transfers go at once a link is repaired, bytes/s, of those that cross some slow links, the slowest first: it
+    set the pace, and then the next one does."""
     faster = crossed[crossed.index(link) + 1 :]
-    then = min(faster[0].bytes_per_s if faster else link.usual_bytes_per_s, link.usual_bytes_per_s)
-    return crossed[0].bytes_per_s / link.bytes_per_s - crossed[0].bytes_per_s / then
+    return min(faster[0].bytes_per_s if faster else link.usual_bytes_per_s, link.usual_bytes_per_s)
 
 
 def _find_slow(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> SlowLink | None:

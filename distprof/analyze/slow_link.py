@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.link_change import find_changed_links
-from distprof.analyze.link_speeds import SlowLink, find_share, list_slow, list_slowed, read_speeds
+from distprof.analyze.link_speeds import SlowLink, find_next, list_slow, list_slowed, read_speeds
 from distprof.analyze.link_traffic import (
     Traffic,
     count_link_bytes,
@@ -21,6 +21,7 @@ from distprof.analyze.link_traffic import (
 )
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.removal import Removal
+from distprof.analyze.statistics import midmean
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import FloatArray
@@ -98,12 +99,21 @@ def _suspect(link: SlowLink, excess_ns: FloatArray) -> Suspect:
 
 
 def _find_excess(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, links: list[SlowLink]) -> FloatArray:
-    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``."""
+    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``.
+
+    They take shorter as the link carries more, but not less than their bytes need. Some of these cross before the last
+    rank arrives: then a transfer, which begins with that, takes less than its bytes do on the slow link.
+    """
     excess_ns = np.zeros_like(cycles.transfer_ns)
-    for item in traffic:
-        if crosses(item, link.far):
-            share = find_share(link, [other for other in links if crosses(item, other.far)])
-            excess_ns[item.rows, :, item.index] = share * cycles.transfer_ns[item.rows, :, item.index]
+    crossing = [item for item in traffic if crosses(item, link.far)]
+    for item in crossing:
+        crossed = [other for other in links if crosses(item, other.far)]
+        beside = [other for other in crossing if other.index == item.index]
+        took_ns = cycles.transfer_ns[item.rows, :, item.index]
+        usual_ns = float(midmean(took_ns.ravel()))
+        load = max(usual_ns * crossed[0].bytes_per_s, count_link_bytes(beside, link.far) * 1e9)
+        now_ns, then_ns = (min(load / pace, usual_ns) for pace in (link.bytes_per_s, find_next(link, crossed)))
+        excess_ns[item.rows, :, item.index] = took_ns * (now_ns - then_ns) / usual_ns if usual_ns > 0 else 0.0
     return excess_ns
 
 
