@@ -99,22 +99,31 @@ def _suspect(link: SlowLink, excess_ns: FloatArray) -> Suspect:
 
 
 def _find_excess(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, links: list[SlowLink]) -> FloatArray:
-    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``.
-
-    They take shorter as the link carries more, but not less than their bytes need. Some of these cross before the last
-    rank arrives: then a transfer, which begins with that, takes less than its bytes do on the slow link.
-    """
+    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``."""
     excess_ns = np.zeros_like(cycles.transfer_ns)
     crossing = [item for item in traffic if crosses(item, link.far)]
     for item in crossing:
         crossed = [other for other in links if crosses(item, other.far)]
-        beside = [other for other in crossing if other.index == item.index]
+        num_bytes = count_link_bytes([other for other in crossing if other.index == item.index], link.far)
         took_ns = cycles.transfer_ns[item.rows, :, item.index]
         usual_ns = float(midmean(took_ns.ravel()))
-        load = max(usual_ns * crossed[0].bytes_per_s, count_link_bytes(beside, link.far) * 1e9)
-        now_ns, then_ns = (min(load / pace, usual_ns) for pace in (link.bytes_per_s, find_next(link, crossed)))
+        now_ns, then_ns = (
+            _shorten(usual_ns, num_bytes, crossed[0].bytes_per_s, pace)
+            for pace in (link.bytes_per_s, find_next(link, crossed))
+        )
         excess_ns[item.rows, :, item.index] = took_ns * (now_ns - then_ns) / usual_ns if usual_ns > 0 else 0.0
     return excess_ns
+
+
+def _shorten(took_ns: float, num_bytes: float, pace: float, faster: float) -> float:
+    """What a transfer would take where a link carries more, ns; paces in bytes/s.
+
+    The time that its bytes do not need is the hosts' and stays. It need not show in full, because some bytes cross
+    before the last rank arrives. But neither does the whole get shorter by more than the pace gets faster, nor does it
+    take less than the bytes need.
+    """
+    needs_ns, would_need_ns = num_bytes / pace * 1e9, num_bytes / faster * 1e9
+    return min(took_ns, max(took_ns * pace / faster, would_need_ns, took_ns - (needs_ns - would_need_ns)))
 
 
 def _find_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:

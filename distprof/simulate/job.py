@@ -158,6 +158,11 @@ class SimulatedJob:
         return self.shard_size if self.shard_size is not None else max(1, self.num_ranks // 2)
 
     @property
+    def shards_beside(self) -> int:
+        """How many shards of parameters the ranks of a host have under HSDP."""
+        return min(self.shard_ranks, self.ranks_per_host)
+
+    @property
     def num_hosts(self) -> int:
         """The last host may have fewer ranks."""
         return -(-self.num_ranks // self.ranks_per_host)
