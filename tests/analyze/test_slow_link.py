@@ -127,10 +127,13 @@ def test_of_two_slow_links_the_slower_one_sets_the_pace() -> None:
         assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(share * 10 * MS, abs=100)
 
 
-def test_a_probe_that_read_too_little_is_not_believed() -> None:
-    """The steps themselves move data through that link as fast as through the others."""
-    run = simulate_run(dataclasses.replace(FOUR, slow_hosts={}))
-    assert find(set_readings(run, USUAL, 0.4 * USUAL, USUAL)) == []
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_a_probe_that_read_too_little_is_not_believed(strategy: Strategy) -> None:
+    """The steps themselves move data through that link as fast as through the others; under HSDP, that of four groups
+    side by side."""
+    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, shard_size=4, slow_hosts={}))
+    usual = job.link_bytes_per_s
+    assert find(set_readings(simulate_run(job), usual, 0.4 * usual, usual)) == []
 
 
 def test_a_link_that_is_slower_by_a_third_needs_two_probes_that_agree() -> None:
