@@ -166,7 +166,7 @@ def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: fl
     gap_error_ns = np.array([float(item.find_error(end - first)[0]) for item in rank.gaps])
     taken_ns = np.zeros(len(rank.gaps))
     for part, centre_ns in parts.items():
-        taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns, gap_error_ns, centre_ns)
+        taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns - taken_ns, gap_error_ns, centre_ns)
     rest_ns = np.maximum(gap_late_ns - taken_ns, 0)
     rest_ns = np.where([_is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
     rest_ns[rest_ns <= LIKELY * gap_error_ns] = 0.0

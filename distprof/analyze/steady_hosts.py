@@ -94,7 +94,7 @@ def _suspect(
         for part, excess_ns in sure.items():
             own_ns = phase_ns[:, :, OWN_PARTS.index(part)]
             late_ns = _find_centre(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)
-            total_ns += place(cycles, find_gaps(cycles, part), centre_ns, error_ns, max(late_ns, 0.0))
+            total_ns += place(cycles, find_gaps(cycles, part), centre_ns - total_ns, error_ns, max(late_ns, 0.0))
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
     return Suspect(
         kind=VerdictKind.SLOW_HOST, rows=rows, part=max(sure, key=lambda part: _find_centre(sure[part])), hosts=(host,),

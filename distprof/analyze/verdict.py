@@ -11,7 +11,7 @@ from distprof.analyze.confirmation import gather_evidence, is_confirmed
 from distprof.analyze.judge import Cost, Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.slow_link import explain_link, measure_needed
-from distprof.analyze.statistics import medians_of_others
+from distprof.analyze.statistics import find_excess, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import Clock
@@ -117,10 +117,10 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     less_ns = float(np.median(waited_less[row]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
-    return (
-        f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for, and loses the time where distprof "
-        "does not see it: its own time is not larger"
-    )
+    number = measured_steps.numbers[int(cycles.positions[row])]
+    if float(np.median(find_excess(cycles.gap_ns.sum(axis=2), row))) >= 0.5 * less_ns:
+        return f"rank {number} arrives after the others, but transfers hide it: steps would be no shorter without that"
+    return f"rank {number} is waited for, and loses the time where distprof does not see it: its own time is not larger"
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Verdict:
