@@ -92,15 +92,15 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect, cos
         hosts=item.hosts, late_ns=item.late_ns,
         needed_ns=measure_needed(measured_steps, cycles, item), lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         waited_ns=cost.lost_ns.value * others, held_ratio=held if one else None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason=_explain(item, confirmed),
+        steps_used=len(cycles.steps), reason=_explain(measured_steps, item, confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
     )  # fmt: skip
 
 
-def _explain(item: Suspect, confirmed: bool | None) -> str:
+def _explain(measured_steps: MeasuredSteps, item: Suspect, confirmed: bool | None) -> str:
     match item.kind:
         case VerdictKind.SLOW_LINK:
-            return explain_link(item)
+            return explain_link(measured_steps, item)
         case VerdictKind.UNEQUAL_DATA:
             return "own time follows the amount of data, which differs between ranks"
     if not confirmed:
