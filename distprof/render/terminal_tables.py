@@ -26,7 +26,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "waits": ("group", "payload", "count"),
     "module_depths": ("most time", "modules"),
     "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
-    "module_layers": ("depth", "calls"),
+    "module_layers": ("depth", "calls", "output", "class"),
 }
 """Columns that can be dropped on a narrow terminal, by section: the first one first."""
 TOLD_ONLY = {"device_time", "ranges", "communication"}

@@ -28,7 +28,7 @@ def find_row(report: ModuleReport, name: str) -> ModuleRow:
 
 def make_transformer(style: str) -> nn.Module:
     config = ModelConfig(
-        vocab_size=97, layers=3, width=32, heads=4, ffn_width=None, max_seq_len=64, style=style,  # type: ignore[arg-type]
+        vocab_size=97, layers=2, width=32, heads=4, ffn_width=None, max_seq_len=64, style=style,  # type: ignore[arg-type]
     )  # fmt: skip
     return Transformer(config)
 
@@ -54,7 +54,7 @@ class Translator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(97, 32)
-        self.both = nn.Transformer(32, 4, 2, 2, 64, batch_first=True)
+        self.both = nn.Transformer(32, 4, 1, 1, 64, batch_first=True)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         mixed: Tensor = self.both(self.embedding(tokens), self.embedding(targets))
@@ -98,7 +98,7 @@ class Mixture(nn.Module):
         return torch.cat(parts)
 
 
-TOKENS = (4, 16)
+TOKENS = (2, 8)
 ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[Tensor]]]] = {
     "gpt2": (lambda: make_transformer("gpt2"), lambda: [torch.ones(TOKENS, dtype=torch.int64)] * 2),
     "llama": (lambda: make_transformer("llama"), lambda: [torch.ones(TOKENS, dtype=torch.int64)] * 2),

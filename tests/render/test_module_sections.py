@@ -81,7 +81,7 @@ def test_a_folded_row_adds_up_and_shares_are_of_the_whole() -> None:
     assert find_line(text, "up (12 x)")[3:7] == ["Linear", "1,800", "50.0", "%"]
     assert "\n    0-11 (12 x)" in text and "\n      up (12 x)" in text  # indented by depth
     assert "24.00 M multiply-adds, counted, 2.0 times forward" in text
-    assert find_line(text, "Linear")[:3] == ["Linear", "3", "h.0-11.up"]
+    assert find_line(text.split("Layers")[1], "Linear      3  h.0-11.up")[4:6] == ["1,800", "12"]
 
 
 def test_it_fits_every_width_and_depth_cuts() -> None:
