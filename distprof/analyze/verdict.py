@@ -25,6 +25,8 @@ APART_FACTOR = 2.0
 """Ranks that synchronise at every step take about as long for it; if one takes this many times longer, they do not."""
 STEADY_RATIO = 0.8
 """Share of the cycles in which a rank must be waited for to be mentioned although it is not slower."""
+SLOWER_RATIO = 0.5
+"""Share of what the others wait that a rank's own time must be longer to explain it."""
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS)
 
 
@@ -114,10 +116,14 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     less_ns = float(np.median(waited_less[row]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
-    return (
-        f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for, and loses the time where distprof "
-        "does not see it: its own time is not larger"
-    )
+    waited_for = f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for"
+    own_ns = cycles.gap_ns.sum(axis=2)
+    if float(np.median((own_ns - medians_of_others(own_ns))[row])) >= SLOWER_RATIO * less_ns:
+        return (
+            f"{waited_for}: it takes longer, but in all that it does and by no more than the speed of ranks varies "
+            "from step to step; nothing that it does stands out"
+        )
+    return f"{waited_for}, and loses the time where distprof does not see it: its own time is not larger"
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Verdict:
