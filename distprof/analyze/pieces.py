@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.speed import find_speed, is_related, thin_ranks
+from distprof.analyze.speed import find_speed, thin_ranks
 from distprof.analyze.statistics import find_median
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray
@@ -52,7 +52,8 @@ def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> 
     if len(phase_ns) < 2 or phase_ns.shape[1] < MIN_CYCLES:
         return None
     pieces = cut_parts(cycles, phase_ns, gap_ns, float(find_median(cycles.cycle_ns)))
-    explained_ns = find_speed([piece.own_ns for piece in pieces], MAX_CHANCE / (len(phase_ns) * len(OWN_PARTS)))
+    chance = MAX_CHANCE / (len(phase_ns) * max(len(pieces), 1))
+    explained_ns = find_speed([piece.own_ns for piece in pieces], [piece.code for piece in pieces], chance)
     if explained_ns is None:
         return None
     phase_ns = phase_ns.copy()
@@ -85,8 +86,7 @@ def cut_parts(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, whol
     for code, own_ns in parts.items():
         inner = [gap_ns[:, :, index] for index in _find_inner(cycles, code, gap_ns, least_ns)]
         rest_ns = own_ns - sum(inner, start=np.zeros(()))
-        others_ns = sum((other_ns for other, other_ns in parts.items() if other != code), start=np.zeros(()))
-        if inner and len(parts) > 1 and _is_rest(rest_ns, others_ns, least_ns):
+        if inner and _find_usual(rest_ns) >= least_ns:
             pieces += [Piece(code=code, own_ns=each_ns, whole=False) for each_ns in (rest_ns, *inner)]
         else:
             pieces.append(Piece(code=code, own_ns=own_ns, whole=True))
@@ -98,20 +98,14 @@ def _find_usual(own_ns: FloatArray) -> float:
 
 
 def _find_inner(cycles: SyncCycles, code: int, gap_ns: FloatArray, least_ns: float) -> list[int]:
-    """The gaps between two collectives that are both issued in the part."""
+    """The gaps that lie in one go through the part: both collectives are issued in it, and ranks do not wait for the
+    first. A wait may be the end of a backward pass, after which another model's forward pass follows."""
     issued, part = cycles.issued, OWN_PARTS[code]
     return [
         index for index in range(1, len(issued))
-        if issued[index - 1] == issued[index] == part and _find_usual(gap_ns[:, :, index]) >= least_ns
+        if issued[index - 1] == issued[index] == part and not cycles.blocking[index - 1]
+        and _find_usual(gap_ns[:, :, index]) >= least_ns
     ]  # fmt: skip
-
-
-def _is_rest(rest_ns: FloatArray, others_ns: FloatArray, least_ns: float) -> bool:
-    """Whether what these gaps leave of the part is a piece of work like others. It is not if other parts lie in the
-    gaps too, as in a step with two backward passes: the longer those took, the less would be left."""
-    if _find_usual(rest_ns) < least_ns or np.quantile(thin_ranks(rest_ns), 0.05) <= 0:
-        return False
-    return is_related([rest_ns, others_ns])
 
 
 def _take_gaps(gap_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
