@@ -25,6 +25,6 @@ stamp=$venv/.distprof-$extra
 wanted=$({ echo "$root"; cat "$root/pyproject.toml" "$root/constraints.txt"; } | cksum)
 if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
     say "installing distprof[$extra] (minutes the first time)"
-    "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$root/constraints.txt" -e "$root[$extra]"
+    "$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check -c "$root/constraints.txt" -e "$root[$extra]"
     echo "$wanted" >"$stamp" # last: an installation that was cut short is made again
 fi

@@ -32,4 +32,5 @@ say "mypy, and pytest beside it"
 "${pytest[@]}" -n 2 --dist worksteal -m "not live"
 wait $types
 say "pytest: tests that watch a clock while ranks train"
-exec "${pytest[@]}" -m live
+mapfile -t live < <(grep -rl --include='*.py' 'mark\.live' tests)
+exec "${pytest[@]}" -m live "${live[@]}"

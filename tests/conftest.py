@@ -26,22 +26,11 @@ settings.load_profile("distprof")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-LIVE = (
-    "cli/test_bench_overhead.py", "faults/test_stopped_rank.py", "profiler/test_budget.py", "record/test_clock_sync.py",
-    "record/test_ddp.py", "test_nsys.py", "test_nsys_launch.py", "test_two_hosts.py",
-)  # fmt: skip
-"""Tests that depend on time while ranks train: they run one after another, apart from all others."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks live tests, and skips what this machine cannot run, with the reason."""
+    """Marks what starts processes, which takes seconds, and skips what this machine cannot run, with the reason."""
     for item in items:
-        place = item.path.relative_to(Path(__file__).parent)
-        if any(place.is_relative_to(live) for live in LIVE):
-            item.add_marker(pytest.mark.live)
-        if any(
-            place.is_relative_to(folder) for folder in (*LIVE, "faults")
-        ):  # they start processes, which takes seconds
+        in_faults = item.path.is_relative_to(Path(__file__).parent / "faults")
+        if in_faults or item.get_closest_marker("live"):
             item.add_marker(pytest.mark.slow)
         for mark, find_missing in NEEDS.items():
             if item.get_closest_marker(mark) and (reason := find_missing()):

@@ -1,4 +1,4 @@
-"""Five thousand steps: neither the memory nor the work of a step grows. Counted, not timed."""
+"""Two thousand steps: neither the memory nor the work of a step grows. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from distprof.record.step_writer import StepWriter
 from distprof.storage.rank_stream import StreamWriter
 from tests.factories import make_info
 
-STEPS, EARLY, WINDOW = 5000, 1000, 100
+STEPS, EARLY, WINDOW = 2000, 500, 100
 EVERY = 20
 """One in this many steps is a shadow step; divides `WINDOW`, so that every window has the same number."""
-SLACK_BYTES = 16_384
+SLACK_BYTES = 6_000
 """Four bytes per step: less than keeping one number for each."""
 
 
@@ -124,7 +124,7 @@ def measure_containers(thing: Any, name: str, seen: set[int]) -> Iterator[tuple[
 
 
 def test_neither_what_is_kept_nor_what_a_step_does_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MAX_KEPT_STEPS", 512)  # bounded, but by more than is run before the first look
+    monkeypatch.setattr(budget, "MAX_KEPT_STEPS", 256)  # bounded, but by more than is run before the first look
     gc.collect()  # empties Python's free lists: what is taken from them would not be traced
     tracemalloc.start()
     job = Job(tmp_path)

@@ -222,7 +222,7 @@ def test_a_slip_is_one_message_and_exit_code_2(tmp_path: Path, overrides: list[s
 
 
 def test_a_slip_under_torchrun_is_said_once(tmp_path: Path) -> None:
-    done = run_ranks(3, ["train=gpt2_tiny", "strategy=single"], tmp_path)
+    done = run_ranks(2, ["train=gpt2_tiny", "strategy=single"], tmp_path)
     assert done.stderr.count("distprof: strategy=single is one process") == 1
     assert re.search(r"exitcode\s*: 2", done.stderr)
     assert not (tmp_path / "runs").exists()
@@ -263,7 +263,7 @@ def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_p
     overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1"]
     own = tmp_path / "tmp"
     own.mkdir()
-    done = run_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf", TMPDIR=str(own))
+    done = fork_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf", TMPDIR=str(own))
     assert done.returncode == 0, done.stderr
     assert [path.name for path in own.iterdir() if not path.name.startswith("torch")] == []
     assert done.stdout.count("wandb: offline") == 1

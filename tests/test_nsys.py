@@ -15,6 +15,7 @@ from distprof.facts.run import PHASES
 from tests.ranks import make_environment
 
 
+@pytest.mark.live
 @pytest.mark.nsys
 @pytest.mark.skipif(metadata.version("nvtx") > "0.2.11", reason="nvtx after 0.2.11 is silent under older nsys")
 def test_every_step_phase_and_rank_is_in_the_capture(tmp_path: Path) -> None:

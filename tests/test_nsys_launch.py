@@ -76,6 +76,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
     return Captured(place, done)
 
 
+@pytest.mark.live
 @pytest.mark.nsys
 def test_every_measured_step_of_both_ranks_is_in_the_capture_and_no_other(captured: Captured) -> None:
     processes = captured.read_ranges()
@@ -88,6 +89,7 @@ def test_every_measured_step_of_both_ranks_is_in_the_capture_and_no_other(captur
             assert sorted(found[name]) == measured, name
 
 
+@pytest.mark.live
 @pytest.mark.nsys
 def test_no_secret_is_in_any_file(captured: Captured) -> None:
     files = [path for path in captured.place.rglob("*") if path.is_file() and "venv" not in path.parts]
@@ -99,6 +101,7 @@ def test_no_secret_is_in_any_file(captured: Captured) -> None:
     assert leaks == [] and not any(canary.encode() in said for canary in CANARIES.values())
 
 
+@pytest.mark.live
 @pytest.mark.nsys
 def test_the_capture_is_reported_at_the_end(captured: Captured) -> None:
     assert captured.done.returncode in (0, 3), captured.done.stdout + captured.done.stderr

@@ -14,7 +14,7 @@ from distprof.report.wait_report import CauseReport
 from distprof.storage.run_folder import read_run
 from tests.two_hosts import TwoHostsJob, run_on_two_hosts
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.live]
 
 MS, S = 10**6, 10**9
 JOB = ("train=gpt2_tiny", "train.steps=12", "train.warmup_steps=2", "logger=none", "hardware.peak=none")

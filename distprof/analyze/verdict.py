@@ -68,7 +68,10 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
     if present < max(2, MIN_PRESENT_RATIO * world):
         return f"{present} of {world} ranks are present: too few to compare"
     if cycles is None:
-        return "no waits were measured: they need profile=phases and a strategy that synchronises"
+        return (
+            "no waits were measured: they need profile=phases, a strategy that synchronises, and no communication hook "
+            "that distprof cannot see into"
+        )
     if len(cycles.steps) < MIN_CYCLES:
         return f"{len(cycles.steps)} measured steps: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
     long_ns = (cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)).mean(axis=1)

@@ -191,13 +191,13 @@ def test_a_damaged_truth_is_refused(tmp_path: Path) -> None:
 def test_tiny_jobs_of_every_loop_are_kept_and_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one set of processes; nothing is asserted about the answers, which so few steps on a busy machine decide."""
     kept = tmp_path / "kept"
-    arguments = ["--runs", "1", "--sizes", "20", "--ranks", "2", "--steps", "6", "--pairs", "4", "--seed", "9"]
+    arguments = ["--runs", "1", "--sizes", "20", "--ranks", "2", "--steps", "3", "--pairs", "4", "--seed", "9"]
     assert run_verb(["bench", "live", *arguments, "--keep", str(kept), "--keep-all"]) == 0
     first = capsys.readouterr()
     assert [path.name.split("-")[0] for path in find_kept(kept)] == sorted(LOOPS)
     for path in find_kept(kept):
         truth = read_truth(path)
-        assert truth.job.delay is not None and truth.delay_ns > 0 and len(truth.judged_ns) == 6
+        assert truth.job.delay is not None and truth.delay_ns > 0 and len(truth.judged_ns) == 3
         assert [len(half) for half in truth.halves] == [4, 4]
         delayed = [delayed for half in truth.halves for delayed, _ in half]
         assert sum(delayed) == 4

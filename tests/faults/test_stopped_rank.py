@@ -59,6 +59,7 @@ def find_struck(run: Run, stopped_ns: list[tuple[int, int]]) -> list[set[int]]:
     return [{*number[struck].astype(int).tolist(), int(number[struck].max()) + 1} for struck in inside]
 
 
+@pytest.mark.live
 def test_fault_34_a_stopped_rank_has_one_stall_or_nobody_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

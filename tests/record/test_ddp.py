@@ -147,6 +147,7 @@ def describe(record: StepRecord) -> list[float]:
     return [record.phase_host_ns[PHASE_CODE[Phase.BACKWARD]], busy, busy - exposed]
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(("width", "depth"), [(768, 10), (2048, 1)])
 def test_backward_exposed_and_busy_agree_with_ddps_own_account(tmp_path: Path, width: int, depth: int) -> None:
     call_on_ranks(2, agree_with_ddp, str(tmp_path), width, depth, tmp_path=tmp_path)

@@ -24,7 +24,8 @@ from distprof.record.kernel_window import KernelWindow
 from distprof.record.recorder import Recorder
 from distprof.storage.run_folder import kernel_path, read_run
 from distprof.world import World
-from tests.ranks import call_on_ranks, run_alone
+from tests.forked_ranks import fork_alone
+from tests.ranks import call_on_ranks
 from tests.record.test_kernel_window import BACKWARD, CANARY, FORWARD, PROFILE
 
 
@@ -120,7 +121,7 @@ def test_two_ranks_trace_the_same_steps_and_train_as_without(tmp_path: Path) -> 
 
 def test_the_trainer_runs_the_window_on_top_of_the_measured_steps(tmp_path: Path) -> None:
     sizes = ("train=gpt2_tiny", "train.steps=2", "train.warmup_steps=1", "profile.kernel_steps=1", "strategy=single")
-    done = run_alone([*sizes, "profile=kernels", "logger=none"], tmp_path)
+    done = fork_alone([*sizes, "profile=kernels", "logger=none"], tmp_path)
     assert done.returncode == 0, done.stderr
     folder, run = read_only_run(tmp_path / "runs")
     assert run.column("window").tolist() == [[0, 0, 0, 1, 1]] and run.measured().tolist() == [[0, 1, 1, 0, 0]]

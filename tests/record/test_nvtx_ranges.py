@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from distprof.record.recorder import Recorder
 from distprof.record.step_record import BrokenPhase
 from distprof.record.stretches import StretchContext
 from distprof.record.timeline import PhaseContext
+from tests.faults.forked import Command, run
 
 
 class FakeNvtx(SimpleNamespace):
@@ -136,12 +137,11 @@ def test_a_tool_announces_itself_by_an_environment_variable() -> None:
     assert not tool_listens({}) and not tool_listens({"NVTX_INJECTION64_PATH": ""})
 
 
-def test_without_a_tool_nothing_is_imported() -> None:
-    import subprocess
-
-    code = "import distprof.profiler.start, sys; assert 'nvtx' not in sys.modules"
-    done: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_without_a_tool_nothing_is_imported(tmp_path: Path) -> None:
+    """In a process that has imported everything that a job does."""
+    code = "import sys; assert {'distprof.train.job', 'distprof.profiler.start'} <= {*sys.modules}"
+    (done,) = run(Command(arguments=["--version"], before=f"{code}; assert 'nvtx' not in sys.modules"), cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 def test_the_measured_range_and_the_mark_inside_it(nvtx: FakeNvtx) -> None:
