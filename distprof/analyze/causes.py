@@ -47,11 +47,11 @@ def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Su
         phase_ns, gap_ns = phase_ns - data.explained_ns, gap_ns - data.gap_ns
     rare = find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
     phase_ns, gap_ns = _take_away(phase_ns, gap_ns, rare)
-    work = take_speed(cycles, phase_ns, gap_ns)
-    if work is not None:
-        phase_ns, gap_ns = work.phase_ns, work.gap_ns
+    own = take_speed(cycles, phase_ns, gap_ns)
+    if own is not None:
+        phase_ns, gap_ns = own.phase_ns, own.gap_ns
     hosts = find_slow_hosts(cycles, phase_ns, gap_ns, names)
-    ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns, pieces=None if work is None else work.pieces), hosts)
+    ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns, pieces=None if own is None else own.pieces), hosts)
     links = find_slow_links(measured_steps, cycles)
     return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *join_parts(rare)]
 

@@ -18,8 +18,8 @@ ORDINARY = 3.0
 """Standard deviations of the speed from step to step. A rank whose speed differs by more for a whole job does not owe
 it to what makes speeds vary: it is slow itself, in all its pieces."""
 UNLIKE = 0.2
-"""Share of a speed's effect by which it may differ from piece to piece: memory may be slow, or arithmetic. With a fifth,
-the excesses of two-rank jobs on a shared machine in which nobody was slow were as large as their errors say."""
+"""Share of a speed's effect by which it may differ from piece to piece: memory may be slow, or arithmetic. With a
+fifth, the excesses of two-rank jobs on a shared machine in which nobody was slow were as large as their errors say."""
 
 
 def find_lasting(

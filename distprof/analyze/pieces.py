@@ -31,7 +31,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class OwnTimes:
     """Own times without what the ranks' speed explains."""
 
     phase_ns: FloatArray
@@ -40,7 +40,7 @@ class Work:
     """Of the parts that consist of several."""
 
 
-def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> Work | None:
+def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> OwnTimes | None:
     """Takes out what the ranks' speed explains; None: nothing.
 
     Args:
@@ -63,7 +63,7 @@ def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> 
         dataclasses.replace(piece, own_ns=piece.own_ns - taken_ns)
         for piece, taken_ns in zip(pieces, explained_ns, strict=True) if not piece.whole
     ]  # fmt: skip
-    return Work(
+    return OwnTimes(
         phase_ns=phase_ns, gap_ns=gap_ns - _take_gaps(gap_ns, explained_ns.sum(axis=0)), pieces=tuple(left)
     )  # fmt: skip
 

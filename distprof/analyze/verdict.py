@@ -122,10 +122,7 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     waited_for = f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for"
     own_ns = cycles.gap_ns.sum(axis=2)
     if float(np.median((own_ns - medians_of_others(own_ns))[row])) >= SLOWER_RATIO * less_ns:
-        return (
-            f"{waited_for}: it takes longer, but in all that it does and by no more than the speed of ranks varies "
-            "from step to step; nothing that it does stands out"
-        )
+        return f"{waited_for}: its own time is larger, but in no phase by more than chance, or than speeds vary by"
     return f"{waited_for}, and loses the time where distprof does not see it: its own time is not larger"
 
 

@@ -55,9 +55,9 @@ def cut_backward(phase_ns: FloatArray, inner_ns: FloatArray, *, first_waits: boo
 
 
 def name(cycles: SyncCycles) -> list[Suspect]:
-    work = take_speed(cycles, cycles.phase_ns, cycles.gap_ns)
-    assert work is not None
-    return find_steady(cycles, work.phase_ns, work.gap_ns, pieces=work.pieces)
+    own = take_speed(cycles, cycles.phase_ns, cycles.gap_ns)
+    assert own is not None
+    return find_steady(cycles, own.phase_ns, own.gap_ns, pieces=own.pieces)
 
 
 @pytest.mark.parametrize("phase", LONG_NS)
@@ -190,7 +190,9 @@ def test_a_job_is_judged_without_its_speeds_and_the_report_says_who_is_waited_fo
     work_ns = draw_work(draws, draw_speeds(draws, slow_ratio=(0.1, 0.95)))
     verdict = analyze(make_job(work_ns)).verdict
     assert verdict.kind in (VerdictKind.NONE, VerdictKind.JITTER) and verdict.rank is None
-    assert verdict.reason.startswith("rank 1 is waited for: it takes longer, but in all that it does")
+    assert verdict.reason.startswith(
+        "rank 1 is waited for: its own time is larger, but in no phase by more than chance"
+    )
     work_ns[0, :, PHASE[Phase.FORWARD]] += 3 * MS
     verdict = analyze(make_job(work_ns)).verdict
     assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.SLOW_RANK, 0, Phase.FORWARD)
