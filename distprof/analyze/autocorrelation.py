@@ -75,6 +75,15 @@ def find_limit(chance: float, freedom: float) -> float:
     return normal + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
+def find_tail(ratio: float, freedom: float) -> float:
+    """The probability that a t-distributed value exceeds this ratio above 0; its degrees of freedom need not be whole.
+
+    By a normal deviate. Source: Wallace (1959), Annals of Mathematical Statistics 30.
+    """
+    deviate = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(ratio * ratio / freedom))
+    return 0.5 * math.erfc(deviate / math.sqrt(2))
+
+
 def _cut(values: FloatArray) -> FloatArray:
     """Values less their series' median, in robust standard deviations; far ones are cut, and the mean is 0."""
     away = values - find_median(values, axis=1, keepdims=True)

@@ -14,7 +14,7 @@ from distprof.analyze.rare import find_rare, join_parts
 from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
 from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.unequal_data import find_unequal_data
 from distprof.facts.run import COLUMN, OWN_PARTS, Clock, FloatArray, Part, Phase, Stretch
@@ -22,8 +22,6 @@ from distprof.report.wait_report import Cause, CauseReport, Causes, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Share of the step."""
-MIN_SHARE = 0.005
-"""Share of the step that jitter or communication must cost to be listed."""
 _CAUSES: dict[Part, Cause] = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,

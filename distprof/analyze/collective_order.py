@@ -25,6 +25,8 @@ class OrderedCollectives:
     """For each collective the groups that run it: name, and members as rows of axis 0 below."""
     phases: tuple[Phase, ...]
     """``[num_collectives]``"""
+    sizes_bytes: tuple[int | None, ...]
+    """Of the group that is listed first, ``[num_collectives]``; None: not known."""
     blocking: BoolArray
     """``[num_collectives]``"""
     arrival_ns: FloatArray
@@ -65,6 +67,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     parties = tuple(_find_parties(tables, orders, index) for index in range(count))
     return OrderedCollectives(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
+        sizes_bytes=tuple(tables[number].sizes_bytes[column] for number, _, column in first.order[:count]),
         blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
         exposed_ns=exposed_ns[:, :, :count],
     )  # fmt: skip

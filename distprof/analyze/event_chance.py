@@ -73,7 +73,7 @@ def combine(*chances: float) -> float:
     return product * float(terms.sum())
 
 
-def count_independent(at: IntArray, own_ns: FloatArray) -> int:
+def count_independent(at: IntArray, own_ns: FloatArray, usual: IntArray) -> int:
     """How many events are independent of each other: under drift they come in crowds, each of which counts once.
 
     Events belong together if they are closer than the correlation time ``(1 + r) / (1 - r)``, where r is the lag-1
@@ -83,8 +83,9 @@ def count_independent(at: IntArray, own_ns: FloatArray) -> int:
     Args:
         at: Positions of the events, ascending, ``[num_events]``.
         own_ns: The series that they stand out from, ``[num_cycles]``.
+        usual: Positions at which nothing stands out, ascending.
     """
-    usual_ns = np.delete(own_ns, at)
+    usual_ns = own_ns[usual]
     highest, count, total = float(usual_ns.max()), len(at), len(own_ns)
     scattered = 1 + np.sum(np.diff(at) > 1) >= 0.5 * count * (total - count + 1) / total
     if scattered and float(own_ns[at].min()) - highest > highest - float(usual_ns.min()):

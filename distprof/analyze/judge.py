@@ -16,13 +16,11 @@ import numpy as np
 
 from distprof.analyze.removal import Removal, replay_without, take_removal
 from distprof.analyze.statistics import estimate
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import SyncCycles, take_cycles
 from distprof.facts.run import FloatArray
 from distprof.report.wait_report import Estimate
 
-MIN_SHARE = 0.005
-"""Share of the step that a cause must cost to be listed."""
 MAX_CELLS = 2_000_000
 """Largest ranks x cycles x collectives that are replayed; of longer runs, every n-th cycle is."""
 MAX_LISTED = 8
@@ -53,9 +51,8 @@ class Judgement:
     step_ns: float
     ideal_ns: float
     """The mean of the median rank's own times, or what is left when everything has gone, if that is shorter."""
-    without_named_ns: FloatArray
-    """Cycles without the causes that have a name, ``[num_cycles]``: as many as ``as_is_ns``."""
-    as_is_ns: FloatArray
+    together_ratio: Estimate
+    """What removing all causes with a name saves, as a share of the step."""
 
 
 def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement:
@@ -65,16 +62,15 @@ def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement
     thin = cycles if every == 1 else take_cycles(cycles, chosen)
     suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
     as_is_ns = replay_without(thin, ())
-    standing = _drop_small(thin, as_is_ns, suspects)
+    standing = _widen(thin, _drop_small(thin, as_is_ns, suspects))
     kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     removals = [item.removal for item, _ in kept]
     joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
     own_ns = thin.gap_ns.sum(axis=2)
     return Judgement(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
-        step_ns=float(as_is_ns.mean()), as_is_ns=as_is_ns,
+        step_ns=float(as_is_ns.mean()), together_ratio=_price_all(thin, as_is_ns, removals),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
-        without_named_ns=replay_without(thin, removals),
     )  # fmt: skip
 
 
@@ -89,19 +85,60 @@ def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Sus
     """Those that cost enough, first or last; judged again without those that do not."""
     left = list(suspects)
     while left:
-        judged = []
-        for item in left:
-            first_ns = as_is_ns - replay_without(cycles, [item.removal])
-            others = [other.removal for other in left if other is not item and other.has_name]
-            last_ns = first_ns
-            if others:
-                last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
-            judged.append((item, _price(item, as_is_ns, first_ns, last_ns)))
+        judged = [(item, _judge(cycles, as_is_ns, left, item)) for item in left]
         standing = [pair for pair in judged if _stands(pair[1])]
         if len(standing) == len(left):
             return standing
         left = [item for item, _ in standing]
     return []
+
+
+def _judge(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect], item: Suspect) -> Cost:
+    """What one of several suspects costs, first and last."""
+    first_ns = last_ns = as_is_ns - replay_without(cycles, [item.removal])
+    others = [other.removal for other in suspects if other is not item and other.has_name]
+    if others:
+        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
+    return _price(item, as_is_ns, first_ns, last_ns)
+
+
+def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tuple[Suspect, Cost]]:
+    """Intervals that also hold what the causes cost if transfers were ahead by the least, or by the most."""
+    suspects = [item for item, _ in standing]
+    for supposed in _list_supposed(cycles):
+        as_is_ns = replay_without(supposed, ())
+        standing = [(item, _join(cost, _judge(supposed, as_is_ns, suspects, item))) for item, cost in standing]
+    return standing
+
+
+def _price_all(cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]) -> Estimate:
+    """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
+    whole_ns = float(as_is_ns.mean())
+    _, found = estimate(as_is_ns - replay_without(cycles, removals), whole_ns)
+    for supposed in _list_supposed(cycles):
+        saved_ns = replay_without(supposed, ()) - replay_without(supposed, removals)
+        found = _join_intervals(found, estimate(saved_ns, whole_ns)[1])
+    return found
+
+
+def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
+    """The cycles if transfers were ahead by the least, and by the most, where that is not what is measured."""
+    ahead = cycles.ahead
+    found = [] if ahead is None else [ahead.suppose(ahead_ns) for ahead_ns in (ahead.least_ns, ahead.most_ns)]
+    return [dataclasses.replace(cycles, ahead=item) for item in found if item is not None]
+
+
+def _join(found: Cost, other: Cost) -> Cost:
+    return Cost(
+        lost_ns=_join_intervals(found.lost_ns, other.lost_ns),
+        lost_ratio=_join_intervals(found.lost_ratio, other.lost_ratio),
+        alone_ns=_join_intervals(found.alone_ns, other.alone_ns),
+        alone_ratio=_join_intervals(found.alone_ratio, other.alone_ratio),
+    )
+
+
+def _join_intervals(found: Estimate, other: Estimate) -> Estimate:
+    return Estimate(value=found.value, low=min(found.low, other.low), high=max(found.high, other.high))
 
 
 def _stands(cost: Cost) -> bool:

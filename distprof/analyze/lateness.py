@@ -124,3 +124,8 @@ def _follow(lateness: Lateness, rows: IntArray, piece: tuple[int, int] | None = 
 def find_centres(excess_ns: FloatArray) -> FloatArray:
     """The usual excess of each rank, ns, ``[num_ranks]``."""
     return midmean(excess_ns)
+
+
+def find_centre(excess_ns: FloatArray) -> float:
+    """The usual excess of one rank or host, ns, from ``[num_cycles]``."""
+    return float(midmean(excess_ns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
+from distprof.analyze.link_speeds import LinkSpeeds, find_next, have_all_slowed, list_slowed
 from distprof.analyze.link_traffic import Traffic, find_scatter, find_transfer
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.removal import Removal
@@ -25,8 +26,13 @@ OTHERS_RATIO = 0.5
 what each took before, it is not the network that changed."""
 
 
-def find_changed_link(measured_steps: MeasuredSteps, cycles: SyncCycles, traffic: list[Traffic]) -> Suspect | None:
-    """The network between some hosts, if transfers that cross it have taken longer since some cycle, and stay so.
+def find_changed_links(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, traffic: list[Traffic], speeds: LinkSpeeds
+) -> list[Suspect]:
+    """The links between some hosts, if transfers that cross them have taken longer since some cycle, and stay so.
+
+    If the links were probed again at the end, those are named that have become slow, and none if none has. Else it is
+    the network between the hosts that all slower transfers join.
 
     Rows hold one wait for all collectives of a step, which cannot be told apart into those that cross and those that do
     not, so they are no evidence.
@@ -36,16 +42,22 @@ def find_changed_link(measured_steps: MeasuredSteps, cycles: SyncCycles, traffic
     took_ns = _add_up(cycles, crossing)
     since = find_change(took_ns) if cycles.source == "collectives" else None
     if since is None:
-        return None
+        return []
     ratio = _find_growth(took_ns, since) / float(find_median(took_ns[:since]))
     for other_ns in (_add_up(cycles, within), find_median(cycles.gap_ns.sum(axis=2), axis=0)):
         before_ns = float(find_median(other_ns[:since]))
         if before_ns > 0 and _find_growth(other_ns, since) / before_ns >= OTHERS_RATIO * ratio:
-            return None
+            return []
     slower = [_has_grown(measured_steps, cycles, item, since, ratio) for item in crossing]
     grown = [item for item, is_slower in zip(crossing, slower, strict=True) if is_slower]
-    hosts = _name_ends(grown, [item for item, is_slower in zip(crossing, slower, strict=True) if not is_slower])
-    return _suspect(cycles, grown, took_ns, since, hosts) if hosts else None
+    ends = _name_ends(grown, [item for item, is_slower in zip(crossing, slower, strict=True) if not is_slower])
+    links = [link for link in list_slowed(speeds) if link.far in ends]
+    if links:
+        gains = {link.hosts: 1 / link.bytes_per_s - 1 / find_next(link, links) for link in links}
+        shares = {hosts: gain / sum(gains.values()) for hosts, gain in gains.items()}
+    else:
+        shares = {ends: 1.0} if ends and have_all_slowed(speeds) is not False else {}
+    return [_suspect(cycles, grown, took_ns, since, hosts, share) for hosts, share in shares.items()]
 
 
 def find_change(values: FloatArray) -> int | None:
@@ -120,18 +132,19 @@ def _name_ends(grown: list[Traffic], others: list[Traffic]) -> tuple[str, ...]:
 
 
 def _suspect(
-    cycles: SyncCycles, grown: list[Traffic], took_ns: FloatArray, since: int, hosts: tuple[str, ...]
+    cycles: SyncCycles, grown: list[Traffic], took_ns: FloatArray, since: int, hosts: tuple[str, ...], share: float
 ) -> Suspect:
-    """What transfers take now less what they took before: one amount by rank and collective, so that noise stays."""
+    """A share of what transfers take now less what they took before: one amount by rank and collective, so that noise
+    stays."""
     excess_ns = np.zeros_like(cycles.transfer_ns)
     for item in grown:
         own_ns = cycles.transfer_ns[item.rows, :, item.index]
-        excess_ns[item.rows, since:, item.index] = np.maximum(
-            midmean(own_ns[:, since:]) - midmean(own_ns[:, :since]), 0
-        )[:, None]
+        excess_ns[item.rows, since:, item.index] = (
+            share * np.maximum(midmean(own_ns[:, since:]) - midmean(own_ns[:, :since]), 0)[:, None]
+        )
     acts: BoolArray = np.arange(len(cycles.steps)) >= since
     return Suspect(
         kind=VerdictKind.SLOW_LINK, rows=np.array([], dtype=np.int64), part=None, acts=acts,
         removal=Removal(transfer_ns=excess_ns), hosts=hosts,
-        excess_ns=np.where(acts, took_ns - float(midmean(took_ns[:since])), 0.0),
+        excess_ns=np.where(acts, share * (took_ns - float(midmean(took_ns[:since]))), 0.0),
     )  # fmt: skip

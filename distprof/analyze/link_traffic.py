@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,6 @@ class Traffic:
     """Where the members are; it crosses links if there are several."""
     ring_bytes: float
     """What one rank sends in a ring; 0: not known."""
-    least_bytes: float
-    """What a host must send by any algorithm, even one that first combines the data of its own ranks; 0: not known."""
 
 
 def list_traffic(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Traffic]:
@@ -51,11 +49,8 @@ def list_traffic(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Traf
             size = measured_steps.run.meta.world_size if key not in tables else tables[key].size
             seen[key] += 1
             traffic.append(
-                Traffic(
-                    index=index, group=group, rows=rows, hosts=hosts, ring_bytes=passed * (size - 1) / size,
-                    least_bytes=passed * (len(hosts) - 1) / len(hosts),
-                )
-            )  # fmt: skip
+                Traffic(index=index, group=group, rows=rows, hosts=hosts, ring_bytes=passed * (size - 1) / size)
+            )
     return traffic
 
 
@@ -65,20 +60,37 @@ def count_link_bytes(traffic: Iterable[Traffic], host: str) -> float:
     Of a ring of n ranks, each sends (n - 1) / n of what is gathered or scattered, and twice that of what is reduced.
     Source: Patarasuk and Yuan (2009), the bandwidth-optimal ring.
     """
-    return sum(item.ring_bytes for item in traffic if host in item.hosts and len(item.hosts) > 1)
+    return sum(item.ring_bytes for item in traffic if crosses(item, host))
 
 
-def measure_rate(traffic: Iterable[Traffic], cycles: SyncCycles, host: str) -> float:
-    """What the link of a host demonstrably carries in the steps, bytes/s: the best of the groups that cross it."""
-    sent: dict[str, float] = {}
-    took_ns: dict[str, float] = {}
-    for item in traffic:
-        if host in item.hosts and len(item.hosts) > 1 and item.least_bytes:
-            middle_ns = float(find_median(find_transfer(cycles, item)))
-            if middle_ns > 0:
-                sent[item.group] = sent.get(item.group, 0.0) + item.least_bytes
-                took_ns[item.group] = took_ns.get(item.group, 0.0) + middle_ns
-    return max((count / took_ns[group] * 1e9 for group, count in sent.items()), default=0.0)
+def crosses(item: Traffic, host: str) -> bool:
+    """Whether data crosses the link of a host."""
+    return host in item.hosts and len(item.hosts) > 1
+
+
+def measure_rate(crossing: Sequence[Traffic], cycles: SyncCycles) -> float:
+    """What the link that some collectives cross demonstrably carries, bytes/s: the best of those of the same groups.
+
+    Groups that cross it side by side share it; they take from when the first of them starts until the last one ends.
+    """
+    sent: dict[tuple[str, ...], float] = {}
+    took_ns: dict[tuple[str, ...], float] = {}
+    now_ns = cycles.start_ns.copy()
+    for index in range(cycles.gap_ns.shape[2]):
+        now_ns += cycles.gap_ns[:, :, index] + cycles.exposed_ns[:, :, index]
+        beside = [item for item in crossing if item.index == index and item.ring_bytes]
+        groups = tuple(item.group for item in beside)
+        if len(beside) > 1 and cycles.blocking[index]:
+            rows = np.concatenate([item.rows for item in beside])
+            begun_ns = now_ns[rows] - cycles.transfer_ns[rows, :, index]
+            span_ns = now_ns[rows].max(axis=0) - begun_ns.min(axis=0)
+        else:
+            span_ns = np.max([find_transfer(cycles, item) for item in beside] or [np.zeros(1)], axis=0)
+        middle_ns = float(find_median(span_ns))
+        if middle_ns > 0:
+            sent[groups] = sent.get(groups, 0.0) + sum(item.ring_bytes for item in beside)
+            took_ns[groups] = took_ns.get(groups, 0.0) + middle_ns
+    return max((num_bytes / took_ns[groups] * 1e9 for groups, num_bytes in sent.items()), default=0.0)
 
 
 def find_transfer(cycles: SyncCycles, item: Traffic) -> FloatArray:

@@ -13,6 +13,8 @@ _ORDER: dict[Part, int] = {
     **dict.fromkeys(Stretch, 5),
 }  # fmt: skip
 _COUNT = 6
+SURE = 3.0
+"""Standard errors."""
 
 
 def find_gaps(cycles: SyncCycles, part: Part) -> BoolArray:
@@ -40,15 +42,21 @@ def place(
 ) -> FloatArray:
     """Spreads an excess over gaps, ns, ``[num_collectives]``.
 
+    Of what a rank makes up for before it arrives, nobody notices anything: where its gaps are longer by less than the
+    excess beyond doubt, only so much is spread.
+
     Args:
         cycles: As recorded.
         allowed: The gaps in which it can lie.
-        late_ns: Usual excess of the rank's gaps, ``[num_collectives]``.
+        late_ns: Usual excess of the rank's gaps that is not yet explained, ``[num_collectives]``.
         error_ns: Their standard errors.
         total_ns: What is spread.
     """
-    sure = np.where(allowed & (late_ns > 3 * error_ns), late_ns, 0.0)
-    share = sure if sure.sum() >= 0.5 * total_ns else np.where(allowed, np.maximum(late_ns, 0), 0.0)
+    noticed_ns = np.where(allowed, np.maximum(late_ns, 0), 0.0)
+    if (noticed_ns + np.where(allowed, SURE * error_ns, 0.0)).sum() < total_ns:
+        return noticed_ns
+    sure = np.where(allowed & (late_ns > SURE * error_ns), late_ns, 0.0)
+    share = sure if sure.sum() >= 0.5 * total_ns else noticed_ns
     if share.sum() <= 0:
         usual_ns = np.where(allowed, np.median(cycles.gap_ns, axis=(0, 1)), -1.0)
         share = (np.arange(len(usual_ns)) == int(usual_ns.argmax())).astype(float)

@@ -8,66 +8,38 @@ does not explain why the events are on it: they are concentrated on it, or come 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import functools
 
 import numpy as np
 
 from distprof.analyze.event_chance import combine, count_independent, find_concentration, find_likeness, find_period
+from distprof.analyze.events import STEADY_RATIO, Events, find_costly, find_events
 from distprof.analyze.measured_steps import BoolArray
+from distprof.analyze.occasions import MIN_STRETCHED, Growths, find_occasions, find_slow
 from distprof.analyze.removal import Removal
-from distprof.analyze.stalls import FAR_RATIO, FAR_SPREADS
-from distprof.analyze.statistics import find_median, find_spread, median_of_others, medians_of_others
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.stalls import FAR_RATIO, mark_far
+from distprof.analyze.statistics import find_median, median_of_others
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
-EVENT_RATIO = 0.02
-"""Share of the cycle by which an event must exceed the usual time and the others."""
-OWN_SPREADS = 4.0
-"""By how many robust standard deviations an event must exceed the rank's usual time ..."""
-OTHERS_SPREADS = 3.0
-"""... and its usual difference from the others."""
 MAX_CHANCE = 0.01
-"""Of naming any rank of a job for what is chance: family-wise over ranks and parts."""
+"""Of naming any rank of a job for what is chance, family-wise over ranks and parts: by its events, and likewise by what
+all ranks do now and then."""
 NUM_TESTS = 6
 """Of each rank and part: the sizes of its events, which may err as often as two others; their number; sizes and
 regularity together; and where only one part is far longer, how alike its events are, with and without regularity."""
 MAX_PERIOD_CHANCE = 0.001
 """Of calling the events of a rank that is named regular."""
-MIN_COST = 0.005
-"""Share of the job that all events of a rank and part must take; less is not worth a name."""
+MIN_EVENTS = 3
+"""Of a part; with fewer, chance explains any rank's."""
 OFTEN_RATIO = 0.1
 """Share of the cycles; a rank that is late in so many is intermittently slow, and in fewer it stalls."""
 STALLED_RATIO = 0.2
 """Share of the cycles up to which events that are each as long as a stall are stalls."""
-STEADY_RATIO = 0.8
-"""Share of the cycles; a rank that is late in more is steadily slow, which others find."""
-KINDS_APART = 3.0
-"""Values are of two kinds if the smaller ones end this many times as far below the larger ones as above their own
-middle."""
 OTHERS_RATIO = 0.05
 """Of what a rank spends in a stretch between steps: with less, the others pass through it and do nothing there."""
-NOISIER = 3.0
-"""A rank whose spread is this many times the typical rank's is judged by its own."""
-TAIL_FACTOR = 3.0
-"""A rank's events must cost this many times as much as the typical other rank's."""
-GAUSS_QUARTER = 0.6745
-"""From the median of a normal distribution to its quartile, in standard deviations."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Events:
-    """The events of one part, by rank and then by cycle; each ``[num_events]``."""
-
-    part: int
-    """Index into `OWN_PARTS`."""
-    rows: IntArray
-    at: IntArray
-    """Their cycles."""
-    excess_ns: FloatArray
-    pure: bool = False
-    """In each of them, this part alone takes far longer."""
 
 
 def find_rare(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> list[Suspect]:
@@ -85,31 +57,62 @@ def find_rare(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> list
     num_ranks, num_cycles = phase_ns.shape[:2]
     if num_cycles < MIN_CYCLES or num_ranks < 2:
         return []
+    occasions = [find_occasions(own_ns, whole_ns) for own_ns in np.moveaxis(phase_ns, 2, 0)]
     events = [
-        found for part in range(phase_ns.shape[2])
-        if len((found := _find_events(phase_ns[:, :, part], part, whole_ns)).at)
-    ]  # fmt: skip
-    limit = MAX_CHANCE / (NUM_TESTS * num_ranks * max(len(events), 1))
-    named: list[Suspect] = []
-    for found in (*events, *_take_pure(events, cycles.gap_ns.shape[:2])):
-        named += [
-            suspect for suspect in _name_ranks(cycles, phase_ns, found, whole_ns, limit) if _is_new(suspect, named)
-        ]
+        find_events(own_ns, part, np.flatnonzero(~occasions[part]), whole_ns)
+        for part, own_ns in enumerate(np.moveaxis(phase_ns, 2, 0))
+    ]
+    number = _count_parts(events, (num_ranks, num_cycles))
+    limit = MAX_CHANCE / (NUM_TESTS * num_ranks * _count_families(events))
+    named = _name_slow(cycles, phase_ns, occasions, number, whole_ns)
+    for pure in (False, True):
+        for found in (item for item in events if len(item.at)):
+            used = number[found.rows, found.at] <= (1 if pure else len(events))
+            for suspect in _name_ranks(cycles, phase_ns, found, used, pure, whole_ns, limit):
+                if _is_new(suspect, named):
+                    named.append(suspect)
     return [*named, *_find_nobodys(cycles, named)]
 
 
-def _take_pure(events: list[_Events], shape: tuple[int, ...]) -> list[_Events]:
-    """The events of each part in which that part alone takes far longer; what stretches all parts is another kind."""
+def _count_parts(events: list[Events], shape: tuple[int, int]) -> IntArray:
+    """In how many parts there is an event, by rank and cycle: what stretches all parts is of another kind."""
     number = np.zeros(shape, dtype=np.int64)
     for found in events:
         number[found.rows, found.at] += 1
-    pure = [(found, number[found.rows, found.at] == 1) for found in events]
-    return [
-        dataclasses.replace(
-            found, rows=found.rows[alone], at=found.at[alone], excess_ns=found.excess_ns[alone], pure=True
-        )
-        for found, alone in pure if alone.any()
-    ]  # fmt: skip
+    return number
+
+
+def _count_families(events: list[Events]) -> int:
+    """Parts with enough events to name a rank; those whose events are the same are tested as one."""
+    enough = [item for item in events if len(item.at) >= MIN_EVENTS]
+    return max(1, len({(item.rows.tobytes(), item.at.tobytes()) for item in enough}))
+
+
+def _name_slow(
+    cycles: SyncCycles, phase_ns: FloatArray, occasions: list[BoolArray], number: IntArray, whole_ns: float
+) -> list[Suspect]:
+    """The ranks that are far slower than the others at something that all ranks do now and then."""
+    parts = [part for part, occasion in enumerate(occasions) if occasion.sum() > 1]
+    if not parts:
+        return []
+    known = [part for part in range(phase_ns.shape[2]) if np.isfinite(phase_ns[:, :, part]).all()]
+
+    @functools.cache
+    def find_growths() -> Growths:
+        return Growths(
+            [phase_ns[:, ~occasions[part], part] for part in known],
+            [number[:, ~occasions[part]] > MIN_STRETCHED for part in known], cycles.gap_ns.sum(axis=2), whole_ns,
+        )  # fmt: skip
+
+    named, least_ns = [], MIN_SHARE * whole_ns * len(cycles.steps)
+    for part in parts:
+        at = np.flatnonzero(occasions[part])
+        stretched, limit = number[:, at] >= MIN_STRETCHED, MAX_CHANCE / len(parts)
+        for slow in find_slow(phase_ns[:, at, part], at, stretched, find_growths, whole_ns, least_ns, limit):
+            period, chance = find_period(cycles.steps[slow.at], cycles.steps)
+            regular = period if chance < MAX_PERIOD_CHANCE else None
+            named.append(_suspect(cycles, part, slow.row, slow.at, slow.excess_ns, whole_ns, regular))
+    return named
 
 
 def _is_new(suspect: Suspect, named: list[Suspect]) -> bool:
@@ -141,88 +144,51 @@ def join_parts(rare: list[Suspect]) -> list[Suspect]:
     return joined
 
 
-def _find_events(own_ns: FloatArray, part: int, whole_ns: float) -> _Events:
-    least_ns = EVENT_RATIO * whole_ns
-    none = np.empty(0, dtype=np.int64)
-    if not own_ns.any() or not np.isfinite(own_ns).all():
-        return _Events(part=part, rows=none, at=none, excess_ns=np.empty(0))
-    own_ns = np.ascontiguousarray(own_ns)
-    usual_ns, spread_ns = _find_usual(own_ns)
-    far_ns = np.maximum(least_ns, OWN_SPREADS * spread_ns)
-    rows = np.flatnonzero((own_ns > (usual_ns + far_ns)[:, None]).any(axis=1))
-    if not len(rows):
-        return _Events(part=part, rows=none, at=none, excess_ns=np.empty(0))
-    behind_ns = own_ns[rows] - _find_medians_of_others(own_ns, rows)
-    apart_ns, apart_spread_ns = _find_usual(behind_ns)
-    behind_ns -= apart_ns[:, None]
-    grown_ns = own_ns[rows] - usual_ns[rows, None]
-    event = (grown_ns > far_ns[rows, None]) & (
-        behind_ns > np.maximum(least_ns, OTHERS_SPREADS * apart_spread_ns)[:, None]
-    )
-    at = np.nonzero(event)
-    return _Events(part=part, rows=rows[at[0]], at=at[1], excess_ns=np.minimum(grown_ns, behind_ns)[at])
-
-
-def _find_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The usual value of each row and its robust standard deviation, ``[num_rows]`` each.
-
-    Both from the lower side, for events only add. A rank may be late in most cycles: where the values fall apart into
-    two kinds, the usual is the middle of the smaller ones. A row's spread is the
-    typical row's unless it is far larger, so that chance in the spreads brings no row more events than another.
-    """
-    ranked = np.sort(values, axis=1)
-    count, rows = values.shape[1], np.arange(len(values))
-    skipped = max(1, count // 50)
-    first, last = int((1 - STEADY_RATIO) * count) - 1, int(0.7 * count)
-    jump = ranked[:, first + skipped : last + skipped] - ranked[:, first:last]
-    split = first + jump.argmax(axis=1)
-    apart = jump.max(axis=1) > KINDS_APART * (ranked[rows, split] - ranked[rows, split // 2])
-    top = np.where(apart, split, count - 1)
-    usual = np.where(apart, ranked[rows, top // 2], find_median(ranked, axis=1))
-    spread = (usual - ranked[rows, top // 4]) / GAUSS_QUARTER
-    typical = np.quantile(spread, 0.5, method="lower")
-    return usual, np.where(spread > NOISIER * typical, spread, typical)
-
-
-def _find_medians_of_others(values: FloatArray, rows: IntArray) -> FloatArray:
-    """Median of all other rows, for some rows, ``[len(rows), num_cycles]``."""
-    ranked = np.sort(np.ascontiguousarray(values.T), axis=1)
-    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
-    chosen = values[rows]
-    lower = np.where(chosen <= ranked[:, low], ranked[:, low + 1], ranked[:, low])
-    if low == high:
-        return lower
-    upper = np.where(chosen <= ranked[:, high], ranked[:, high + 1], ranked[:, high])
-    middle: FloatArray = (lower + upper) / 2
-    return middle
-
-
 def _name_ranks(
-    cycles: SyncCycles, phase_ns: FloatArray, events: _Events, whole_ns: float, limit: float
+    cycles: SyncCycles,
+    phase_ns: FloatArray,
+    events: Events,
+    used: BoolArray,
+    pure: bool,
+    whole_ns: float,
+    limit: float,
 ) -> list[Suspect]:
+    """The ranks on which the events of a part, or some of them, are not by chance.
+
+    Args:
+        cycles: As recorded.
+        phase_ns: Own time by part.
+        events: Of the part.
+        used: Which of them, ``[num_events]``.
+        pure: In each of those, this part alone takes far longer.
+        whole_ns: The usual length of a cycle.
+        limit: Chance of each test.
+    """
     num_ranks, num_cycles = cycles.gap_ns.shape[:2]
-    cost_ns = np.bincount(events.rows, weights=events.excess_ns, minlength=num_ranks).astype(np.float64)
-    least_ns = np.maximum(MIN_COST * whole_ns * num_cycles, TAIL_FACTOR * medians_of_others(cost_ns))
-    costly = np.flatnonzero(cost_ns >= least_ns)
+    rows, at, excess_ns = events.rows[used], events.at[used], events.excess_ns[used]
+    cost_ns = np.bincount(rows, weights=excess_ns, minlength=num_ranks).astype(np.float64)
+    costly = find_costly(cost_ns, MIN_SHARE * whole_ns * num_cycles)
     if not len(costly):
         return []
-    by_size = find_concentration(events.rows, events.excess_ns, num_ranks)
-    by_number = find_concentration(events.rows, np.ones_like(events.excess_ns), num_ranks)
+    by_size = find_concentration(rows, excess_ns, num_ranks)
+    by_number = find_concentration(rows, np.ones_like(excess_ns), num_ranks)
     found = []
     for row in costly.tolist():
-        here = slice(*np.searchsorted(events.rows, [row, row + 1]))
-        at, excess_ns = events.at[here], events.excess_ns[here]
-        if len(at) > STEADY_RATIO * num_cycles:
+        here = rows == row
+        own_at, own_excess_ns = at[here], excess_ns[here]
+        if len(own_at) > STEADY_RATIO * num_cycles:
             continue
-        independent = count_independent(at, phase_ns[row, :, events.part])
-        independent_ratio = independent / len(at)
-        size, number = by_size[row] ** independent_ratio, by_number[row] ** independent_ratio
-        period, chance = find_period(cycles.steps[at], cycles.steps)
-        like = find_likeness(excess_ns, independent) if events.pure else 1.0
+        usual = events.find_usual_cycles(row)
+        independent = count_independent(own_at, phase_ns[row, :, events.part], usual)
+        share = independent / len(own_at)
+        size, number = by_size[row] ** share, by_number[row] ** share
+        period, chance = find_period(cycles.steps[own_at], cycles.steps[np.sort(np.concatenate([usual, own_at]))])
+        like = find_likeness(own_excess_ns, independent) if pure else 1.0
         tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
-        if min(tests) < limit or _is_only_its_own(phase_ns, row, events.part):
+        by_chance = min(tests) >= limit or len(events.at) < MIN_EVENTS
+        if not by_chance or _is_only_its_own(phase_ns, row, events.part):
             regular = period if chance < MAX_PERIOD_CHANCE else None
-            found.append(_suspect(cycles, events.part, row, at, excess_ns, whole_ns, regular))
+            found.append(_suspect(cycles, events.part, row, own_at, own_excess_ns, whole_ns, regular))
     return found
 
 
@@ -262,8 +228,7 @@ def _find_growth(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> Flo
 def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
     """The far too long steps in which no rank that is named acts: what they took longer than the rank's usual goes."""
     long_ns = cycles.cycle_ns
-    middle = float(find_median(long_ns))
-    acts: BoolArray = long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
+    acts = mark_far(long_ns)
     for suspect in named:
         acts &= ~suspect.acts
     if not acts.any():
@@ -275,7 +240,7 @@ def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
         Suspect(
             kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=_find_common(cycles, acts), acts=acts,
             removal=Removal(gap_ns=dict(enumerate(gap_ns)), transfer_ns=transfer_ns),
-            late_ns=float(find_median(long_ns[acts]) - middle),
+            late_ns=float(find_median(long_ns[acts]) - find_median(long_ns)),
         )
     ]  # fmt: skip
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.analyze.ahead import find_lead
 from distprof.analyze.statistics import find_median
-from distprof.analyze.sync_cycles import SyncCycles
+from distprof.analyze.sync_cycles import SyncCycles, find_middle
 from distprof.facts.run import FloatArray, IntArray
+
+MAX_ROUNDS = 4
+"""Cycles after which a change is no longer followed to the next one."""
 
 
 def replay(
@@ -19,8 +23,9 @@ def replay(
     """Replays every cycle from when its ranks left the wait before.
 
     A collective starts when its last member has arrived and the previous one of its group has ended. It takes its
-    transfer time, and ranks that wait for it go on when it ends. So less own time, shorter transfers or punctual ranks
-    never make a cycle longer.
+    transfer time, and ranks that wait for it go on when it ends. What the others have moved before the last one arrives
+    takes its time after all if that one comes earlier. So less own time, shorter transfers or punctual ranks never make
+    a cycle longer.
 
     Args:
         cycles: The cycles as they were.
@@ -32,22 +37,60 @@ def replay(
     Returns:
         Length of each cycle, ns, ``[num_cycles]``: as in ``SyncCycles.cycle_ns``.
     """
+    recorded = gap_ns is None and transfer_ns is None and not punctual
     gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
-    now = cycles.start_ns.copy()
+    through_ns = _play(cycles, cycles.start_ns, gap_ns, transfer_ns, punctual=punctual)
+    if recorded or len(cycles.parties[-1]) == 1 or not cycles.start_ns.any():
+        return cycles.find_length(through_ns)  # all leave the last wait together
+    usual_ns = _play(cycles, cycles.start_ns, cycles.gap_ns, cycles.transfer_ns, punctual=False)
+    start_ns = cycles.start_ns
+    for _ in range(MAX_ROUNDS):
+        before_ns, start_ns = start_ns, _carry_over(cycles, through_ns - usual_ns)
+        if np.abs(start_ns - before_ns).max() < 1.0:
+            break
+        through_ns = _play(cycles, start_ns, gap_ns, transfer_ns, punctual=punctual)
+    return cycles.find_length(through_ns)
+
+
+def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:
+    """When the ranks start if they leave the waits before at other times, in the form of ``SyncCycles.start_ns``.
+
+    Args:
+        cycles: As recorded.
+        later_ns: By how much later each rank leaves its last wait, ``[num_ranks, num_cycles]``. Where the cycle before
+            is not there, the usual is taken.
+    """
+    follows = np.diff(cycles.steps, prepend=cycles.steps[0]) == 1
+    before_ns = np.roll(later_ns, 1, axis=1)
+    start_ns = cycles.start_ns + np.where(follows, before_ns, find_median(later_ns, axis=1, keepdims=True))
+    moved: FloatArray = start_ns - find_middle(start_ns)
+    return moved
+
+
+def _play(
+    cycles: SyncCycles, start_ns: FloatArray, gap_ns: FloatArray, transfer_ns: FloatArray, *, punctual: bool
+) -> FloatArray:
+    """When each rank leaves its last wait, from the same moment as its start, ``[num_ranks, num_cycles]``."""
+    now = start_ns.copy()
     free: dict[str, FloatArray] = {}
     for index, parties in enumerate(cycles.parties):
         now += gap_ns[:, :, index]
         for group, members in parties:
             here = now if len(members) == len(now) else now[members]
             arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
-            ended = np.maximum(arrived, free.get(group, arrived)) + _pick(transfer_ns[:, :, index], members)
+            took = _pick(transfer_ns[:, :, index], members)
+            if cycles.ahead is not None and cycles.ahead.usual_ns[:, index].any():
+                ahead_ns = cycles.ahead.usual_ns[:, index]
+                left_ns = 0.0 if punctual else np.minimum(ahead_ns, find_lead(here))
+                took = took + (ahead_ns - left_ns) * _find_scale(cycles, index, transfer_ns)
+            ended = np.maximum(arrived, free.get(group, arrived)) + took
             free[group] = ended
             if cycles.blocking[index]:
                 left = ended if punctual else np.maximum(here, ended)
                 absent = None if cycles.skipped is None else cycles.skipped[:, index]
                 now[members] = left if absent is None or not absent.any() else np.where(absent, here, left)
-    return cycles.find_length(now)
+    return now
 
 
 def measure_saved(
@@ -65,6 +108,15 @@ def measure_saved(
     then_ns = replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, punctual=punctual)
     saved: FloatArray = np.maximum(replay(cycles) - then_ns, 0)
     return saved
+
+
+def _find_scale(cycles: SyncCycles, index: int, transfer_ns: FloatArray) -> FloatArray:
+    """Transfers of one collective over the recorded ones, ``[num_ranks, num_cycles]``."""
+    recorded_ns = cycles.transfer_ns[:, :, index]
+    scale: FloatArray = np.divide(
+        transfer_ns[:, :, index], recorded_ns, out=np.zeros(recorded_ns.shape), where=recorded_ns > 0
+    )
+    return scale
 
 
 def _pick(values: FloatArray, members: IntArray) -> FloatArray:

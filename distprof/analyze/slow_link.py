@@ -6,49 +6,33 @@ rank has arrived, and what it costs is what they take beyond what they would tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from distprof.analyze.link_change import find_changed_link
-from distprof.analyze.link_traffic import Traffic, count_link_bytes, find_scatter, list_traffic, measure_rate
+from distprof.analyze.link_change import find_changed_links
+from distprof.analyze.link_speeds import SlowLink, find_next, list_slow, list_slowed, read_speeds
+from distprof.analyze.link_traffic import (
+    Traffic,
+    count_link_bytes,
+    crosses,
+    find_scatter,
+    find_transfer,
+    list_traffic,
+    measure_rate,
+)
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.removal import Removal
-from distprof.analyze.replay import measure_saved
+from distprof.analyze.statistics import midmean
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import FloatArray, LinkReading
+from distprof.facts.run import FloatArray
 from distprof.report.wait_report import VerdictKind
 
-GIGABIT_BYTES_PER_S = 125e6 * 1448 / 1538
-"""What TCP carries over gigabit Ethernet (IEEE 802.3ab): of the 1,538 bytes that a full frame takes on the wire, 1,448
-are data. What a job's only link is compared with."""
-UNEQUAL_RATIO = 0.5
-"""A link below this share of the others' median is slow against them."""
-SHORT_RATIO = 0.8
-"""Of gigabit Ethernet; a probe of a healthy link reads a few percent too little."""
-SURPASSED_RATIO = 0.7
-"""If the steps themselves move data through a link at this share of the others' speed, its probe read too little."""
-MIN_OTHERS = 2
-"""Readings to compare with."""
 SATURATED_RATIO = 0.5
-"""Of what moving data costs: the least that the bytes of a step must need at the link's probed speed. A ring moves the
-least data that any algorithm can; gloo's reduce-scatter moves twice as much."""
+"""Of the time that transfers across a link take: the least that their bytes must need at its probed speed. A ring moves
+the least data that any algorithm can; gloo's reduce-scatter moves twice as much."""
 TOGETHER_RATIO = 0.1
 """Of what transfers take too long: the least that ranks must come to closer together than by as much. Where they arrive
 further apart all the time, a transfer may be a wait that was not seen as one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Probed:
-    """A link whose probe is too slow."""
-
-    hosts: tuple[str, ...]
-    far: str
-    """The host at its end that is not rank 0's."""
-    bytes_per_s: float
-    usual_bytes_per_s: float
-    """What it is compared with."""
 
 
 def find_slow_links(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> list[Suspect]:
@@ -58,97 +42,88 @@ def find_slow_links(measured_steps: MeasuredSteps, cycles: SyncCycles | None) ->
     traffic = list_traffic(measured_steps, cycles)
     if not any(len(item.hosts) > 1 for item in traffic):
         return []
-    links = [link for link in _list_probed(measured_steps) if _is_limited(cycles, traffic, link)]
+    speeds = read_speeds(measured_steps)
+    links = [link for link in list_slow(speeds) if _is_limited(cycles, traffic, link)]
     found = [_find_excess(cycles, traffic, link, links) for link in links]
     suspects = [
         _suspect(link, excess_ns)
         for link, excess_ns in zip(links, found, strict=True)
         if excess_ns.any() and _find_together(cycles, traffic, excess_ns) >= TOGETHER_RATIO
     ]
-    changed = None if suspects else find_changed_link(measured_steps, cycles, traffic)
-    return suspects if changed is None else [changed]
+    return suspects or find_changed_links(measured_steps, cycles, traffic, speeds)
 
 
-def measure_needed(measured_steps: MeasuredSteps, cycles: SyncCycles, link: Suspect) -> float | None:
+def measure_needed(measured_steps: MeasuredSteps, cycles: SyncCycles, suspect: Suspect) -> float | None:
     """What the bytes of a step need at a link's probed speed, ns. None: its probe is not what makes it suspect."""
-    reading = _find_readings(measured_steps).get(link.hosts[-1]) if link.hosts and link.excess_ns is None else None
-    if link.kind is not VerdictKind.SLOW_LINK or reading is None:
+    if suspect.kind is not VerdictKind.SLOW_LINK or suspect.excess_ns is not None:
         return None
-    return count_link_bytes(list_traffic(measured_steps, cycles), link.hosts[-1]) / reading.bytes_per_s * 1e9
+    link = next(link for link in list_slow(read_speeds(measured_steps)) if link.hosts == suspect.hosts)
+    return count_link_bytes(list_traffic(measured_steps, cycles), link.far) / link.bytes_per_s * 1e9
 
 
-def explain_link(link: Suspect) -> str:
+def explain_link(measured_steps: MeasuredSteps, suspect: Suspect) -> str:
     """What a link was compared with."""
-    if link.excess_ns is not None:
-        return "transfers between hosts take longer than before, and nothing else does"
-    if len(link.hosts) == 1:
-        return "it carries less than half of what the other links do"
-    return "it carries less than gigabit Ethernet does"
+    speeds = read_speeds(measured_steps)
+    if suspect.excess_ns is not None:
+        grown = "transfers between hosts take longer than before, and nothing else does"
+        slowed = [link.hosts for link in list_slowed(speeds)]
+        return f"{grown}; a probe at the end of the job finds this link slow" if suspect.hosts in slowed else grown
+    if len(suspect.hosts) > 1:
+        return "it carries less than gigabit Ethernet does"
+    if suspect.hosts[0] in speeds.find_past():
+        return "at both ends of the job it carries less than three quarters of what the other links do"
+    return "it carries less than half of what the other links do"
 
 
-def _find_readings(measured_steps: MeasuredSteps) -> dict[str, LinkReading]:
-    """By host. The probe uses the network of gloo; another backend may use another, so nothing is known of it."""
-    meta = measured_steps.run.meta
-    hosts = {info.rank: info.host for info in measured_steps.run.ranks}
-    known = meta.link_readings if meta.backend == "gloo" else ()
-    return {hosts[reading.rank]: reading for reading in known if reading.rank in hosts}
+def _is_limited(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink) -> bool:
+    """Whether the steps agree with the probe: they go no faster, and their bytes explain most of the time they take.
 
-
-def _list_probed(measured_steps: MeasuredSteps) -> list[_Probed]:
-    """The links whose probe is too slow, the slowest first."""
-    readings = {host: reading.bytes_per_s for host, reading in _find_readings(measured_steps).items()}
-    near = next((info.host for info in measured_steps.run.ranks if info.rank == 0), None)
-    found = []
-    for far, speed in sorted(readings.items(), key=lambda item: item[1]):
-        others = [other for host, other in readings.items() if host != far]
-        if len(others) >= MIN_OTHERS and speed < UNEQUAL_RATIO * float(np.median(others)):
-            found.append(_Probed(hosts=(far,), far=far, bytes_per_s=speed, usual_bytes_per_s=float(np.median(others))))
-        elif not others and near is not None and speed < SHORT_RATIO * GIGABIT_BYTES_PER_S:
-            ends = (near, far)
-            found.append(_Probed(hosts=ends, far=far, bytes_per_s=speed, usual_bytes_per_s=GIGABIT_BYTES_PER_S))
-    return found
-
-
-def _is_limited(cycles: SyncCycles, traffic: list[Traffic], link: _Probed) -> bool:
-    """Whether the steps agree with the probe: transfers go no faster, and the bytes explain most of what they cost."""
-    if measure_rate(traffic, cycles, link.far) >= SURPASSED_RATIO * link.usual_bytes_per_s:
+    What they go faster than lies midway between what the probe reads and what others do, as ratios go.
+    """
+    crossing = [item for item in traffic if crosses(item, link.far)]
+    if measure_rate(crossing, cycles) >= np.sqrt(link.bytes_per_s * link.usual_bytes_per_s):
         return False
-    transfer_ns = cycles.transfer_ns.copy()
-    for item in traffic:
-        if _crosses(item, link):
-            transfer_ns[item.rows, :, item.index] = 0
-    cost_ns = float(np.median(measure_saved(cycles, transfer_ns=transfer_ns)))
+    slowest_ns: dict[int, float] = {}
+    for item in crossing:
+        middle_ns = float(np.median(find_transfer(cycles, item)))
+        slowest_ns[item.index] = max(slowest_ns.get(item.index, 0.0), middle_ns)
     needed_ns = count_link_bytes(traffic, link.far) / link.bytes_per_s * 1e9
-    return needed_ns > 0 and needed_ns >= SATURATED_RATIO * cost_ns
+    return needed_ns > 0 and needed_ns >= SATURATED_RATIO * sum(slowest_ns.values())
 
 
-def _crosses(item: Traffic, link: _Probed) -> bool:
-    return link.far in item.hosts and len(item.hosts) > 1
-
-
-def _suspect(link: _Probed, excess_ns: FloatArray) -> Suspect:
+def _suspect(link: SlowLink, excess_ns: FloatArray) -> Suspect:
     return Suspect(
         kind=VerdictKind.SLOW_LINK, rows=np.array([], dtype=np.int64), part=None, hosts=link.hosts,
         acts=np.logical_or.reduce(excess_ns > 0, axis=(0, 2)), removal=Removal(transfer_ns=excess_ns),
     )  # fmt: skip
 
 
-def _find_excess(cycles: SyncCycles, traffic: list[Traffic], link: _Probed, links: list[_Probed]) -> FloatArray:
+def _find_excess(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, links: list[SlowLink]) -> FloatArray:
     """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``."""
     excess_ns = np.zeros_like(cycles.transfer_ns)
-    for item in traffic:
-        if _crosses(item, link):
-            share = _find_share(link, [other for other in links if _crosses(item, other)])
-            excess_ns[item.rows, :, item.index] = share * cycles.transfer_ns[item.rows, :, item.index]
+    crossing = [item for item in traffic if crosses(item, link.far)]
+    for item in crossing:
+        crossed = [other for other in links if crosses(item, other.far)]
+        num_bytes = count_link_bytes([other for other in crossing if other.index == item.index], link.far)
+        took_ns = cycles.transfer_ns[item.rows, :, item.index]
+        usual_ns = float(midmean(took_ns.ravel()))
+        now_ns, then_ns = (
+            _shorten(usual_ns, num_bytes, crossed[0].bytes_per_s, pace)
+            for pace in (link.bytes_per_s, find_next(link, crossed))
+        )
+        excess_ns[item.rows, :, item.index] = took_ns * (now_ns - then_ns) / usual_ns if usual_ns > 0 else 0.0
     return excess_ns
 
 
-def _find_share(link: _Probed, crossed: list[_Probed]) -> float:
-    """Share of a transfer that goes with one of the slow links it crosses, the slowest first. That one sets the pace;
-    with it repaired, the next one does. So the shares add up to what is beyond the usual pace."""
-    faster = crossed[crossed.index(link) + 1 :]
-    then = min(faster[0].bytes_per_s if faster else link.usual_bytes_per_s, link.usual_bytes_per_s)
-    return crossed[0].bytes_per_s / link.bytes_per_s - crossed[0].bytes_per_s / then
+def _shorten(took_ns: float, num_bytes: float, pace: float, faster: float) -> float:
+    """What a transfer would take where a link carries more, ns; paces in bytes/s.
+
+    The time that its bytes do not need is the hosts' and stays. It need not show in full, because some bytes cross
+    before the last rank arrives. But neither does the whole get shorter by more than the pace gets faster, nor does it
+    take less than the bytes need.
+    """
+    needs_ns, would_need_ns = num_bytes / pace * 1e9, num_bytes / faster * 1e9
+    return min(took_ns, max(took_ns * pace / faster, would_need_ns, took_ns - (needs_ns - would_need_ns)))
 
 
 def _find_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:

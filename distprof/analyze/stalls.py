@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.measured_steps import MeasuredSteps
-from distprof.analyze.statistics import find_spread
+from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.statistics import find_median, find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Stall
@@ -54,12 +54,17 @@ class _Times:
     wait_growth_ns: FloatArray
 
 
+def mark_far(long_ns: FloatArray) -> BoolArray:
+    """The cycles that take far longer than the median one, by their lengths, ``[num_cycles]``."""
+    middle = float(find_median(long_ns))
+    far: BoolArray = long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
+    return far
+
+
 def find_far(cycles: SyncCycles) -> IntArray:
     """The cycles that are single long ones; none if there are many."""
     long_ns = cycles.cycle_ns
-    middle = float(np.median(long_ns))
-    spread = float(find_spread(long_ns))
-    far = np.flatnonzero(long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * spread))
+    far = np.flatnonzero(mark_far(long_ns))
     parts = sum(-(-len(run) // 2) for run in np.split(far, np.flatnonzero(np.diff(far) > 1) + 1))
     return far if parts <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
 

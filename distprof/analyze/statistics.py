@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from distprof.report.wait_report import Estimate
 
 NUM_DRAWS = 400
 LEVEL = 0.95
+FEW = 8
+"""Values; so few are not drawn but weighed."""
+MEDIAN_FACTOR = 1.2533
+"""Standard error of a median over that of a mean, of normal values."""
 SEED = 20_240_229
 """Fixed: the same facts give the same interval."""
 
@@ -76,16 +81,20 @@ def median_of_others(values: FloatArray, rows: int | IntArray) -> FloatArray:
     return find_median(np.delete(values, rows, axis=0), axis=0)
 
 
-def medians_of_others(values: FloatArray) -> FloatArray:
-    """`median_of_others` for each row of axis 0 in turn, from one sort; same shape as the values."""
-    count = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    at = np.empty_like(order)
-    np.put_along_axis(at, order, np.arange(count).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
-    low, high = (count - 2) // 2, (count - 1) // 2
-    lower = np.where(at <= low, ranked[low + 1][None], ranked[low][None])
-    upper = np.where(at <= high, ranked[min(high + 1, count - 1)][None], ranked[high][None])
+def medians_of_others(values: FloatArray, rows: IntArray | None = None) -> FloatArray:
+    """`median_of_others` for each row of axis 0 in turn, or for some rows, from one sort; of the shape of those rows.
+
+    Args:
+        values: At least two rows.
+        rows: None: all.
+    """
+    ranked = np.sort(np.ascontiguousarray(np.moveaxis(values, 0, -1)), axis=-1)  # by lanes, which is faster
+    chosen = values if rows is None else values[rows]
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
+    lower = np.where(chosen <= ranked[..., low], ranked[..., low + 1], ranked[..., low])
+    if low == high:
+        return lower
+    upper = np.where(chosen <= ranked[..., high], ranked[..., high + 1], ranked[..., high])
     middle: FloatArray = (lower + upper) / 2
     return middle
 
@@ -116,8 +125,8 @@ def find_scale(away: FloatArray) -> FloatArray:
 
 
 def find_error(values: FloatArray) -> FloatArray:
-    """Standard error of the median along the last axis, 1.2533 times the mean's; the midmean's is smaller."""
-    error: FloatArray = 1.2533 * find_spread(values) / np.sqrt(values.shape[-1])
+    """Standard error of the median along the last axis; the midmean's is smaller."""
+    error: FloatArray = MEDIAN_FACTOR * find_spread(values) / np.sqrt(values.shape[-1])
     return error
 
 
@@ -145,6 +154,17 @@ def find_interval(values: FloatArray, statistic: Callable[[FloatArray], FloatArr
     return float(low), float(high)
 
 
+def _weigh_few(values: FloatArray) -> tuple[float, float]:
+    """The 95 % interval of the mean of few values, by random weights instead of draws.
+
+    Draws of three values leave out any one of them every third time, and so an end of the interval is often the mean of
+    one value alone. Source: Rubin (1981), the Bayesian bootstrap.
+    """
+    weights = np.random.default_rng(SEED).exponential(size=(NUM_DRAWS, len(values)))
+    low, high = np.quantile(weights @ values / weights.sum(axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
 def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None) -> tuple[Estimate, Estimate]:
     """What a change saves per step, and its share of the step: means over steps with their intervals.
 
@@ -155,7 +175,9 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
     """
     value = float(lost_ns.mean())
     centre = 0.0 if excess_ns is None else float(midmean(excess_ns))
-    if excess_ns is None or centre <= 0:
+    if len(lost_ns) < FEW:
+        low, high = _weigh_few(lost_ns)
+    elif excess_ns is None or centre <= 0:
         low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
     else:
         low, high = find_interval(
@@ -181,8 +203,20 @@ def count_outside(number: int) -> int:
     return max(0, outside - 1)
 
 
+def bound_share(hits: float, total: float) -> float:
+    """The upper end of the 90 % interval of a share of which ``hits`` of ``total`` were seen; neither need be whole.
+
+    Source: Wilson (1927), Journal of the American Statistical Association 22.
+    """
+    deviate = NormalDist().inv_cdf(LEVEL)
+    square = deviate * deviate
+    return (hits + square / 2 + deviate * math.sqrt(hits * (1 - hits / total) + square / 4)) / (total + square)
+
+
 def find_chance(count: int, total: int, share: float) -> float:
     """The chance of ``count`` or more hits of ``total`` when each hits with this share: the binomial tail."""
+    if share <= 0 or share >= 1:
+        return float(share >= 1 or count <= 0)
 
     def weigh(hits: int) -> float:  # by logarithms: the numbers themselves have hundreds of digits
         ways = math.lgamma(total + 1) - math.lgamma(hits + 1) - math.lgamma(total - hits + 1)

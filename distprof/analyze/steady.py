@@ -15,6 +15,7 @@ import numpy as np
 
 from distprof.analyze.lateness import (
     Lateness,
+    find_centre,
     find_centres,
     find_change_limit,
     find_changes,
@@ -25,15 +26,13 @@ from distprof.analyze.pieces import Piece
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
 from distprof.analyze.statistics import find_median
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
 MAX_CHANCE = 0.005
 """Probability that any rank of a job is suspected by chance."""
-MIN_SHARE = 0.005
-"""Share of a cycle; a smaller excess is not worth a name."""
 LIKELY = 3.0
 """Standard errors: what a rank that is late beyond doubt also loses in its other parts."""
 MAX_KEPT = 2_000_000
@@ -182,7 +181,7 @@ def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: fl
     gap_error_ns = np.array([float(item.find_error(end - first)[0]) for item in rank.gaps])
     taken_ns = np.zeros(len(rank.gaps))
     for part, centre_ns in parts.items():
-        taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns, gap_error_ns, centre_ns)
+        taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns - taken_ns, gap_error_ns, centre_ns)
     rest_ns = np.maximum(gap_late_ns - taken_ns, 0)
     by_gap = len(rank.judged) > len(rank.parts) and not rank.pieces
     rest_ns = np.where([by_gap and _is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
@@ -210,7 +209,7 @@ def _find_late(rank: _Rank, part: Part, piece: tuple[int, int]) -> list[Lateness
 
 def _find_centre(item: Lateness, piece: tuple[int, int]) -> float:
     """The usual excess in a stretch of cycles, ns."""
-    return float(find_centres(item.excess_ns[:, piece[0] : piece[1]])[0])
+    return find_centre(item.excess_ns[0, piece[0] : piece[1]])
 
 
 def _is_sure(item: Lateness, piece: tuple[int, int], limit: float) -> bool:

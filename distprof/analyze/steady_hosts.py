@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from distprof.analyze.lateness import Lateness, describe_excess, find_centres, measure_lateness
+from distprof.analyze.lateness import Lateness, describe_excess, find_centre, find_centres, measure_lateness
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
 from distprof.analyze.statistics import find_median, median_of_others
-from distprof.analyze.steady import MAX_CHANCE, MIN_SHARE, is_told
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.steady import MAX_CHANCE, is_told
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
@@ -45,7 +45,7 @@ def find_slow_hosts(
     for index, (host, rows) in enumerate(members.items()):
         sure = {part: item.excess_ns[index] for part, item in late.items() if _is_late(item, index, chance, whole_ns)}
         sure = {part: excess_ns for part, excess_ns in sure.items() if _is_shared(phase_ns, part, rows, excess_ns)}
-        if len(rows) > 1 and sum(map(_find_centre, sure.values())) >= MIN_SHARE * whole_ns:
+        if len(rows) > 1 and sum(map(find_centre, sure.values())) >= MIN_SHARE * whole_ns:
             found.append(_suspect(cycles, phase_ns, gap_ns, host, rows, sure))
     return found
 
@@ -56,18 +56,14 @@ def _take_medians(own_ns: FloatArray, members: Mapping[str, IntArray]) -> FloatA
 
 def _is_late(item: Lateness, index: int, chance: float, whole_ns: float) -> bool:
     limit_ns = item.find_limit(chance) * float(item.find_error(item.excess_ns.shape[1])[index])
-    return _find_centre(item.excess_ns[index]) > max(limit_ns, 0.001 * whole_ns)
+    return find_centre(item.excess_ns[index]) > max(limit_ns, 0.001 * whole_ns)
 
 
 def _is_shared(phase_ns: FloatArray, part: Part, rows: IntArray, excess_ns: FloatArray) -> bool:
     """Whether most of the host's ranks take that much longer, and not only its median rank."""
     own_ns = phase_ns[rows, :, OWN_PARTS.index(part)]
     usual_ns = find_median(own_ns, axis=0) - excess_ns
-    return bool(np.mean(find_centres(own_ns - usual_ns) > 0.5 * _find_centre(excess_ns)) >= MIN_LATE_RATIO)
-
-
-def _find_centre(excess_ns: FloatArray) -> float:
-    return float(find_centres(excess_ns[None])[0])
+    return bool(np.mean(find_centres(own_ns - usual_ns) > 0.5 * find_centre(excess_ns)) >= MIN_LATE_RATIO)
 
 
 def drop_covered(ranks: Sequence[Suspect], hosts: Sequence[Suspect]) -> list[Suspect]:
@@ -93,11 +89,11 @@ def _suspect(
         total_ns = np.zeros(gap_ns.shape[2])
         for part, excess_ns in sure.items():
             own_ns = phase_ns[:, :, OWN_PARTS.index(part)]
-            late_ns = _find_centre(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)
-            total_ns += place(cycles, find_gaps(cycles, part), centre_ns, error_ns, max(late_ns, 0.0))
+            late_ns = find_centre(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)
+            total_ns += place(cycles, find_gaps(cycles, part), centre_ns - total_ns, error_ns, max(late_ns, 0.0))
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
     return Suspect(
-        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(sure, key=lambda part: _find_centre(sure[part])), hosts=(host,),
-        acts=np.ones(steps, dtype=bool), late_ns=sum(map(_find_centre, sure.values())),
+        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(sure, key=lambda part: find_centre(sure[part])), hosts=(host,),
+        acts=np.ones(steps, dtype=bool), late_ns=sum(map(find_centre, sure.values())),
         excess_ns=np.sum(list(sure.values()), axis=0), pattern=Pattern.PERSISTENT, removal=Removal(gap_ns=taken),
     )  # fmt: skip

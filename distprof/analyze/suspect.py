@@ -9,6 +9,9 @@ from distprof.analyze.removal import Removal
 from distprof.facts.run import FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
+MIN_SHARE = 0.005
+"""Share of the step that a cause must take, and cost, to be listed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:

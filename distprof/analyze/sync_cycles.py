@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.clocks import map_clocks
+from distprof.analyze.ahead import Ahead
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
 from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.analyze.statistics import find_median
+from distprof.analyze.transfers import find_transfers
 from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 MIN_CYCLES = 8
@@ -52,6 +53,8 @@ class SyncCycles:
     """The part in which each collective is issued, ``[num_collectives]``. Empty: not known."""
     skipped: BoolArray | None = None
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
+    ahead: Ahead | None = None
+    """How far transfers were ahead when their last rank arrived. None: all ranks are on one host."""
 
     @property
     def cycle_ns(self) -> FloatArray:
@@ -68,10 +71,11 @@ class SyncCycles:
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return _find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
+        return find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
 
 
-def _find_middle(times_ns: FloatArray) -> FloatArray:
+def find_middle(times_ns: FloatArray) -> FloatArray:
+    """The lower median of the ranks; NaN where one is unknown."""
     ranked = np.sort(times_ns, axis=0)
     middle: FloatArray = np.where(np.isnan(ranked[-1]), np.nan, ranked[(len(ranked) - 1) // 2])
     return middle
@@ -108,6 +112,7 @@ def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
         cycles, steps=cycles.steps[chosen], gap_ns=cycles.gap_ns[:, chosen], exposed_ns=cycles.exposed_ns[:, chosen],
         transfer_ns=cycles.transfer_ns[:, chosen], start_ns=cycles.start_ns[:, chosen],
         phase_ns=cycles.phase_ns[:, chosen], skipped=None if cycles.skipped is None else cycles.skipped[chosen],
+        ahead=None if cycles.ahead is None else cycles.ahead.take(chosen),
     )  # fmt: skip
 
 
@@ -125,19 +130,19 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
     between = read_between(measured_steps, ordered.positions, ordered.steps, before)
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
-    first_ns, transfer_ns = _find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
-    start_ns = first_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
-    start_ns -= _find_middle(start_ns)
+    transfers = find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
+    start_ns = transfers.first_arrival_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
+    start_ns -= find_middle(start_ns)
     np.maximum(gap_ns, 0, out=gap_ns)
     del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
         source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
         parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
-        transfer_ns=transfer_ns, start_ns=np.nan_to_num(start_ns),
+        transfer_ns=transfers.transfer_ns, start_ns=np.nan_to_num(start_ns),
         phase_ns=take_parts(
             measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
-        ), issued=ordered.phases,
+        ), issued=ordered.phases, ahead=transfers.ahead,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
 
@@ -174,42 +179,8 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
         blocking=np.concatenate([[True], cycles.blocking]), issued=(Stretch.BETWEEN, *cycles.issued),
         gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
         transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
+        ahead=None if cycles.ahead is None else cycles.ahead.prepend(),
     )  # fmt: skip
-
-
-def _align(
-    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clock not compared, or end not seen."""
-    clocks = map_clocks(measured_steps.run)
-    left_ns = np.where(ordered.blocking, resume_ns, ordered.end_ns)
-    there, over = np.empty_like(left_ns), np.empty_like(left_ns)
-    for row, position in enumerate(ordered.positions.tolist()):
-        there[row] = clocks.to_reference(position, ordered.arrival_ns[row])
-        over[row] = clocks.to_reference(position, left_ns[row])
-    return there, over
-
-
-def _find_transfers(
-    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray, exposed_ns: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """The first arrivals on rank 0's clock, ``[num_ranks, num_cycles]``, and all transfers.
-
-    A transfer is, where clocks can be compared, the own end less the last arrival or the previous own end, whichever is
-    later. Else it is the shortest wait of a member, which had nobody to wait for; 0 if nobody waits.
-    """
-    there, over = _align(measured_steps, ordered, resume_ns)
-    transfer_ns = np.zeros_like(exposed_ns)
-    free: dict[str, FloatArray] = {}
-    for index, parties in enumerate(ordered.parties):
-        for group, members in parties:
-            arrived = there[members, :, index].max(axis=0)
-            started = np.maximum(arrived, free.get(group, arrived))
-            ended = over[members, :, index]
-            took, shortest = ended - started, exposed_ns[members, :, index].min(axis=0)
-            transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
-            free[group] = np.where(np.isfinite(took), ended, started)
-    return there[:, :, 0].copy(), transfer_ns
 
 
 def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.analyze.autocorrelation import find_memory, find_tail
 from distprof.analyze.statistics import find_median, find_spread
 from distprof.facts.run import FloatArray
 
@@ -101,21 +102,9 @@ def _find_chance(slope: float, tokens: FloatArray, weights: FloatArray, rest: Fl
     scores = (weights * rest).sum(axis=0) / np.maximum(1 - leverage, 1e-9)  # as if its step had been left out
     whole, apart = float(scores @ scores), 1.0
     if whole > 0:
-        related = max(float(scores[1:] @ scores[:-1]) / whole, _find_related(weights) * _find_related(rest), 0.0)
+        related = max(float(scores[1:] @ scores[:-1]) / whole, find_memory(weights) * find_memory(rest), 0.0)
         apart = (1 + related) / (1 - related)  # the correlation time of an AR(1) series
     freedom = 1 / float(leverage @ leverage) / apart - 2
     if freedom < 1:
         return 1.0
-    return _find_tail(slope * float(shares.sum()) / math.sqrt(whole * apart), freedom) if whole > 0 else 0.0
-
-
-def _find_related(values: FloatArray) -> float:
-    """Lag-1 autocorrelation of all rows together, without the bias of short ones. Source: Kendall (1954)."""
-    found = float((values[:, 1:] * values[:, :-1]).sum()) / float((values * values).sum())
-    return float(np.clip(found + (1 + 3 * found) / values.shape[1], 0, 0.99))
-
-
-def _find_tail(ratio: float, freedom: float) -> float:
-    """Student's t above 0, by a normal deviate. Source: Wallace (1959), Annals of Mathematical Statistics 30."""
-    deviate = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(ratio * ratio / freedom))
-    return 0.5 * math.erfc(deviate / math.sqrt(2))
+    return find_tail(slope * float(shares.sum()) / math.sqrt(whole * apart), freedom) if whole > 0 else 0.0

@@ -8,10 +8,11 @@ import numpy as np
 
 from distprof.analyze.causes import CRITICAL_RATIO, name_cause
 from distprof.analyze.confirmation import gather_evidence, is_confirmed
-from distprof.analyze.judge import Cost, Judgement
+from distprof.analyze.judge import MIN_SHARE, Cost, Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.removal import Removal, replay_without
 from distprof.analyze.slow_link import explain_link, measure_needed
-from distprof.analyze.statistics import medians_of_others
+from distprof.analyze.statistics import find_excess, medians_of_others
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import Clock
@@ -42,8 +43,7 @@ def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, judge
     if cycles is None or judgement is None or short is not None:
         return _say_none(cycles, short or "no waits were measured")
     named = [(item, cost) for item, cost in judgement.named if item.has_name]
-    nobody = _blame_nobody(measured_steps, cycles, judgement)
-    found = _blame(measured_steps, cycles, *named[0]) if named else nobody
+    found = _blame(measured_steps, cycles, *named[0]) if named else _blame_nobody(measured_steps, cycles, judgement)
     return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
 
 
@@ -95,15 +95,15 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect, cos
         hosts=item.hosts, late_ns=item.late_ns,
         needed_ns=measure_needed(measured_steps, cycles, item), lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         waited_ns=cost.lost_ns.value * others, held_ratio=held if one else None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason=_explain(item, confirmed),
+        steps_used=len(cycles.steps), reason=_explain(measured_steps, item, confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
     )  # fmt: skip
 
 
-def _explain(item: Suspect, confirmed: bool | None) -> str:
+def _explain(measured_steps: MeasuredSteps, item: Suspect, confirmed: bool | None) -> str:
     match item.kind:
         case VerdictKind.SLOW_LINK:
-            return explain_link(item)
+            return explain_link(measured_steps, item)
         case VerdictKind.UNEQUAL_DATA:
             return "own time follows the amount of data, which differs between ranks"
     if not confirmed:
@@ -119,11 +119,14 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     less_ns = float(np.median(waited_less[row]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
-    waited_for = f"rank {measured_steps.numbers[int(cycles.positions[row])]} is waited for"
-    own_ns = cycles.gap_ns.sum(axis=2)
-    if float(np.median((own_ns - medians_of_others(own_ns))[row])) >= SLOWER_RATIO * less_ns:
-        return f"{waited_for}: its own time is larger, but in no phase by more than chance, or than speeds vary by"
-    return f"{waited_for}, and loses the time where distprof does not see it: its own time is not larger"
+    name = f"rank {measured_steps.numbers[int(cycles.positions[row])]}"
+    if float(np.median(find_excess(cycles.gap_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
+        return f"{name} is waited for, and loses the time where distprof does not see it: its own time is not larger"
+    late = Removal(gap_ns={row: np.maximum(find_excess(cycles.gap_ns, row), 0)})
+    saved_ns = replay_without(cycles, ()) - replay_without(cycles, [late])
+    if saved_ns.mean() < MIN_SHARE * cycles.cycle_ns.mean():
+        return f"{name} arrives after the others, but transfers hide it: steps would be no shorter without that"
+    return f"{name} is waited for: its own time is larger, but in no phase by more than chance, or than speeds vary by"
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Verdict:

@@ -63,8 +63,8 @@ def _list_fixes(
     for item, cost in judgement.named:
         yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
     if len(judgement.named) > 1:
-        _, saved = estimate(judgement.as_is_ns - judgement.without_named_ns, judgement.step_ns)
-        yield f"all {len(judgement.named)} causes with a name gone", saved, "each of them as above"
+        change = f"all {len(judgement.named)} causes with a name gone"
+        yield change, judgement.together_ratio, "each of them as above"
 
 
 def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> str:

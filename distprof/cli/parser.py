@@ -12,7 +12,7 @@ from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError
 from distprof.render.units import clean_text
 
-VERBS = ("report", "tables", "doctor", "bench")
+VERBS = ("report", "tables", "model", "doctor", "bench")
 EXIT_INTERRUPTED = 130
 """The exit code that shells use for a command ended by Ctrl-C."""
 LONGEST_MESSAGE = 2000
@@ -84,6 +84,11 @@ def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
 
         add_tables(verbs)
         return run_tables
+    if verb == "model":
+        from distprof.cli.model import add_model, run_model
+
+        add_model(verbs)
+        return run_model
     if verb == "doctor":
         from distprof.cli.doctor.command import add_doctor, run_doctor
 

@@ -171,7 +171,7 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReading:
-    """The bandwidth between rank 0's host and another, probed once."""
+    """The bandwidth between rank 0's host and another, of one probe."""
 
     rank: int
     """The rank of the other host that took part."""
@@ -205,7 +205,8 @@ class RunMeta:
     clock_readings: tuple[ClockReading, ...] = ()
     """Host clocks against rank 0's, in the order read. Empty: not read; ranks of several hosts are not compared."""
     link_readings: tuple[LinkReading, ...] = ()
-    """One per host other than rank 0's. Empty: one host, or not probed."""
+    """At the start of the job, one per host other than rank 0's. Empty: one host, or not probed."""
+    last_link_readings: tuple[LinkReading, ...] = ()  # at its end; without hosts that there was no time for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

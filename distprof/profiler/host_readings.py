@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch.distributed as dist
 
 from distprof.facts.run import RunMeta
 from distprof.profiler.setting import Setting
-from distprof.record.clock_sync import probe_links, read_clocks
+from distprof.record.clock_sync import read_clocks
+from distprof.record.link_probe import probe_links
 from distprof.record.step_writer import StepWriter
 from distprof.storage.run_folder import write_meta
 
+LAST_PROBE_S = 5.0
+"""How long probing the links again may hold up the end of a job."""
+
 
 class HostReadings:
-    """Reads clocks twice, so that drift is known, and links once."""
+    """Reads clocks and links twice, so that the drift of the one and a change of the other are known."""
 
     def __init__(self, setting: Setting, group: dist.ProcessGroup, meta: RunMeta, step_writer: StepWriter) -> None:
         """Reads nothing yet."""
@@ -23,25 +28,40 @@ class HostReadings:
 
     def read_first(self) -> RunMeta:
         """Reads clocks and links before the first step, and returns the job's facts with them. Collective."""
-        self._read("start", links=True)
+        if self._try(self._read_clocks, "host clocks were not read at the start of the job"):
+            self._try(self._probe_first, "links between hosts were not probed at the start of the job")
         return self._meta
 
     def read_last(self) -> None:
-        """Reads the clocks once more. Collective."""
-        self._read("end", links=False)
+        """Reads both once more. Collective."""
+        if self._try(self._read_clocks, "host clocks were not read at the end of the job"):
+            self._try(self._probe_last, "links between hosts were not probed at the end of the job")
 
-    def _read(self, when: str, *, links: bool) -> None:
-        """Adds the readings; a failure costs a note."""
-        meta = self._meta
+    def _read_clocks(self) -> RunMeta:
+        return replace(self._meta, clock_readings=(*self._meta.clock_readings, *read_clocks(self._group)))
+
+    def _probe_first(self) -> RunMeta:
+        return replace(self._meta, link_readings=probe_links(self._group))
+
+    def _probe_last(self) -> RunMeta:
+        return replace(self._meta, last_link_readings=probe_links(self._group, limit_s=LAST_PROBE_S))
+
+    def _try(self, read: Callable[[], RunMeta], failure: str) -> bool:
+        """Adds readings, at once: the job may be stopped during the next. A failure costs a note; the others have gone
+        or do not answer, so nothing more is asked of them.
+
+        Returns:
+            Whether it worked.
+        """
         try:
-            clocks = (*meta.clock_readings, *read_clocks(self._group))
-            found = probe_links(self._group) if links else meta.link_readings
-            self._meta = replace(meta, clock_readings=clocks, link_readings=found)
+            meta, works = read(), True
         except RuntimeError as error:
-            note = f"host clocks were not read at the {when} of the job: {str(error).splitlines()[0][:200]}"
-            self._meta = replace(meta, notes=(*meta.notes, note))
-        if self._setting.world.rank == 0:
+            note = f"{failure}: {str(error).splitlines()[0][:200]}"
+            meta, works = replace(self._meta, notes=(*self._meta.notes, note)), False
+        if self._setting.world.rank == 0 and meta != self._meta:
             try:
-                write_meta(self._setting.folder, self._meta)
+                write_meta(self._setting.folder, meta)
             except OSError as error:
                 self._step_writer.refuse("run.json was not brought up to date", error)
+        self._meta = meta
+        return works

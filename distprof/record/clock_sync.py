@@ -1,8 +1,8 @@
-"""Clock offsets and link speeds between the hosts of a job, measured before and after its steps.
+"""Clock offsets between the hosts of a job, measured before and after its steps.
 
-Everything here is collective over a gloo group of all ranks that nothing else uses at that moment. Hosts are measured
-one after the other, so that measurements do not disturb each other. Ranks that share a clock or a host share the
-result; with one host there is nothing to measure.
+Everything here is collective over a gloo group of all ranks that nothing else uses at that moment. Hosts are visited
+one after the other, so that measurements do not disturb each other. Ranks that share a clock share the result; with one
+clock there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from distprof.facts.run import ClockReading, LinkReading
+from distprof.facts.run import ClockReading
 from distprof.world import collect_texts, share_text
 
 T = TypeVar("T")
@@ -30,10 +30,6 @@ NUM_KEPT = NUM_ROUNDS // 10
 """The shortest tenth of the round trips."""
 MAX_DRIFT_RATIO = 1e-4
 """Two crystals, each accurate to 50 parts per million."""
-SMALL_BYTES, LARGE_BYTES = 256 * 2**10, 4 * 2**20
-QUICK_NS = 20_000_000
-"""A link that moves the small message faster than this gets the large one too: the time was mostly latency."""
-NUM_TRANSFERS = 3
 
 
 def identify_clock() -> str:
@@ -70,34 +66,13 @@ def read_clocks(
         RuntimeError: A rank has gone, or does not answer within the group's time-out.
     """
     clocks = collect_texts(identify_clock() if clock is None else clock, group=group)
-    found = _visit(group, clocks, lambda rank: _ask(group, rank, now_ns), lambda: _answer(group, now_ns))
+    found = visit(group, clocks, lambda rank: _ask(group, rank, now_ns), lambda: _answer(group, now_ns))
     shared = {"at_ns": int(share_text(str(now_ns()), group=group)), "offset_ns": 0, "bound_ns": 0}
     lowest = _find_lowest(clocks)
     return tuple(ClockReading(rank=rank, **found.get(lowest[label], shared)) for rank, label in enumerate(clocks))
 
 
-def probe_links(
-    group: dist.ProcessGroup, *, host: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
-) -> tuple[LinkReading, ...]:
-    """How fast data moves between rank 0's host and each other one, on every rank. Collective; sends up to 24 MiB each.
-
-    The best of three transfers counts each way, and of the two ways the slower one. The time includes one small
-    message, so a very fast link is measured as too slow, never as too fast.
-
-    Args:
-        group: All ranks, over gloo; nothing else uses it meanwhile.
-        host: Identifies this rank's host. None: see `identify_host`.
-        now_ns: The clock, monotonic, ns.
-
-    Raises:
-        RuntimeError: A rank has gone, or does not answer within the group's time-out.
-    """
-    hosts = collect_texts(identify_host() if host is None else host, group=group)
-    found = _visit(group, hosts, lambda rank: _probe(group, rank, now_ns), lambda: _echo(group))
-    return tuple(LinkReading(rank=rank, bytes_per_s=bytes_per_s) for rank, bytes_per_s in found.items())
-
-
-def _visit(
+def visit(
     group: dist.ProcessGroup, labels: Sequence[str], ask: Callable[[int], T], answer: Callable[[], None]
 ) -> dict[int, T]:
     """Rank 0 asks the lowest rank of each other label, one after the other; every rank gets the answers, by rank.
@@ -155,43 +130,6 @@ def combine_rounds(rounds: Sequence[tuple[int, int, int]]) -> dict[str, int]:
         "offset_ns": round(statistics.median(offsets)),
         "bound_ns": kept[-1][0] // 2 + drift + 1,  # 1 ns for rounding to integers
     }
-
-
-def _probe(group: dist.ProcessGroup, rank: int, now_ns: Callable[[], int]) -> float:
-    """Rank 0's side: bytes per second of the slower way."""
-    buffer = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
-    used, slower_ns = SMALL_BYTES, _transfer(group, rank, buffer[:SMALL_BYTES], now_ns)
-    if slower_ns < QUICK_NS:
-        used, slower_ns = LARGE_BYTES, _transfer(group, rank, buffer, now_ns)
-    dist.send(torch.zeros(1, dtype=torch.int64), rank, group=group)
-    return used * 1e9 / max(slower_ns, 1)
-
-
-def _transfer(group: dist.ProcessGroup, rank: int, buffer: torch.Tensor, now_ns: Callable[[], int]) -> int:
-    """Moves the buffer both ways several times; returns the best time of the slower way, ns."""
-    order, done = torch.tensor([buffer.numel()]), torch.zeros(1, dtype=torch.int64)
-    ways: list[tuple[int, int]] = []
-    for _ in range(NUM_TRANSFERS):
-        begin = now_ns()
-        dist.send(order, rank, group=group)
-        dist.recv(buffer, rank, group=group)
-        middle = now_ns()
-        dist.send(buffer, rank, group=group)
-        dist.recv(done, rank, group=group)
-        ways.append((middle - begin, now_ns() - middle))
-    return max(min(there for there, _ in ways), min(back for _, back in ways))
-
-
-def _echo(group: dist.ProcessGroup) -> None:
-    buffer = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
-    order, done = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-    while True:
-        dist.recv(order, 0, group=group)
-        if int(order) == 0:
-            return
-        dist.send(buffer[: int(order)], 0, group=group)
-        dist.recv(buffer[: int(order)], 0, group=group)
-        dist.send(done, 0, group=group)
 
 
 def _read_boot_id() -> str | None:

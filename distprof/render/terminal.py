@@ -36,6 +36,14 @@ def render_terminal(report: Report, console: Console) -> None:
     print_parts(parts, console)
 
 
+def render_sections(title: str, sections: Sequence[Section], console: Console) -> None:
+    """Prints sections below a title."""
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for section in sections:
+        parts += _show_section(section, console)
+    print_parts(parts, console)
+
+
 def _show_section(section: Section, console: Console) -> list[RenderableType]:
     parts: list[RenderableType] = [_grid(section.facts)] if section.facts else []
     parts += _show_findings(section.findings)

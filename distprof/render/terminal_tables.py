@@ -24,6 +24,9 @@ SPARE: dict[str, tuple[str, ...]] = {
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
+    "module_depths": ("most time", "modules"),
+    "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
+    "module_layers": ("depth", "calls", "output", "class"),
 }
 """Columns that can be dropped on a narrow terminal, by section: the first one first."""
 TOLD_ONLY = {"device_time", "ranges", "communication"}

@@ -134,7 +134,8 @@ class CauseReport:
     """Number of the first step in which it acts; a slowdown that begins or ends half-way has others than the run."""
     last_step: int
     whole: bool
-    """It acts from the first measured step to the last."""
+    """It acts from the first measured step to the last, or now and then all along: also of stalls, and of a rank that
+    is late intermittently."""
     events: int | None
     """Of stalls: how many steps; None otherwise."""
     period: int | None

@@ -123,7 +123,7 @@ class SimulatedJob:
     slow_from_step: int = 0
     """The first step in which those links are slow."""
     link_bytes_per_s: float = 10e9
-    """Bandwidth of a healthy link, as a probe measures it."""
+    """Bandwidth of a healthy link, as probes at both ends of the job measure it."""
     probe_spread_ratio: float = 0.0
     """Sigma of the log-normal error of those probes."""
     clocks: Clocks = Clocks()
@@ -156,6 +156,11 @@ class SimulatedJob:
     def shard_ranks(self) -> int:
         """Ranks of a group that shares one copy of the parameters under HSDP."""
         return self.shard_size if self.shard_size is not None else max(1, self.num_ranks // 2)
+
+    @property
+    def shards_beside(self) -> int:
+        """How many shards of parameters the ranks of a host have under HSDP."""
+        return min(self.shard_ranks, self.ranks_per_host)
 
     @property
     def num_hosts(self) -> int:

@@ -91,7 +91,7 @@ class Network:
     def _make_ring(self, members: list[int], step: int, issue: int) -> Ring:
         """A replica's ring has only its part of the parameters to move, and shares its way with the other parts'."""
         op, size = self._issues[issue], len(members)
-        base_ns = self._base_ns[step][issue] / (self._job.shard_ranks if op.partition == "replica" else 1)
+        base_ns = self._base_ns[step][issue] / (self._job.shards_beside if op.partition == "replica" else 1)
         base_ns += self._job.latency_ns * (size - 1).bit_length()
         hosts = [self._hosts[rank] for rank in members]
         factors = self._work.find_factors(step)

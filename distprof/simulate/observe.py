@@ -151,18 +151,25 @@ def _read_clocks(
 
 
 def _describe_job(job: SimulatedJob, readings: tuple[ClockReading, ...], draws: np.random.Generator) -> RunMeta:
-    factors = {} if job.slow_from_step else job.slow_hosts  # links are probed at the start of the job
-    slowest = {host: max(factors.get(host, 1.0), factors.get(0, 1.0)) for host in range(1, job.num_hosts)}
-    errors = draws.lognormal(0, job.probe_spread_ratio, job.num_hosts)
-    links = tuple(
-        LinkReading(rank=host * job.ranks_per_host, bytes_per_s=job.link_bytes_per_s / factor * float(errors[host]))
-        for host, factor in slowest.items()
-    )
+    links, last_links = (_probe_links(job, step, draws) for step in (0, job.num_steps - 1))
     return RunMeta(
         run_id="simulated", name="simulated", started_utc="1970-01-01T00:00:00+00:00", world_size=job.num_ranks,
         backend="gloo", device_type="cpu", strategy=job.strategy, precision="fp32", work=None, versions={}, git=None,
-        config={}, clock_readings=readings, link_readings=links,
+        config={}, clock_readings=readings, link_readings=links, last_link_readings=last_links,
     )  # fmt: skip
+
+
+def _probe_links(job: SimulatedJob, step: int, draws: np.random.Generator) -> tuple[LinkReading, ...]:
+    """What a probe would read of the links as they are in a step. A probe's error is its own."""
+    factors = job.slow_hosts if step >= job.slow_from_step else {}
+    errors = draws.lognormal(0, job.probe_spread_ratio, job.num_hosts)
+    return tuple(
+        LinkReading(
+            rank=host * job.ranks_per_host,
+            bytes_per_s=job.link_bytes_per_s / max(factors.get(host, 1.0), factors.get(0, 1.0)) * float(errors[host]),
+        )
+        for host in range(1, job.num_hosts)
+    )
 
 
 def _describe_rank(job: SimulatedJob, rank: int, host: int) -> RankInfo:

@@ -120,9 +120,11 @@ def _write_fsdp(job: SimulatedJob) -> Program:
     partition: Partition = "world" if job.strategy == "fsdp" else "shard"
 
     def issue(kind: CollectiveKind, phase: Phase, wait: Phase, where: Partition) -> Issue:
+        """What is reduced over the replicas are shards, those of a host's ranks side by side."""
+        shards, beside = (job.shard_ranks, job.shards_beside) if where == "replica" else (1, 1)
         return Issue(
-            kind=kind, phase=phase, wait=wait, blocking=True, size_bytes=job.bucket_bytes,
-            transfer_ns=job.transfer_ns / parts, partition=where,
+            kind=kind, phase=phase, wait=wait, blocking=True, size_bytes=job.bucket_bytes // shards, partition=where,
+            transfer_ns=job.transfer_ns / parts * beside / shards,
         )  # fmt: skip
 
     program: Program = _write_data(job)

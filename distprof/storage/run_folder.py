@@ -139,8 +139,9 @@ def _read_meta(path: Path, root: int) -> RunMeta:
         raise DataError(f"{path}: world_size={meta.world_size} is impossible")
     if any(reading.bound_ns < 0 for reading in meta.clock_readings):
         raise DataError(f"{path}: clock_readings: an error below 0 is impossible")
-    if not all(reading.bytes_per_s > 0 for reading in meta.link_readings):
-        raise DataError(f"{path}: link_readings: a speed of 0 or less is impossible")
+    for name in ("link_readings", "last_link_readings"):
+        if not all(reading.bytes_per_s > 0 for reading in getattr(meta, name)):
+            raise DataError(f"{path}: {name}: a speed of 0 or less is impossible")
     if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
         raise DataError(f"{path}: work: negative values are impossible")
     return meta

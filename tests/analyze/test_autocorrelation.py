@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.analyze.autocorrelation import find_inflation, find_limit, find_memory, inflate
+from distprof.analyze.autocorrelation import find_inflation, find_limit, find_memory, find_tail, inflate
 from distprof.facts.run import FloatArray
 
 
@@ -56,3 +56,7 @@ def test_limits_are_those_of_students_t() -> None:
     assert find_limit(0.001, 10) == pytest.approx(4.144, rel=0.02)
     assert find_limit(0.01, 5) == pytest.approx(3.365, rel=0.02)
     assert find_limit(0.001, 1e9) == pytest.approx(3.0902, rel=1e-3)
+    assert find_tail(4.144, 10) == pytest.approx(0.001, rel=0.05) and find_tail(3.365, 5) == pytest.approx(
+        0.01, rel=0.1
+    )
+    assert find_tail(3.365, 5) == pytest.approx(0.01, rel=0.1)

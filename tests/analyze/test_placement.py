@@ -41,7 +41,15 @@ def test_a_part_lies_between_its_neighbours(issued: tuple[Part, ...], part: Part
 
 def test_an_excess_is_spread_over_the_gaps_that_are_longer() -> None:
     cycles = make_cycles([[10, 30, 20]] * 2, [1] * 3, [True] * 3)
+    allowed, unsure = np.array([True, True, False]), np.full(3, 1.0)
+    assert place(cycles, allowed, np.array([6.0, 2.0, 9.0]), np.full(3, 0.1), 4).tolist() == [3, 1, 0]
+    assert place(cycles, allowed, np.array([-1.0, 0.2, 9.0]), unsure, 4).tolist() == [0, 4, 0]
+    assert place(cycles, allowed, np.array([-1.0, -2.0, 9.0]), unsure, 4).tolist() == [0, 4, 0]  # the longest of them
+
+
+def test_what_a_rank_makes_up_for_before_it_arrives_is_not_spread() -> None:
+    """It takes 10 longer in a part; its gaps are as long as the others', or 4 longer, beyond doubt."""
+    cycles = make_cycles([[10, 30, 20]] * 2, [1] * 3, [True] * 3)
     allowed, error = np.array([True, True, False]), np.full(3, 0.1)
-    assert place(cycles, allowed, np.array([6.0, 2.0, 9.0]), error, 4).tolist() == [3, 1, 0]
-    assert place(cycles, allowed, np.array([-1.0, 0.2, 9.0]), error, 4).tolist() == [0, 4, 0]
-    assert place(cycles, allowed, np.array([-1.0, -2.0, 9.0]), error, 4).tolist() == [0, 4, 0]  # the longest of them
+    assert place(cycles, allowed, np.array([0.0, -0.1, 9.0]), error, 10).tolist() == [0, 0, 0]
+    assert place(cycles, allowed, np.array([4.0, -1.0, 9.0]), error, 10).tolist() == [4, 0, 0]

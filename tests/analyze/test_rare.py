@@ -15,7 +15,7 @@ from distprof.analyze.rare import find_rare
 from distprof.analyze.removal import replay_without
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import find_cycles
-from distprof.facts.run import Clock, FloatArray, Phase
+from distprof.facts.run import OWN_PARTS, Clock, FloatArray, Phase, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 from distprof.simulate import Delay, SimulatedJob, simulate
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
@@ -243,7 +243,29 @@ def test_tests_together_by_hand() -> None:
 def test_events_within_the_correlation_time_count_once() -> None:
     """A rank that drifts up for twenty cycles, and stalls that stand out from the same drift."""
     drift = np.concatenate([np.zeros(20), np.linspace(0, 10, 10), np.linspace(10, 0, 10), np.zeros(20)])
-    assert count_independent(np.flatnonzero(drift > 6), drift) == 1
+    assert count_independent(np.flatnonzero(drift > 6), drift, np.flatnonzero(drift <= 6)) == 1
     at = np.array([3, 14, 15, 29, 41])
     drift[at] += 100
-    assert count_independent(at, drift) == 5
+    assert count_independent(at, drift, np.flatnonzero(drift < 100)) == 5
+    drift[42] += 100  # of another kind
+    assert count_independent(at, drift, np.flatnonzero(drift < 100)) == 5
+
+
+def test_what_stretches_a_rank_does_not_hide_its_other_events() -> None:
+    """Five delays of 55 ms in forward; in the first of these steps the rank takes longer for everything."""
+    own_ns = draw_own(np.random.default_rng(2), 8, 50)
+    own_ns[[2, 3, 4, 5, 5], [22, 29, 38, 8, 47]] *= 3
+    own_ns[2, [22, 23, 42, 43, 45], PHASE[Phase.FORWARD]] += 55 * MS
+    (found,) = name(own_ns)
+    assert (found.rows.tolist(), found.part) == ([2], Phase.FORWARD)
+    assert np.flatnonzero(found.acts).tolist() == [23, 42, 43, 45]
+
+
+def test_parts_with_the_same_events_are_tested_as_one() -> None:
+    """Three delays of one length between steps, where other ranks take longer for everything in three steps."""
+    own_ns = np.zeros((8, 50, len(OWN_PARTS)))
+    own_ns[:, :, : len(MEAN_NS)] = draw_own(np.random.default_rng(2), 8, 50)
+    own_ns[[5, 6, 7], [15, 28, 37]] *= 3
+    own_ns[3, [20, 34, 42], OWN_PARTS.index(Stretch.BETWEEN)] += 100 * MS
+    (found,) = name(own_ns)
+    assert (found.rows.tolist(), found.part) == ([3], Stretch.BETWEEN)

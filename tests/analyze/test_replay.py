@@ -122,3 +122,24 @@ def test_nobody_gains_by_more_work(
     more[0, 0, at] += 1e6
     longer = replay(cycles, gap_ns=more)
     assert whole[0] <= longer[0] <= whole[0] + 1e6 + 1
+
+
+def test_a_rank_that_leaves_its_own_group_late_begins_the_next_cycle_late() -> None:
+    """All four ranks meet at first, and the pairs on their own at the end. Rank 0 is late by 20 before that, so its
+    pair starts the next cycle 20 late and everybody waits for it. Without the delay nobody starts late."""
+    gaps = np.zeros((4, 6, 2))
+    gaps[:, :, 0], gaps[:, :, 1] = 10, 50
+    gaps[0, :, 1] = 70
+    everyone = np.arange(4)
+    pairs = (("a", everyone[:2]), ("b", everyone[2:]))
+    cycles = dataclasses.replace(
+        make_cycles([[0, 0]] * 2, [0, 0], [True, True]), positions=everyone, steps=np.arange(6),
+        parties=((("default", everyone),), pairs), gap_ns=gaps, exposed_ns=np.zeros_like(gaps),
+        transfer_ns=np.full_like(gaps, 5.0), start_ns=np.tile(np.array([20.0, 20, 0, 0])[:, None], 6),
+    )  # fmt: skip
+    assert replay(cycles).tolist() == [20 + 10 + 5 + 50 + 5] * 6
+    punctual = gaps.copy()
+    punctual[0, :, 1] = 50
+    assert replay(cycles, gap_ns=punctual).tolist() == [10 + 5 + 50 + 5] * 6
+    punctual[0, 1:, 1] = 70  # late from the second cycle on
+    assert replay(cycles, gap_ns=punctual).tolist() == [90, 70, 90, 90, 90, 90]

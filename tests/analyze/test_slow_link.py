@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import pytest
 
 from distprof.analyze.link_change import find_change
+from distprof.analyze.link_speeds import GIGABIT_BYTES_PER_S
 from distprof.analyze.link_traffic import list_traffic
 from distprof.analyze.measured_steps import MeasuredSteps, find_measured_steps, read_timing
 from distprof.analyze.removal import replay_without
-from distprof.analyze.slow_link import GIGABIT_BYTES_PER_S, explain_link, find_slow_links, measure_needed
+from distprof.analyze.slow_link import explain_link, find_slow_links, measure_needed
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles, find_cycles
+from distprof.cli.bench.verdict_rows.links import rate_links
 from distprof.facts.run import OWN_PHASES, Clock, LinkReading, Phase, Run
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import MS
@@ -23,11 +26,14 @@ pytestmark = pytest.mark.slow
 
 Strategy = Literal["ddp", "fsdp", "hsdp"]
 APART = Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=300_000)
-FOUR = SimulatedJob(strategy="fsdp", num_ranks=16, ranks_per_host=4, num_steps=20, slow_hosts={2: 4.0}, jitter_ratio=0)
+FOUR = rate_links(
+    SimulatedJob(strategy="fsdp", num_ranks=16, ranks_per_host=4, num_steps=20, slow_hosts={2: 4.0}, jitter_ratio=0)
+)
 """Four hosts; what crosses the link of one takes four times as long."""
+USUAL = FOUR.link_bytes_per_s
 TWO = SimulatedJob(
     num_ranks=8, ranks_per_host=4, num_steps=20, slow_hosts={1: 5.0}, link_bytes_per_s=GIGABIT_BYTES_PER_S,
-    bucket_bytes=100_000,
+    bucket_bytes=168_000,
 )  # fmt: skip
 """Two hosts; their link carries a fifth of gigabit Ethernet."""
 
@@ -47,12 +53,16 @@ def simulate_run(job: SimulatedJob, seed: int = 3) -> Run:
     return simulate(job, seed=seed, truth=False).run
 
 
-def set_readings(run: Run, *speeds: float) -> Run:
-    """The run with other probes of the links to its second, third and further hosts."""
-    first = {info.host: info.rank for info in reversed(run.ranks)}
-    ranks = sorted(first.values())[1:]
-    readings = tuple(LinkReading(rank=rank, bytes_per_s=speed) for rank, speed in zip(ranks, speeds, strict=True))
-    return dataclasses.replace(run, meta=dataclasses.replace(run.meta, link_readings=readings))
+def set_readings(run: Run, *speeds: float, last: Sequence[float] | None = None) -> Run:
+    """The run with other probes of the links to its second, third and further hosts; ``last``: at the end."""
+    lowest = {info.host: info.rank for info in reversed(run.ranks)}
+    ranks = sorted(lowest.values())[1:]
+
+    def read(speeds: Sequence[float]) -> tuple[LinkReading, ...]:
+        return tuple(LinkReading(rank=rank, bytes_per_s=speed) for rank, speed in zip(ranks, speeds, strict=False))
+
+    readings = {"link_readings": read(speeds), "last_link_readings": read(speeds if last is None else last)}
+    return dataclasses.replace(run, meta=dataclasses.replace(run.meta, **readings))
 
 
 @pytest.mark.parametrize("clocks", [Clocks(), APART])
@@ -64,12 +74,16 @@ def test_what_goes_with_a_link_is_what_transfers_take_beyond_those_on_other_link
     assert len(suspect.rows) == 0 and suspect.acts.all() and suspect.removal.gap_ns == {}
     assert suspect.removal.transfer_ns is not None
     assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS if clocks is APART else 100)
-    assert explain_link(suspect) == "it carries less than half of what the other links do"
+    twice = "at both ends of the job it carries less than three quarters of what the other links do"
+    assert explain_link(measure(run)[0], suspect) == twice
+    once = measure(set_readings(run, USUAL, USUAL / 4, USUAL, last=()))
+    (suspect,) = find_slow_links(*once)
+    assert explain_link(once[0], suspect) == "it carries less than half of what the other links do"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
 def test_the_cost_is_what_the_job_saves_on_a_link_like_the_others(strategy: Strategy) -> None:
-    job = dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02)
+    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02))
     measured_steps, cycles = measure(simulate_run(job))
     _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={})))
     (suspect,) = find_slow_links(measured_steps, cycles)
@@ -104,18 +118,62 @@ def test_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> None:
 
 def test_of_two_slow_links_the_slower_one_sets_the_pace() -> None:
     """With the slower one repaired, transfers take 5/8 as long; with both, a quarter."""
-    run = set_readings(simulate_run(dataclasses.replace(FOUR, num_ranks=24)), 10e9, 2.5e9, 4e9, 10e9, 10e9)
-    slower, slow = find(run)
+    job = rate_links(dataclasses.replace(FOUR, num_ranks=24))
+    speeds = [job.link_bytes_per_s / factor for factor in (1, 4, 2.5, 1, 1)]
+    slower, slow = find(set_readings(simulate_run(job), *speeds))
     assert (slower.hosts, slow.hosts) == (("host-2",), ("host-3",))
     for suspect, share in ((slower, 1 - 2.5 / 4), (slow, 2.5 / 4 - 2.5 / 10)):
         assert suspect.removal.transfer_ns is not None
         assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(share * 10 * MS, abs=100)
 
 
-def test_a_probe_that_read_too_little_is_not_believed() -> None:
-    """The steps themselves move data through that link as fast as through the others."""
-    run = simulate_run(dataclasses.replace(FOUR, slow_hosts={}))
-    assert find(set_readings(run, 10e9, 4e9, 10e9)) == []
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_a_probe_that_read_too_little_is_not_believed(strategy: Strategy) -> None:
+    """The steps themselves move data through that link as fast as through the others; under HSDP, that of four groups
+    side by side."""
+    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, shard_size=4, slow_hosts={}))
+    usual = job.link_bytes_per_s
+    assert find(set_readings(simulate_run(job), usual, 0.4 * usual, usual)) == []
+
+
+def test_a_link_that_is_slower_by_a_third_needs_two_probes_that_agree() -> None:
+    """What its transfers take beyond those on other links: a third."""
+    run = simulate_run(dataclasses.replace(FOUR, slow_hosts={2: 1.5}))
+    measured_steps, cycles = measure(run)
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == ("host-2",) and suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(cycles.transfer_ns[:, :, 0] / 3)
+    healthy, slow = (USUAL,) * 3, (USUAL, USUAL / 1.5, USUAL)
+    assert find(set_readings(run, *slow, last=())) == []  # as of a job that died
+    assert find(set_readings(run, *slow, last=healthy)) == []
+    assert find(set_readings(run, *healthy, last=slow)) == []  # and transfers have not grown
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "then_ms"),
+    [
+        (10, 2.5),  # the link is all that takes time
+        (16, 8.5),  # 6 ms are the hosts', and stay
+        (6, 2.5),  # some of the bytes cross before the last rank arrives; all of them need 2.5 ms
+        (7, 2.5),
+    ],
+)
+def test_a_transfer_that_needs_10_ms_on_a_slow_link_and_2_5_on_a_usual_one(took_ms: float, then_ms: float) -> None:
+    run = simulate_run(dataclasses.replace(FOUR, transfer_ns=took_ms * MS))  # of each of its 4 units
+    (suspect,) = find(run)
+    assert suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx((took_ms - then_ms) * MS, abs=100)
+
+
+def test_the_parts_that_replicas_reduce_share_a_link() -> None:
+    """HSDP shards fill a host: 4 parts of a quarter go side by side, each at a quarter of what the link carries."""
+    ring_bytes = 2 * 3 / 4 * 25e6
+    job = dataclasses.replace(FOUR, strategy="hsdp", shard_size=4, link_bytes_per_s=ring_bytes / 2.5e-3)
+    measured_steps, cycles = measure(simulate_run(job))
+    reduced = [item for item in list_traffic(measured_steps, cycles) if item.group.startswith("replica")]
+    assert sum(item.ring_bytes for item in reduced[:4]) == ring_bytes
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert measure_needed(measured_steps, cycles, suspect) == pytest.approx(40 * MS, rel=1e-3)  # and the norm's bytes
 
 
 def test_a_few_links_are_no_measure_for_one_another() -> None:
@@ -132,10 +190,10 @@ def test_the_only_link_is_compared_with_gigabit_ethernet() -> None:
     (suspect,) = find_slow_links(measured_steps, cycles)
     assert suspect.hosts == ("host-0", "host-1")
     assert suspect.removal.transfer_ns is not None
-    assert suspect.removal.transfer_ns == pytest.approx(0.8 * cycles.transfer_ns)
+    assert suspect.removal.transfer_ns == pytest.approx(0.8 * cycles.transfer_ns, rel=0.01)
     needed_ns = measure_needed(measured_steps, cycles, suspect)
-    assert needed_ns == pytest.approx(4 * 100_000 * 2 * 7 / 8 / (GIGABIT_BYTES_PER_S / 5) * 1e9)
-    assert explain_link(suspect) == "it carries less than gigabit Ethernet does"
+    assert needed_ns == pytest.approx(4 * 168_000 * 2 * 7 / 8 / (GIGABIT_BYTES_PER_S / 5) * 1e9)
+    assert explain_link(measured_steps, suspect) == "it carries less than gigabit Ethernet does"
     assert find(set_readings(measured_steps.run, 0.85 * GIGABIT_BYTES_PER_S)) == []
 
 
@@ -158,7 +216,7 @@ def test_a_rank_that_is_always_late_does_not_hide_a_link() -> None:
 
 def test_transfers_of_a_group_on_one_host_cross_no_link() -> None:
     """HSDP shards within a host, so only the reduction over the replicas crosses the link."""
-    measured_steps, cycles = measure(simulate_run(dataclasses.replace(TWO, strategy="hsdp")))
+    measured_steps, cycles = measure(simulate_run(dataclasses.replace(TWO, strategy="hsdp", bucket_bytes=200_000)))
     crossing = {item.group for item in list_traffic(measured_steps, cycles) if len(item.hosts) > 1}
     assert crossing == {"default", *(f"replica-{number}" for number in range(4))}
     (suspect,) = find_slow_links(measured_steps, cycles)
@@ -169,22 +227,51 @@ def test_transfers_of_a_group_on_one_host_cross_no_link() -> None:
 
 
 LATER = dataclasses.replace(FOUR, num_steps=40, slow_from_step=15, jitter_ratio=0.02)
+GROWN = "transfers between hosts take longer than before, and nothing else does"
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
-def test_a_link_that_became_slow_is_measured_against_its_past(strategy: Strategy) -> None:
-    """Probed at the start, every link was well. Only HSDP's groups tell which host all the slower transfers join."""
+def test_a_link_that_became_slow_is_measured_against_its_past_and_probed_again(strategy: Strategy) -> None:
     job = dataclasses.replace(LATER, strategy=strategy)
     measured_steps, cycles = measure(simulate_run(job))
     (suspect,) = find_slow_links(measured_steps, cycles)
-    assert suspect.hosts == (("host-2",) if strategy == "hsdp" else ("host-0", "host-1", "host-2", "host-3"))
+    assert suspect.hosts == ("host-2",)
     assert cycles.steps[suspect.acts].tolist() == list(range(15, 40))
     assert measure_needed(measured_steps, cycles, suspect) is None
-    assert explain_link(suspect) == "transfers between hosts take longer than before, and nothing else does"
+    assert explain_link(measured_steps, suspect) == f"{GROWN}; a probe at the end of the job finds this link slow"
     _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={}, slow_from_step=0)))
     true_ns = float(cycles.cycle_ns.mean() - healthy.cycle_ns.mean())
     saved_ns = float((cycles.cycle_ns - replay_without(cycles, [suspect.removal])).mean())
     assert saved_ns == pytest.approx(true_ns, rel=0.05)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_of_a_job_that_died_only_hsdps_groups_tell_which_link_became_slow(strategy: Strategy) -> None:
+    """Probed at the start, every link was well; so all hosts are named unless some transfers are as fast as ever."""
+    run = set_readings(simulate_run(dataclasses.replace(LATER, strategy=strategy)), 10e9, 10e9, 10e9, last=())
+    measured_steps, cycles = measure(run)
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == (("host-2",) if strategy == "hsdp" else ("host-0", "host-1", "host-2", "host-3"))
+    assert explain_link(measured_steps, suspect) == GROWN
+
+
+def test_transfers_that_grew_are_none_of_links_that_a_probe_finds_as_fast_as_before() -> None:
+    run = simulate_run(LATER)
+    assert find(set_readings(run, 10e9, 10e9, 10e9)) == []
+    (all_slow,) = find(set_readings(run, 10e9, 10e9, 10e9, last=(5e9, 5e9, 5e9)))  # rank 0's link, or what they share
+    assert all_slow.hosts == ("host-0", "host-1", "host-2", "host-3")
+    hsdp = simulate_run(dataclasses.replace(LATER, strategy="hsdp"))
+    assert find(set_readings(hsdp, 10e9, 10e9, 10e9, last=(2.5e9, 10e9, 10e9))) == []  # slower transfers end elsewhere
+
+
+def test_of_two_links_that_became_slow_the_slower_one_sets_the_pace() -> None:
+    """Transfers grew from 2.5 to 10 ms: with the slower link repaired, they take 6.25 ms; with both, 2.5."""
+    run = simulate_run(dataclasses.replace(LATER, num_ranks=24, jitter_ratio=0))
+    slower, slow = find(set_readings(run, *[10e9] * 5, last=(10e9, 2.5e9, 4e9, 10e9, 10e9)))
+    assert (slower.hosts, slow.hosts) == (("host-2",), ("host-3",))
+    for suspect, took_ns in ((slower, 3.75 * MS), (slow, 3.75 * MS)):
+        assert suspect.removal.transfer_ns is not None
+        assert suspect.removal.transfer_ns[:, -1, 0] == pytest.approx(took_ns, abs=100)
 
 
 def test_if_the_ranks_own_work_slows_down_with_the_transfers_it_is_not_the_network() -> None:

@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from distprof.analyze import statistics
-from distprof.analyze.statistics import draw_blocks, find_excess, find_interval, find_median, median_of_others, midmean
+from distprof.analyze.statistics import (
+    bound_share,
+    draw_blocks,
+    estimate,
+    find_chance,
+    find_excess,
+    find_interval,
+    find_median,
+    median_of_others,
+    medians_of_others,
+    midmean,
+)
 
 
 def test_blocks_are_runs_of_neighbouring_steps() -> None:
@@ -65,3 +76,30 @@ def test_the_median_is_that_of_numpy_to_the_last_bit(shape: tuple[int, ...], unk
 def test_each_statistic_is_defined_in_one_file(spelling: str) -> None:
     files = Path(statistics.__file__).parent.rglob("*.py")
     assert [path.name for path in files if re.search(spelling, path.read_text(encoding="utf-8"))] == ["statistics.py"]
+
+
+def test_the_medians_of_others_of_some_rows_are_those_of_all() -> None:
+    values = np.random.default_rng(1).integers(9, size=(6, 4, 3)).astype(float)
+    rows = np.array([0, 4])
+    assert np.array_equal(medians_of_others(values, rows), medians_of_others(values)[rows])
+    assert np.array_equal(medians_of_others(values)[4], median_of_others(values, 4))
+
+
+def test_a_mean_of_three_that_costs_in_two_is_above_zero() -> None:
+    """Draws with replacement would leave out both in 1 of 27."""
+    cost, _ = estimate(np.array([60.0, 0, 60]), 100.0)
+    assert cost.value == 40 and 0 < cost.low < 20 and 58 < cost.high < 60
+    nothing, _ = estimate(np.zeros(3), 100.0)
+    assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
+
+
+def test_the_bound_of_a_share_by_hand() -> None:
+    """Wilson's: with z = 1.645, z ** 2 / (n + z ** 2) of none in n."""
+    assert bound_share(0, 100) == pytest.approx(1.6449**2 / (100 + 1.6449**2), rel=1e-4)
+    assert bound_share(100, 100) == pytest.approx(1)
+
+
+def test_the_binomial_tail_by_hand() -> None:
+    """Two or more of three at 1/4: 3 x 1/16 x 3/4 + 1/64."""
+    assert find_chance(2, 3, 0.25) == pytest.approx(10 / 64)
+    assert (find_chance(1, 3, 0.0), find_chance(0, 3, 0.0), find_chance(3, 3, 1.0)) == (0, 1, 1)

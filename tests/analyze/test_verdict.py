@@ -271,3 +271,13 @@ def test_ranks_that_do_not_go_through_their_steps_together_have_no_verdict() -> 
     verdict = analyze(run).verdict
     assert (verdict.kind, verdict.rank, verdict.lost_ratio) == ("none", None, None)
     assert verdict.reason == "the ranks do not go through their steps together: rank 2 takes far longer than others"
+
+
+def test_a_delay_that_transfers_hide_is_not_said_to_be_unseen() -> None:
+    """Rank 2 comes 40 late to the last of eight buckets, before which the others' transfers have long queued up."""
+    late = Delay(rank=2, phase=Phase.BACKWARD, delay_ns=40 * MS, piece=7)
+    made = simulate(SimulatedJob(transfer_ns=250 * MS, num_buckets=8, delays=(late,)), seed=1)
+    assert (made.truth.step_ns - made.truth.without_delays_ns).mean() < 0.01 * made.truth.step_ns.mean()
+    verdict = analyze(made.run).verdict
+    assert verdict.rank is None
+    assert verdict.reason.startswith("rank 2 arrives after the others, but transfers hide it")

@@ -14,10 +14,10 @@ from torch.multiprocessing import ProcessExitedException
 
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
-from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray
+from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray, LinkReading
 from distprof.profiler import host_readings, run_files, start
 from distprof.profiler.start import Hooks, Job, start_profiler
-from distprof.record import clock_sync, live
+from distprof.record import clock_sync, link_probe, live
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -70,7 +70,7 @@ def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
 
 
 def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
-    clock_sync.identify_clock = clock_sync.identify_host = lambda: f"host {world.rank}"
+    clock_sync.identify_clock = link_probe.identify_host = lambda: f"host {world.rank}"
     if world.rank == 1:  # its disk is another one
         agreed = start.agree_on_folder
         start.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
@@ -87,7 +87,7 @@ def test_rank_0_writes_for_a_rank_that_cannot_see_its_folder(tmp_path: Path) -> 
     assert run.column("tokens").tolist() == [[10, 11, 12]] * 2
     readings = run.meta.clock_readings
     assert [reading.rank for reading in readings] == [0, 1] * 2
-    assert [link.rank for link in run.meta.link_readings] == [1]
+    assert [link.rank for link in run.meta.link_readings] == [link.rank for link in run.meta.last_link_readings] == [1]
     assert all(abs(reading.offset_ns) <= reading.bound_ns for reading in readings)  # in truth they share a clock
     assert [reading.bound_ns > 0 for reading in readings] == [False, True] * 2
     assert (tmp_path / "b" / "ranks" / "rank-00001.jsonl").is_file()  # and the rank has a file of its own
@@ -110,6 +110,26 @@ def test_clocks_that_cannot_be_read_cost_a_note_and_no_job(tmp_path: Path) -> No
     assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.clock_readings == ()
     note = "host clocks were not read at the {} of the job: Connection closed by peer"
     assert run.meta.notes == (note.format("start"), note.format("end"))
+
+
+def lose_a_link(world: World, runs_dir: str) -> None:
+    def fail(group: object, *, limit_s: float | None = None) -> tuple[LinkReading, ...]:
+        if limit_s is None:
+            return (LinkReading(rank=1, bytes_per_s=1e9),)
+        raise RuntimeError("Connection closed by peer\nmore")
+
+    host_readings.probe_links = fail
+    job = start_job(world, runs_dir)
+    run_steps(job, 3)
+    job.profiler.close()
+
+
+def test_a_link_that_cannot_be_probed_again_costs_a_note_and_no_reading_of_a_clock(tmp_path: Path) -> None:
+    call_on_ranks(2, lose_a_link, str(tmp_path / "runs"), tmp_path=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    meta = read_run(folder).meta
+    assert len(meta.clock_readings) == 4 and len(meta.link_readings) == 1 and meta.last_link_readings == ()
+    assert meta.notes == ("links between hosts were not probed at the end of the job: Connection closed by peer",)
 
 
 def refuse_together(world: World, file: str, readonly: str, runs_dir: str) -> None:

@@ -1,10 +1,11 @@
-"""Reading other hosts' clocks and links: ranks of this machine that pretend to be several hosts."""
+"""Reading other hosts' clocks, and probing links: ranks of this machine that pretend to be several hosts."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.record import clock_sync as module
-from distprof.record.clock_sync import combine_rounds, identify_clock, identify_host, probe_links, read_clocks
-from distprof.world import World
+from distprof.record import link_probe
+from distprof.record.clock_sync import combine_rounds, identify_clock, identify_host, read_clocks
+from distprof.record.link_probe import probe_links
+from distprof.world import World, collect_texts
 from tests.ranks import call_on_ranks
 
 S, US = 10**9, 10**3
@@ -80,8 +83,9 @@ def read_one_host(world: World) -> None:
 
 def probe_three_hosts(world: World, seen: str) -> None:
     sent: list[int] = []
-    send = dist.send
+    send, isend = dist.send, dist.isend
     dist.send = lambda tensor, *rest, **more: sent.append(tensor.nbytes) or send(tensor, *rest, **more)  # type: ignore
+    dist.isend = lambda tensor, *rest, **more: sent.append(tensor.nbytes) or isend(tensor, *rest, **more)  # type: ignore
     host = "abbc"[world.rank]
     # On rank 0 a second passes at every look: 256 KiB in a second, whichever way.
     ticks = iter(range(10**6))
@@ -92,12 +96,39 @@ def probe_three_hosts(world: World, seen: str) -> None:
     quick = probe_links(dist.new_group(backend="gloo"), host=host, now_ns=lambda: next(ticks) * 1000 * US)
     assert [(reading.rank, reading.bytes_per_s) for reading in quick] == [(1, 2**22 * 1e3), (3, 2**22 * 1e3)]
     (Path(seen) / str(world.rank)).write_text(str(len(sent)))
+    dist.send, dist.isend = send, isend
+
+
+def probe_in_a_limited_time(world: World) -> None:
+    group, host = dist.new_group(backend="gloo"), "abbc"[world.rank]
+    assert probe_links(group, host=host, limit_s=0.0) == ()
+    assert [reading.rank for reading in probe_links(group, host=host, limit_s=60.0)] == [1, 3]
+    # Time is up at the seventh look, which is at the second host, or in the middle of the first.
+    for looks, found in ((7, [1]), (5, [])):
+        times = iter([0.0] * looks)
+        link_probe.time = SimpleNamespace(monotonic=lambda times=times: next(times, 9.0))  # type: ignore[assignment]
+        limited = probe_links(group, host=host, now_ns=iter(range(0, 10**9, 1000)).__next__, limit_s=5.0)
+        assert [reading.rank for reading in limited] == found
+        link_probe.time = time
+
+
+def ask_a_stopped_rank(world: World) -> None:
+    """The other ranks take part and then say no more."""
+    group = dist.new_group(backend="gloo")
+    if world.rank == 0:
+        with pytest.raises(RuntimeError, match=r"Timed out waiting 200ms|timeout caused pair closure"):
+            probe_links(group, host="0", limit_s=0.2)
+    else:
+        collect_texts(str(world.rank), group=group)
+    dist.barrier()
 
 
 def measure_everything(world: World, seen: str) -> None:
     read_one_host(world)
     probe_three_hosts(world, seen)
     read_three_clocks(world)
+    probe_in_a_limited_time(world)
+    ask_a_stopped_rank(world)
 
 
 def test_every_other_clock_and_link_is_measured_once_by_one_rank(tmp_path: Path) -> None:

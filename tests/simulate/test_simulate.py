@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,31 @@ def test_phases_sum_to_steps_and_waits_stand_inside_phases(strategy: str) -> Non
     for table in run.collectives:
         inside = table.arrival_ns >= begin[table.ranks][:, :, None] - 1
         assert inside.all() and (table.end_ns <= (begin + step)[table.ranks][:, :, None] + 1).all()
+
+
+def test_a_probe_reads_what_a_link_carries_when_it_is_probed() -> None:
+    job = replace(PLAIN, num_ranks=6, ranks_per_host=2, link_bytes_per_s=8e9, slow_hosts={2: 4.0}, slow_from_step=2)
+
+    def read(job: SimulatedJob) -> list[list[float]]:
+        meta = simulate(job, seed=0).run.meta
+        return [[link.bytes_per_s for link in links] for links in (meta.link_readings, meta.last_link_readings)]
+
+    assert read(job) == [[8e9, 8e9], [8e9, 2e9]] and read(replace(job, slow_from_step=0)) == [[8e9, 2e9]] * 2
+    first, last = read(replace(job, slow_hosts={}, probe_spread_ratio=0.05))
+    assert len({*first, *last}) == 4  # each with its own error
+
+
+def test_hsdps_replicas_reduce_the_shards_of_a_hosts_ranks_side_by_side() -> None:
+    """8 ranks on 4 hosts; a shard fills a host, or two: then half of it is on either, and takes half as long."""
+    for shard_size, took_ns in ((2, 5 * MS), (4, 2.5 * MS)):
+        made = simulate(
+            replace(PLAIN, strategy="hsdp", num_ranks=8, ranks_per_host=2, shard_size=shard_size, bucket_bytes=800),
+            seed=0,
+        )
+        reduced = [table for table in made.run.collectives if table.group.startswith("replica")]
+        assert {table.sizes_bytes for table in reduced} == {(800 // shard_size,) * 2}
+        for table in reduced:
+            assert (table.end_ns - table.arrival_ns).max(axis=0) == pytest.approx(took_ns)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

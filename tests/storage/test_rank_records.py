@@ -284,7 +284,8 @@ def test_fault_36_steps_without_company_take_no_memory(tmp_path: Path) -> None:
         ('"config": {"x": ' + "[" * 200 + "]" * 200 + "}", "nested more than 64 deep"),
         ('"world_size": 1000000000000000000000', "world_size"),
         ('"clock_readings": [{"rank": 0, "at_ns": 0, "offset_ns": 0, "bound_ns": -1}]', "is impossible"),
-        ('"link_readings": [{"rank": 1, "bytes_per_s": 0}]', "a speed of 0 or less"),
+        ('"link_readings": [{"rank": 1, "bytes_per_s": 0}]', "link_readings: a speed of 0 or less"),
+        ('"last_link_readings": [{"rank": 1, "bytes_per_s": -1}]', "last_link_readings: a speed of 0 or less"),
         (f'"work": {json.dumps({**dataclasses.asdict(WORK), "parameters": -1})}', "negative values"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -184,9 +185,15 @@ def test_a_bad_run_json_is_one_line(tmp_path: Path, content: str, message: str) 
 
 def test_readings_of_clocks_and_links_come_back(tmp_path: Path) -> None:
     clocks = tuple(ClockReading(rank=rank, at_ns=2**52 + 1, offset_ns=-rank, bound_ns=rank) for rank in range(2))
-    meta = replace(META, clock_readings=clocks, link_readings=(LinkReading(rank=1, bytes_per_s=1.5e9),))
+    first, last = ((LinkReading(rank=1, bytes_per_s=speed),) for speed in (1.5e9, 0.5e9))
+    meta = replace(META, clock_readings=clocks, link_readings=first, last_link_readings=last)
     write_meta(tmp_path, meta)
     assert read_run(tmp_path).meta == meta
+    path = tmp_path / "run.json"
+    older = json.loads(path.read_text())
+    del older["last_link_readings"]
+    path.write_text(json.dumps(older))
+    assert read_run(tmp_path).meta == replace(meta, last_link_readings=())
     write_meta(tmp_path, replace(meta, clock_readings=(clocks[0], replace(clocks[1], at_ns=0.5))))  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"run.json.clock_readings\[1\].at_ns=0.5: expected a whole number"):
         read_run(tmp_path)

@@ -1,0 +1,114 @@
+"""The verb ``model``: the parameters, the work and the memory of a model's modules, without training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from distprof.cli.standard_streams import require_width
+from distprof.errors import EXIT_OK, UsageError
+from distprof.render.module_sections import TOP, list_module_sections
+from distprof.render.section_types import Section, make_columns
+from distprof.render.terminal import render_sections
+from distprof.render.units import clean_text, format_bytes
+from distprof.report.module_report import ModuleReport
+from distprof.storage.run_folder import write_whole
+
+DESCRIPTION = """\
+Shows what is inside a model: for every module its parameters, its multiply-adds in forward and, counted as well, in
+backward, what it keeps for backward, its output; and how much memory a rank would need to train it. Nothing is
+computed or allocated, so that models can be looked at that fit on no machine; --measure runs the model here instead,
+and takes the time.
+
+The model is either distprof's own, by the configuration of a training job, or what a function of yours returns.
+"""
+EPILOG = """\
+examples:
+  distprof model train=gpt2_small train.seq_len=1024 strategy=fsdp ranks=64
+  distprof model train=gpt2_tiny --measure
+  distprof model my_package.models:build --input int64:4x128
+  distprof model my_package.models:build --input images=float32:8x3x224x224 --mode forward --depth 2 --json model.json
+
+A function is your own code: it is imported from the current folder or an installed package, and called without
+arguments. Operations are counted by torch's own formulas (matrix products, convolutions, attention); a multiply-add is
+two FLOPs. Element-wise work does not count.
+
+Exit codes: 0 shown, 1 the model cannot be built or run, 2 usage.
+"""
+
+
+def add_model(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Adds the verb to the command line."""
+    model = verbs.add_parser(
+        "model", help="show the parameters, work and memory of a model's modules, without training",
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    model.add_argument(
+        "target", nargs="+", metavar="PACKAGE.MODULE:FUNCTION | OVERRIDE",
+        help="what builds the model, or overrides of a training job's configuration, and ranks=N",
+    )  # fmt: skip
+    model.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]DTYPE:SHAPE",
+        help="a tensor that the function's model is given, such as int64:4x128; may be repeated",
+    )  # fmt: skip
+    model.add_argument("--mode", choices=("forward", "forward_backward"), help="(default: with backward)")
+    model.add_argument("--measure", action="store_true", help="run the model here, and take the time")
+    model.add_argument("--passes", type=int, default=3, metavar="N", help="with --measure: timed passes (default: 3)")
+    model.add_argument("--depth", type=int, metavar="N", help="show modules down to this depth (default: all)")
+    model.add_argument("--top", type=int, default=TOP, metavar="K", help=f"classes named by depth (default: {TOP})")
+    model.add_argument("--unfold", action="store_true", help="show each of several identical modules")
+    model.add_argument("--json", type=Path, metavar="FILE", help="write the whole profile there, too")
+    model.add_argument("--width", type=int, metavar="W", help="width in columns (default: the terminal's)")
+
+
+def run_model(options: argparse.Namespace) -> int:
+    """Builds, counts, measures where asked, and shows.
+
+    Raises:
+        DistprofError: The model cannot be built or run, or an option is wrong.
+    """
+    _check(options)
+    from distprof.cli.model_target import look_inside  # loads torch: not needed for --help
+
+    found = look_inside(
+        options.target, inputs=options.input, mode=options.mode, passes=options.passes if options.measure else None
+    )
+    sections = list_module_sections(found.report, depth=options.depth, top=options.top, fold=not options.unfold)
+    title = f"{clean_text(found.report.model)}, given {found.report.inputs}, on {found.report.device}"
+    render_sections(title, [*sections, *_show_memory(found.memory)], Console(width=options.width))
+    if options.json is not None:
+        _write(options.json, found.report, found.memory)
+    return EXIT_OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    require_width(options.width)
+    for name, least in (("depth", 0), ("top", 1), ("passes", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name} {value}: must be {least} or more")
+
+
+def _show_memory(memory: dict[str, dict[str, int | None]]) -> list[Section]:
+    if not memory:
+        return []
+    kinds = list(next(iter(memory.values())))
+    rows = [(rank, *(format_bytes(found[kind]) for kind in kinds)) for rank, found in memory.items()]
+    return [
+        Section(
+            key="module_memory", title="Memory of a rank", about="predicted; buffers of the communication left out",
+            columns=make_columns(("rank", *kinds), rows, ("rank",)),
+        )
+    ]  # fmt: skip
+
+
+def _write(path: Path, report: ModuleReport, memory: dict[str, dict[str, int | None]]) -> None:
+    try:
+        write_whole(path, json.dumps({**report.to_json(), "memory_bytes": memory}, indent=1))
+    except OSError as error:
+        raise UsageError(f"--json {path}: cannot be written ({error.strerror})") from None
+    print(f"written: {path}")

@@ -1,0 +1,71 @@
+"""The modules of a model, by the names that they have without wrappers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"})
+"""Parts of a name that torch.compile, checkpoint_wrapper, FSDP and Accelerate add."""
+HOLDERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
+"""Classes that hold a model in an attribute and add nothing of their own."""
+
+
+@dataclass(slots=True)
+class NamedModule:
+    """One module of a model."""
+
+    module: nn.Module
+    name: str
+    parent: int | None
+    depth: int
+    aliases: list[str] = field(default_factory=list)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's model inside DDP, FSDP1 and torch.compile."""
+    while type(model).__name__ in HOLDERS:
+        inner = next(model.children(), None)
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def list_modules(model: nn.Module) -> list[NamedModule]:
+    """Every module once, each before its submodules, under its first name; the model itself is named "".
+
+    Wrappers inside the model have no row. What they do counts for the module that holds them.
+    """
+    found: list[NamedModule] = []
+    rows: dict[nn.Module, int] = {}
+    root = unwrap(model)
+    pending: list[tuple[nn.Module, str, int | None, int]] = [(root, "", None, 0)]
+    while pending:
+        module, name, parent, depth = pending.pop()
+        if module in rows:
+            found[rows[module]].aliases.append(name)
+            continue
+        rows[module] = row = len(found)
+        found.append(NamedModule(module=module, name=name, parent=parent, depth=depth))
+        pending += [
+            (child, f"{name}.{part}".lstrip("."), row, depth + 1) for part, child in reversed(_list_children(module))
+        ]
+    return found
+
+
+def _list_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """By name; in place of a wrapper what it wraps."""
+    children = []
+    for part, child in module._modules.items():
+        if child is None:
+            continue
+        inner = child
+        while type(inner).__name__ in HOLDERS or not WRAPPERS.isdisjoint(inner._modules):
+            wrapped = next((each for each in inner._modules.values() if each is not None), None)
+            if wrapped is None:
+                break
+            inner = wrapped
+        children.append((part, inner))
+    return children

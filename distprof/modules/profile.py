@@ -1,0 +1,220 @@
+"""The profile of a model's modules, by one call or around a step of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from distprof.modules.calls import ModuleCalls, ModulePass, list_tensors
+from distprof.modules.count import Counter
+from distprof.modules.names import list_modules, unwrap
+from distprof.modules.rows import Found, make_rows, measure_work
+from distprof.modules.timer import ModuleTimer
+from distprof.report.module_report import ModuleReport
+
+Times = dict[tuple[int, ModulePass], float]
+MODES = ("forward", "forward_backward")
+
+
+def profile_model(
+    model: nn.Module,
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any] = (),
+    *,
+    mode: str = "forward_backward",
+    loss: Callable[[Any], Tensor] | None = None,
+    passes: int = 3,
+    name: str | None = None,
+) -> ModuleReport:
+    """Runs a model once to count and then a few times to take the time, and leaves it as it was.
+
+    Gradients, buffers and the state of the random numbers are put back. A compiled model runs uncompiled. On the meta
+    device nothing is computed or allocated, and no time is taken.
+
+    Args:
+        model: Any module, also wrapped in DDP or FSDP2 or compiled; called with the inputs as it is.
+        inputs: What it is given: one tensor, a sequence by position, or a mapping by name.
+        mode: "forward" for inference, without gradients; "forward_backward" for a step of training.
+        loss: From the model's output to a scalar. None: the output's ``loss`` if it has one, the output itself if it
+            is a scalar, else the sum of its floating-point tensors.
+        passes: How many passes take the time, after one that does not count. 0: no time.
+        name: How to call the model in the report. None: its class.
+
+    Raises:
+        ValueError: The mode is unknown, or nothing of the output can be differentiated.
+        Exception: Whatever the model raises; the model is as it was then, too.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+    backward = mode == "forward_backward"
+
+    def run() -> None:
+        with torch.set_grad_enabled(backward):
+            output = _call(model, inputs)
+            if backward:
+                (loss or find_loss)(output).backward()  # type: ignore[no-untyped-call]
+
+    profiler = ModuleProfiler(model, activations=backward)
+    with _left_as_it_was(model):
+        with profiler:
+            run()
+        on_meta = profiler.device.type == "meta"
+        for number in range(0 if on_meta or not passes else passes + 1):
+            with profiler.timing(warmup=number == 0):
+                run()
+    return profiler.report(mode=mode, inputs=describe(inputs), name=name)
+
+
+class ModuleProfiler:
+    """Counts what a model does between `start` and `stop`, or in a ``with`` block; `timing` takes the time.
+
+    The model gets no hooks, attributes or other tensors: torch tells of the calls of all modules, and it is asked no
+    more once this is stopped, also after an exception.
+    """
+
+    def __init__(self, model: nn.Module, *, activations: bool = True) -> None:
+        """``activations``: also count the bytes that forward keeps for backward."""
+        self.model = model
+        self._modules = list_modules(model)
+        self._activations = activations
+        self.device = next((each.device for each in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+        self._held = contextlib.ExitStack()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was counted and timed."""
+        self._first: dict[int, Found] = {}
+        self._calls = ModuleCalls(self._modules, on_exit=self._see)
+        self._counter = Counter(self.model, self._calls, activations=self._activations)
+        self._timer = ModuleTimer(self.device)
+        self._times: list[Times] = []
+
+    def start(self) -> None:
+        """Begins to count. Operations are slower while it does."""
+        self._held.enter_context(_uncompiled())
+        self._held.enter_context(self._calls)
+        self._held.enter_context(self._counter.counting())
+
+    def stop(self) -> None:
+        """Ends counting; what was counted stays."""
+        self._held.close()
+
+    def __enter__(self) -> ModuleProfiler:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def timing(self, *, warmup: bool = False) -> Iterator[None]:
+        """Takes the time of one pass; not while counting, which is slow. ``warmup``: it does not count."""
+        timer, rows = self._timer, self._calls.paths
+        calls = ModuleCalls(self._modules, on_enter=timer.enter, on_exit=lambda *about: leave(*about))
+        calls.paths, calls.known = rows, self._calls.known
+
+        def leave(path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
+            timer.exit(path, stage, module, inputs, output)
+            if stage is ModulePass.FORWARD and len(rows[path]) == 1:
+                timer.watch_backward(calls, output)
+
+        try:
+            with _uncompiled(), calls:
+                yield
+        finally:
+            taken = timer.take()
+        if not warmup:
+            self._times.append(taken)
+
+    def report(self, *, mode: str = "forward_backward", inputs: str = "", name: str | None = None) -> ModuleReport:
+        """What was counted and timed since the start or the last `reset`."""
+        work, outside = measure_work(self._modules, self._calls.paths, self._counter.by_path())
+        notes = []
+        if any(type(each).__name__ == "OptimizedModule" for each in self.model.modules()):
+            notes.append("compiled: counted and timed uncompiled; the compiled model may fuse, and then take less time")
+        return ModuleReport(
+            model=name or type(unwrap(self.model)).__name__, device=str(self.device), inputs=inputs, mode=mode,
+            timed_passes=len(self._times), outside_flops=outside, notes=tuple(notes),
+            rows=make_rows(
+                self._modules, self._calls.paths, first=self._first, work=work, times=self._times,
+                alive_bytes=self._counter.alive_bytes if self._activations else None,
+            ),
+            flops_by_operation=tuple(sorted(self._counter.by_operation().items(), key=lambda item: -item[1])),
+        )  # fmt: skip
+
+    def _see(self, path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
+        if stage is not ModulePass.FORWARD:
+            return
+        rows = self._calls.paths[path]
+        found = self._first.get(rows[-1])
+        if found is None:
+            self._first[rows[-1]] = Found(
+                calls=1, input_bytes=sum(tensor.nbytes for tensor in list_tensors(inputs)),
+                shapes=tuple(tuple(tensor.shape) for tensor in list_tensors(output)),
+            )  # fmt: skip
+        else:
+            found.calls += 1
+        if len(rows) == 1:
+            self._counter.look()
+
+
+def find_loss(output: Any) -> Tensor:
+    """What to differentiate of a model's output: its ``loss``, itself if it is a scalar, else the sum of everything.
+
+    Raises:
+        ValueError: Nothing in it requires a gradient.
+    """
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss
+    if isinstance(output, Tensor) and output.ndim == 0:
+        return output
+    parts = [tensor.float().sum() for tensor in list_tensors(output) if tensor.requires_grad]
+    if not parts:
+        raise ValueError("nothing in the model's output requires a gradient: give a loss=, or mode='forward'")
+    return torch.stack(parts).sum()
+
+
+def describe(inputs: Any) -> str:
+    """``int64:4x128, float32:4``."""
+    given = [
+        f"{str(each.dtype).removeprefix('torch.')}:{'x'.join(map(str, each.shape))}" for each in list_tensors(inputs)
+    ]
+    return ", ".join(given) or "nothing"
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Compiled modules run as they were written, or their submodules could not be told apart."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        yield
+
+
+@contextlib.contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Puts gradients, buffers and random numbers back."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    devices = sorted({each.device for each, _ in gradients if each.device.type == "cuda"}, key=str)
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

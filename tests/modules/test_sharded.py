@@ -1,0 +1,83 @@
+"""Modules of sharded models: the names and sizes of the whole, what a rank holds, and what it was foretold to hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.modules.memory import find_shard, predict_memory
+from distprof.modules.profile import profile_model
+from distprof.report.module_report import ModuleReport
+from distprof.world import World
+from tests.ranks import call_on_ranks
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 10), nn.Sequential(nn.Linear(10, 3), nn.LayerNorm(3)), nn.Linear(3, 1))
+
+
+def train_once(model: nn.Module) -> tuple[int, int, int]:
+    """Bytes of parameters, gradients and optimizer state that this rank holds after a step."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+
+    def measure(tensors: list[Any]) -> int:
+        local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors]
+        return sum(each.numel() * each.element_size() for each in local if each.ndim)  # without the count of steps
+
+    state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
+    parameters = list(model.parameters())
+    return measure(parameters), measure([each.grad for each in parameters]), measure(state)
+
+
+def compare(world: World, whole: list[int]) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for shards in (1, 2, 4):
+        plain, model = make_model(), make_model()
+        if shards == 1:
+            wrapped: nn.Module = DistributedDataParallel(model)
+        else:
+            names = ("shard",) if shards == 4 else ("copy", "shard")
+            mesh = init_device_mesh("cpu", (4,) if shards == 4 else (2, 2), mesh_dim_names=names)
+            for inner in model:
+                fully_shard(inner, mesh=mesh)
+            wrapped = fully_shard(model, mesh=mesh)
+        report = profile_model(wrapped, torch.ones(2, 6), passes=1)
+        check_report(report, plain, whole)
+        held = torch.tensor([row.held_parameters for row in report.rows])
+        dist.all_reduce(held)
+        assert held.tolist() == [4 // shards * row.parameters for row in report.rows]
+        memory = predict_memory(
+            plain.parameters(), [], num_shards=shards, rank=world.rank % shards, mode="train", activation_bytes=None
+        )
+        assert (memory.parameters, memory.gradients, memory.optimizer) == train_once(wrapped)
+
+
+def check_report(report: ModuleReport, plain: nn.Module, whole: list[int]) -> None:
+    assert [row.name for row in report.rows] == [name for name, _ in plain.named_modules()]
+    assert [row.parameters for row in report.rows] == whole
+    forward, backward = 2 * 2 * (60 + 30 + 3), 2 * 2 * (60 + 2 * (30 + 3))
+    assert (report.rows[0].total_flops.forward, report.rows[0].total_flops.backward) == (forward, backward)
+    assert report.rows[0].total_time.backward_ns and report.rows[0].kind in ("Sequential", "FSDPSequential")
+
+
+@pytest.mark.sharding
+def test_on_four_ranks(tmp_path: Any) -> None:
+    whole = [sum(each.numel() for each in module.parameters()) for module in make_model().modules()]
+    call_on_ranks(4, compare, whole, tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize(("rows", "shards"), [(10, 4), (3, 4), (1, 2), (8, 8), (7, 3)])
+def test_shards_are_torchs_chunks(rows: int, shards: int) -> None:
+    chunks = [each.numel() for each in torch.ones(rows, 5).chunk(shards)]
+    assert [find_shard((rows, 5), shards, rank) for rank in range(shards)] == chunks + [0] * (shards - len(chunks))
+    assert find_shard((), 4, 0) == 1 and find_shard((3, 2), 1, 0) == 6
