@@ -68,7 +68,7 @@ def _find_misfit(
     kept = kept.copy()
     kept[index] = False
     speed = _find_speed(centres_ns, errors_ns, loads, kept)
-    squares = (centres_ns - loads * speed) ** 2 / (errors_ns**2 + (UNLIKE * loads * speed) ** 2)
+    squares = ((centres_ns - loads * speed) / errors_ns) ** 2
     misfit: FloatArray = speed**2 + np.where(kept, squares, 0.0).sum(axis=0)
     return misfit
 

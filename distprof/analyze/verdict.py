@@ -8,12 +8,12 @@ import numpy as np
 
 from distprof.analyze.causes import CRITICAL_RATIO, name_cause
 from distprof.analyze.confirmation import gather_evidence, is_confirmed
-from distprof.analyze.judge import MIN_SHARE, Cost, Judgement
+from distprof.analyze.judge import Cost, Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.removal import Removal, replay_without
 from distprof.analyze.slow_link import explain_link, measure_needed
 from distprof.analyze.statistics import find_excess, medians_of_others
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import Clock
 from distprof.report.wait_report import Pattern, Verdict, VerdictKind

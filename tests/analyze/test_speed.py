@@ -123,6 +123,17 @@ def test_the_piece_that_the_others_do_not_explain_is_set_aside() -> None:
     assert found[:, 0] == pytest.approx([-2.0 * MS, -7.9 * MS * 36.475 / 63.3225, -0.5 * MS], rel=1e-6)
 
 
+def test_the_piece_without_which_the_others_agree_is_set_aside_first() -> None:
+    """Of forward, two pieces of backward, and optimizer, the pieces of backward are late by 10.3 and by 1.3."""
+    same = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=bool)
+    found = find_lasting(
+        np.array([[-0.11], [10.28], [1.26], [-0.03]]) * MS, errors_ns=np.array([[0.11], [0.15], [0.18], [0.1]]) * MS,
+        loads_ns=np.array([1.8, 2.57, 0.57, 1.1]) * MS, limits=np.full(4, 3.7), same=same,
+    )  # fmt: skip
+    assert found[[0, 3], 0] == pytest.approx(np.array([-0.11, -0.03]) * MS)
+    assert np.abs(found[1:3, 0]).max() < 0.2 * MS
+
+
 def test_a_speed_that_is_out_of_the_ordinary_explains_nothing() -> None:
     """Both pieces are longer by one standard deviation of the speed, or by ten."""
 
