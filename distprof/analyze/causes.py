@@ -9,6 +9,7 @@ import numpy as np
 from distprof.analyze.confirmation import is_confirmed
 from distprof.analyze.judge import Cost, Judgement, judge_suspects
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.pieces import take_speed
 from distprof.analyze.rare import find_rare, join_parts
 from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
@@ -44,8 +45,11 @@ def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Su
         phase_ns, gap_ns = phase_ns - data.explained_ns, gap_ns - data.gap_ns
     rare = find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
     phase_ns, gap_ns = _take_away(phase_ns, gap_ns, rare)
+    own = take_speed(cycles, phase_ns, gap_ns)
+    if own is not None:
+        phase_ns, gap_ns = own.phase_ns, own.gap_ns
     hosts = find_slow_hosts(cycles, phase_ns, gap_ns, names)
-    ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns), hosts)
+    ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns, pieces=None if own is None else own.pieces), hosts)
     links = find_slow_links(measured_steps, cycles)
     return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *join_parts(rare)]
 

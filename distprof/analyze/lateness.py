@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.autocorrelation import find_inflation, find_limit, find_memory, inflate
-from distprof.analyze.statistics import MEDIAN_FACTOR, find_median, find_spread, medians_of_others, midmean
+from distprof.analyze.statistics import find_median, find_spread, medians_of_others, midmean
 from distprof.facts.run import FloatArray, IntArray
 
+MIDMEAN_FACTOR = 1.1
+"""Standard error of a midmean, times the root of the number of values, in robust standard deviations: 1.09 for normal
+values, for uniform ones and for heavy tails such as Laplace's or Student's t with 3 degrees of freedom."""
 MIN_SEGMENT = 8
 """Cycles; a shorter stretch says nothing about a rank."""
 MAX_CHANGES = 3
@@ -41,7 +44,7 @@ class Lateness:
         """Standard error of a midmean over so many neighbouring cycles, ``[num_ranks]``."""
         whole = inflate(self.memory, self.excess_ns.shape[1])
         inflation = inflate(self.memory, cycles) * max(1.0, self.inflation / whole)
-        error: FloatArray = MEDIAN_FACTOR * self.spread_ns * math.sqrt(inflation / cycles)
+        error: FloatArray = MIDMEAN_FACTOR * self.spread_ns * math.sqrt(inflation / cycles)
         return error
 
     def find_limit(self, chance: float) -> float:

@@ -7,6 +7,8 @@ is that of the whole job: the more ranks and parts there are, the surer a single
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +22,7 @@ from distprof.analyze.lateness import (
     measure_lateness,
     split_cycles,
 )
+from distprof.analyze.pieces import Piece
 from distprof.analyze.placement import find_gaps, place
 from distprof.analyze.removal import Removal
 from distprof.analyze.statistics import find_median
@@ -48,10 +51,15 @@ class _Rank:
     row: int
     parts: dict[Part, Lateness] = field(default_factory=dict)
     """Of this rank alone: arrays have one row."""
+    pieces: dict[Part, list[Lateness]] = field(default_factory=dict)
     gaps: list[Lateness] = field(default_factory=list)
+    judged: list[Lateness] = field(default_factory=list)
+    """Those that may show that it is late."""
 
 
-def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> list[Suspect]:
+def find_steady(
+    cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, *, pieces: Sequence[Piece] | None = None
+) -> list[Suspect]:
     """The ranks that are late by more than chance, in the whole run or from one change point to the next.
 
     Args:
@@ -59,16 +67,20 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
         phase_ns: Own time by part, less what is already explained otherwise,
             ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
         gap_ns: Own time before each arrival, likewise.
+        pieces: Of parts, to be judged in place of the gaps, from which what the ranks' speed explains has been taken.
     """
     if len(cycles.steps) < MIN_CYCLES:
         return []
     whole_ns = float(find_median(cycles.cycle_ns))
     parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
-    chance = MAX_CHANCE / (len(phase_ns) * max(len(parts) + gap_ns.shape[2], 1))
     series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]
+    series += [piece.own_ns for piece in pieces or ()]
+    judged = len(series) + (gap_ns.shape[2] if pieces is None else 0)
     series += [gap_ns[:, :, index] for index in range(gap_ns.shape[2])]
+    chance = MAX_CHANCE / (len(phase_ns) * max(judged, 1))
     kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
-    score = np.max([_score(item, chance, whole_ns) for item in kept or map(measure_lateness, series)], axis=0)
+    looked = itertools.islice(kept or map(measure_lateness, series), judged)
+    score = np.max([_score(item, chance, whole_ns) for item in looked], axis=0)
     most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
     if not rows:
@@ -77,7 +89,11 @@ def find_steady(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) ->
     found = []
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
-        rank = _Rank(row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[len(parts) :])
+        rank = _Rank(
+            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-gap_ns.shape[2] :], judged=own[:judged]
+        )
+        for piece, item in zip(pieces or (), own[len(parts) :], strict=False):
+            rank.pieces.setdefault(OWN_PARTS[piece.code], []).append(item)
         found += _examine(cycles, rank, chance, whole_ns)
     return found
 
@@ -109,7 +125,7 @@ def _take(item: Lateness, row: int) -> Lateness:
 
 def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) -> list[Suspect]:
     limit = find_change_limit(chance)
-    series = [*rank.parts.values(), *rank.gaps]
+    series = rank.judged
     changes = [float(find_changes(item)[0]) for item in series]
     best = int(np.argmax(changes))
     pieces = [(0, len(cycles.steps))]
@@ -156,10 +172,10 @@ def _join_alike(item: Lateness, pieces: list[tuple[int, int]], least_ns: float) 
 
 def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: float, whole_ns: float) -> Suspect | None:
     first, end = piece
-    sure = any(_is_sure(item, piece, item.find_limit(chance)) for item in (*rank.parts.values(), *rank.gaps))
-    if not sure:
+    if not any(_is_sure(item, piece, item.find_limit(chance)) for item in rank.judged):
         return None
-    parts = {part: _find_centre(item, piece) for part, item in rank.parts.items() if _is_sure(item, piece, LIKELY)}
+    late = {part: _find_late(rank, part, piece) for part in rank.parts}
+    parts = {part: sum(_find_centre(item, piece) for item in items) for part, items in late.items()}
     parts = {part: centre_ns for part, centre_ns in parts.items() if centre_ns > 0.001 * whole_ns}
     gap_late_ns = np.array([_find_centre(item, piece) for item in rank.gaps])
     gap_error_ns = np.array([float(item.find_error(end - first)[0]) for item in rank.gaps])
@@ -167,14 +183,15 @@ def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: fl
     for part, centre_ns in parts.items():
         taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns - taken_ns, gap_error_ns, centre_ns)
     rest_ns = np.maximum(gap_late_ns - taken_ns, 0)
-    rest_ns = np.where([_is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
+    by_gap = len(rank.judged) > len(rank.parts) and not rank.pieces
+    rest_ns = np.where([by_gap and _is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
     rest_ns[rest_ns <= LIKELY * gap_error_ns] = 0.0
     taken_ns += rest_ns
     if taken_ns.sum() < MIN_SHARE * whole_ns:
         return None
     acts = np.zeros(len(cycles.steps), dtype=bool)
     acts[first:end] = True
-    excess = [rank.parts[name].excess_ns[0] for name in parts] or [
+    excess = [item.excess_ns[0] for name in parts for item in late[name]] or [
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
     return Suspect(
@@ -182,6 +199,12 @@ def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: fl
         acts=acts, removal=Removal(gap_ns={rank.row: acts[:, None] * taken_ns}), late_ns=float(taken_ns.sum()),
         excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
     )  # fmt: skip
+
+
+def _find_late(rank: _Rank, part: Part, piece: tuple[int, int]) -> list[Lateness]:
+    """The pieces of a part in which a rank is likely to be late, or all of it."""
+    found = [item for item in rank.pieces.get(part, ()) if _is_sure(item, piece, LIKELY)]
+    return found or [item for item in (rank.parts[part],) if _is_sure(item, piece, LIKELY)]
 
 
 def _find_centre(item: Lateness, piece: tuple[int, int]) -> float:

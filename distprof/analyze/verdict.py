@@ -10,9 +10,10 @@ from distprof.analyze.causes import CRITICAL_RATIO, name_cause
 from distprof.analyze.confirmation import gather_evidence, is_confirmed
 from distprof.analyze.judge import Cost, Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
+from distprof.analyze.removal import Removal, replay_without
 from distprof.analyze.slow_link import explain_link, measure_needed
 from distprof.analyze.statistics import find_excess, medians_of_others
-from distprof.analyze.suspect import Suspect
+from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import Clock
 from distprof.report.wait_report import Pattern, Verdict, VerdictKind
@@ -25,6 +26,8 @@ APART_FACTOR = 2.0
 """Ranks that synchronise at every step take about as long for it; if one takes this many times longer, they do not."""
 STEADY_RATIO = 0.8
 """Share of the cycles in which a rank must be waited for to be mentioned although it is not slower."""
+SLOWER_RATIO = 0.5
+"""Share of what the others wait that a rank's own time must be longer to explain it."""
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS)
 
 
@@ -116,10 +119,14 @@ def _find_reason(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     less_ns = float(np.median(waited_less[row]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
-    number = measured_steps.numbers[int(cycles.positions[row])]
-    if float(np.median(find_excess(cycles.gap_ns.sum(axis=2), row))) >= 0.5 * less_ns:
-        return f"rank {number} arrives after the others, but transfers hide it: steps would be no shorter without that"
-    return f"rank {number} is waited for, and loses the time where distprof does not see it: its own time is not larger"
+    name = f"rank {measured_steps.numbers[int(cycles.positions[row])]}"
+    if float(np.median(find_excess(cycles.gap_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
+        return f"{name} is waited for, and loses the time where distprof does not see it: its own time is not larger"
+    late = Removal(gap_ns={row: np.maximum(find_excess(cycles.gap_ns, row), 0)})
+    saved_ns = replay_without(cycles, ()) - replay_without(cycles, [late])
+    if saved_ns.mean() < MIN_SHARE * cycles.cycle_ns.mean():
+        return f"{name} arrives after the others, but transfers hide it: steps would be no shorter without that"
+    return f"{name} is waited for: its own time is larger, but in no phase by more than chance, or than speeds vary by"
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Verdict:

@@ -31,7 +31,7 @@ DESCRIPTION = f"""\
 Trains with five small loops on ranks of this machine, delays one rank (which, where and how is drawn by chance), and
 compares the report with the truth: what the delay costs a step is measured in the same processes, in pairs of steps
 with and without it, half of them before and half after the judged steps. In as many jobs as of each size nobody is
-delayed, and whatever is named is a false alarm. A job takes 10 to 15 seconds. Prints a table in Markdown; a line for
+delayed, and whatever is named is a false alarm. A job takes 15 to 25 seconds. Prints a table in Markdown; a line for
 every job goes to standard error.
 
 loops: {", ".join(LOOPS)}
@@ -45,7 +45,7 @@ def add_live(subjects: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Exit codes: 0 measured, 1 a job failed or hung, 2 usage.",
     )  # fmt: skip
-    live.add_argument("--runs", type=int, default=3, help="jobs per loop and size (default: 3, about ten minutes)")
+    live.add_argument("--runs", type=int, default=2, help="jobs per loop and size (default: 2, about ten minutes)")
     live.add_argument("--loop", default=",".join(LOOPS), help="loops, comma-separated (default: all)")
     live.add_argument(
         "--sizes", default=SIZES, help=f"delays in percent of the step, comma-separated; 0: nobody (default: {SIZES})"
@@ -53,9 +53,9 @@ def add_live(subjects: argparse._SubParsersAction[Any]) -> None:
     live.add_argument(
         "--ranks", default="", help="numbers of ranks to draw from, comma-separated (default: 2 to 4, one per core)"
     )
-    live.add_argument("--steps", type=int, default=60, help="judged steps of a job (default: 60)")
+    live.add_argument("--steps", type=int, default=120, help="judged steps of a job (default: 120)")
     live.add_argument(
-        "--pairs", type=int, default=40, help="pairs of steps that measure what a delay costs (default: 40)"
+        "--pairs", type=int, default=80, help="pairs of steps that measure what a delay costs (default: 80)"
     )
     live.add_argument("--seed", type=int, default=0, help="of the first job; the others count up (default: 0)")
     live.add_argument("--burn", type=int, default=0, metavar="N", help="processes that compute beside the jobs")

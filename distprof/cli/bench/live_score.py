@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from distprof.cli.bench.live_files import LiveTruth
 from distprof.cli.bench.live_job import LOOPS, Answer, LiveJob
 from distprof.cli.bench.live_truth import estimate_cost, is_known
+from distprof.cli.bench.loops.schedule import find_acting_ratio
 from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Estimate, Verdict, VerdictKind
 
@@ -69,8 +70,9 @@ def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     """Scores one report."""
     job = truth.job
     delay = job.delay
-    cost = None if delay is None else estimate_cost(truth.halves, every=delay.every)
-    mean_ns = 0.0 if delay is None else truth.delay_ns / delay.every
+    acting_ratio = find_acting_ratio(job)
+    cost = None if delay is None else estimate_cost(truth.halves, acting_ratio=acting_ratio)
+    mean_ns = truth.delay_ns * acting_ratio
     hidden = cost is not None and cost.high < HIDDEN_RATIO * mean_ns and cost.high - cost.low <= mean_ns
     found = list_named(report)
     own = tuple(item for item in found if _is_own(job, item.answer))

@@ -12,13 +12,17 @@ from distprof.report.wait_report import Estimate
 TRIM_RATIO = 0.1
 """Share of the pairs left out at either end."""
 FEWEST_PAIRS = 4
+KNOWN_RATIO = 0.5
+"""Width of the 95 % interval of a cost, relative to the cost. At this width the truth itself is off by an eighth (one
+standard deviation), so a right answer would differ from it by 8 % in the median job. Of a truth that is less certain
+than that, an error of 15 % cannot be told from none."""
 _T_95 = 2.05
 """Student's t, two-sided 95 %, for the 30 pairs or so that are usually kept."""
 
 Half = Sequence[tuple[bool, float]]
 
 
-def estimate_cost(halves: Sequence[Half], *, every: int = 1) -> Estimate | None:
+def estimate_cost(halves: Sequence[Half], *, acting_ratio: float = 1.0) -> Estimate | None:
     """How much longer the delay makes a step, mean over steps, ns; None: there are too few pairs.
 
     The trimmed mean of the pairs' differences, with Yuen's standard error (winsorized variance). Not their median: a
@@ -28,7 +32,7 @@ def estimate_cost(halves: Sequence[Half], *, every: int = 1) -> Estimate | None:
 
     Args:
         halves: The pairs before the judged steps and those after; see `live_files.LiveTruth`.
-        every: The delay acts in one step of so many, and in both halves' every pair.
+        acting_ratio: Share of the judged steps in which the delay acts; it does in every pair of both halves.
     """
     differences = [_subtract(half) for half in halves]
     together = np.sort(np.concatenate(differences)) if differences else np.zeros(0)
@@ -38,12 +42,13 @@ def estimate_cost(halves: Sequence[Half], *, every: int = 1) -> Estimate | None:
     means = [_trim(np.sort(half))[0] for half in differences if half.size >= 2]
     apart = (max(means) - min(means)) / 2 if means else 0.0
     reach = max(_T_95 * error, apart)
-    return Estimate(value=middle / every, low=(middle - reach) / every, high=(middle + reach) / every)
+    low, high = ((middle + side * reach) * acting_ratio for side in (-1, 1))
+    return Estimate(value=middle * acting_ratio, low=low, high=high)
 
 
 def is_known(cost: Estimate) -> bool:
-    """Whether the interval is narrow enough to compare a stated cost with: not wider than the cost itself."""
-    return cost.value > 0 and cost.high - cost.low <= cost.value
+    """Whether the interval is narrow enough to compare a stated cost with."""
+    return cost.value > 0 and cost.high - cost.low <= KNOWN_RATIO * cost.value
 
 
 def _subtract(half: Half) -> FloatArray:

@@ -51,6 +51,14 @@ def plan_turns(job: LiveJob) -> list[Turn]:
     ]  # fmt: skip
 
 
+def find_acting_ratio(job: LiveJob) -> float:
+    """Share of the judged steps in which the delay acts."""
+    if job.delay is None:
+        return 0.0
+    acting = [turn.number % job.delay.every == 0 for turn in plan_turns(job) if turn.part == "judged"]
+    return float(np.mean(acting))
+
+
 def _draw_numbers(job: LiveJob, draws: np.random.Generator, first: int) -> list[int]:
     """One per pair, spread over the judged steps in which the delay acts: so a delay that is hidden where a rank has
     little data is hidden as often in the pairs."""
