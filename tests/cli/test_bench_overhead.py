@@ -167,10 +167,10 @@ def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: 
 
 @pytest.mark.slow
 def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(command, "list_conditions", lambda: [BARE, PHASES, TORCH_PROFILER])
+    monkeypatch.setattr(command, "list_conditions", lambda: [BARE, TORCH_PROFILER])
     options = ["--ranks", "1", "--steps", "3", "--repeats", "1", "--json", str(tmp_path / "found.json")]
     assert run_verb(["bench", "overhead", *options, "train.seq_len=8"]) == 0
-    shown, names = capsys.readouterr().out, ["bare", "distprof phases", "torch.profiler"]
+    shown, names = capsys.readouterr().out, ["bare", "torch.profiler"]
     assert all(f"{name}: " in shown for name in names)
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert [item["condition"] for item in found["overhead"]["gpt2_tiny"]] == names

@@ -94,7 +94,7 @@ def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> N
 def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_group(tmp_path: Path) -> None:
     """Which collective the rank missed is not diagnosed: the Flight Recorder's dump lies beside the streams."""
     drill = ["inject.rank=1", "inject.phase=forward", "inject.delay_ms=600000", "inject.from_step=3"]
-    ranks = fork_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=2", *drill], tmp_path)
+    ranks = fork_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=6", *drill], tmp_path)
     try:
         _, errors = ranks[0].communicate(timeout=100)  # the delay is ten minutes
         ranks[1].send_signal(signal.SIGTERM)  # as the launcher does when a rank has failed
