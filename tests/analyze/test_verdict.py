@@ -216,6 +216,7 @@ def test_one_slow_rank_does_not_make_its_host_slow() -> None:
     assert (verdict.kind, verdict.rank, verdict.hosts) == ("slow_rank", 5, ())
 
 
+@pytest.mark.slow
 def test_hosts_alike_are_nobodys_fault() -> None:
     found = [judge(SimulatedJob(num_ranks=16, ranks_per_host=4), seed=seed).kind for seed in range(30)]
     assert set(found) <= {"none", "jitter"}

@@ -86,6 +86,7 @@ def test_no_secret_is_in_any_file_of_wandb(tmp_path: Path, monkeypatch: pytest.M
         assert b"canary" not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_fault_10_an_unreachable_server_costs_seconds_and_ends_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
