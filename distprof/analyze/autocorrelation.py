@@ -7,12 +7,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from distprof.analyze.statistics import find_median, find_scale
+from distprof.analyze.statistics import find_median, find_scale, standardise
 from distprof.facts.run import FloatArray
 
 MAX_MEMORY = 0.97
-CUT_SPREADS = 3.0
-"""Values farther from the median are cut to this many robust standard deviations: a stall is no memory."""
 MANY_SERIES = 4
 """From this many series on, the median over them counts, which a few odd ones do not move."""
 
@@ -85,13 +83,8 @@ def find_tail(ratio: float, freedom: float) -> float:
 
 
 def _cut(values: FloatArray) -> FloatArray:
-    """Values less their series' median, in robust standard deviations; far ones are cut, and the mean is 0."""
-    away = values - find_median(values, axis=1, keepdims=True)
-    spread = find_scale(away)[:, None]
-    scaled = np.divide(away, spread, out=np.zeros_like(away), where=spread > 0)
-    np.clip(scaled, -CUT_SPREADS, CUT_SPREADS, out=scaled)
-    scaled -= scaled.mean(axis=1, keepdims=True)
-    return scaled
+    """Values in robust standard deviations, by the median deviation of their series."""
+    return standardise(values, find_scale(values - find_median(values, axis=1, keepdims=True)))
 
 
 def _pool(values: FloatArray) -> float:

@@ -15,13 +15,11 @@ from distprof.analyze.autocorrelation import find_limit, find_memory
 from distprof.analyze.lasting_speed import find_lasting
 from distprof.analyze.lateness import describe_excess, find_centres
 from distprof.analyze.measured_steps import BoolArray
-from distprof.analyze.statistics import find_median, medians_of_others
+from distprof.analyze.statistics import find_median, medians_of_others, standardise
 from distprof.facts.run import FloatArray
 
 MAX_CHANCE = 0.01
 """Of taking pieces for related that are not: family-wise over all pairs."""
-CUT_SPREADS = 3.0
-"""Values farther from a rank's usual are cut to this many robust standard deviations."""
 MAX_LOAD = 0.975
 """Some of a piece's variation is always its own."""
 NORMAL_RANGE = 2.563
@@ -98,13 +96,8 @@ def thin_ranks(own_ns: FloatArray) -> FloatArray:
 
 
 def _vary(excess_ns: FloatArray) -> FloatArray:
-    """Each rank's excess about its usual one, in robust standard deviations; far values are cut, the mean is 0."""
-    away = excess_ns - find_median(excess_ns, axis=1, keepdims=True)
-    spread = _find_range(excess_ns)[:, None]
-    scaled = np.divide(away, spread, out=np.zeros_like(away), where=spread > 0)
-    np.clip(scaled, -CUT_SPREADS, CUT_SPREADS, out=scaled)
-    scaled -= scaled.mean(axis=1, keepdims=True)
-    return scaled
+    """Each rank's excess about its usual one, in robust standard deviations."""
+    return standardise(excess_ns, _find_range(excess_ns))
 
 
 def _find_range(values: FloatArray) -> FloatArray:

@@ -16,6 +16,8 @@ NUM_DRAWS = 400
 LEVEL = 0.95
 FEW = 8
 """Values; so few are not drawn but weighed."""
+CUT_SPREADS = 3.0
+"""Values farther from the median are cut to this many robust standard deviations."""
 MEDIAN_FACTOR = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
 SEED = 20_240_229
@@ -122,6 +124,20 @@ def find_scale(away: FloatArray) -> FloatArray:
     """`find_spread` of values from which their median has been taken."""
     scale: FloatArray = 1.4826 * find_median(np.abs(away), axis=-1)
     return scale
+
+
+def standardise(values: FloatArray, spread: FloatArray) -> FloatArray:
+    """Series about their medians, in standard deviations; a far value, such as a stall, is cut, and the means are 0.
+
+    Args:
+        values: ``[num_series, num_steps]``
+        spread: A robust standard deviation of each, ``[num_series]``; 0: the result is 0.
+    """
+    away = values - find_median(values, axis=1, keepdims=True)
+    scaled = np.divide(away, spread[:, None], out=np.zeros_like(away), where=spread[:, None] > 0)
+    np.clip(scaled, -CUT_SPREADS, CUT_SPREADS, out=scaled)
+    scaled -= scaled.mean(axis=1, keepdims=True)
+    return scaled
 
 
 def find_error(values: FloatArray) -> FloatArray:
