@@ -43,19 +43,33 @@ def _ignore(path: int, stage: ModulePass, module: nn.Module, inputs: Any, output
     pass
 
 
+class Paths:
+    """Numbers for the modules that run at a time, from the outermost to the innermost."""
+
+    def __init__(self) -> None:
+        """Knows the empty one."""
+        self.rows: list[tuple[int, ...]] = [()]
+        """The rows of the modules, by number."""
+        self._known: dict[tuple[int, ...], int] = {(): OUTSIDE}
+
+    def number(self, rows: tuple[int, ...]) -> int:
+        """The same for the same modules."""
+        if rows not in self._known:
+            self._known[rows] = len(self.rows)
+            self.rows.append(rows)
+        return self._known[rows]
+
+
 class ModuleCalls:
-    """Follows the calls of a model's modules while it is open.
+    """Follows the calls of a model's modules while it is open."""
 
-    A *path* is a number for the modules that run at a time, from the outermost to the innermost.
-    """
-
-    def __init__(self, modules: list[NamedModule], *, on_enter: Watcher = _ignore, on_exit: Watcher = _ignore) -> None:
-        """Follows nothing yet; the watchers hear of each call of a module."""
+    def __init__(
+        self, modules: list[NamedModule], paths: Paths, *, on_enter: Watcher = _ignore, on_exit: Watcher = _ignore
+    ) -> None:
+        """Follows nothing yet; the watchers hear of each call of a module, with the number of its path."""
         self._rows = {item.module: row for row, item in enumerate(modules)}
         self._parents = [item.parent for item in modules]
-        self.paths: list[tuple[int, ...]] = [()]
-        """The rows of the modules on each path."""
-        self.known: dict[tuple[int, ...], int] = {(): OUTSIDE}
+        self._paths = paths
         self._running = threading.local()  # on a GPU, backward has threads of its own
         self._thread = threading.get_ident()
         self._numbers, self._made_by = [0], [OUTSIDE]
@@ -101,18 +115,18 @@ class ModuleCalls:
         if row is None:
             return
         stack, backward = self._stack, torch._C._current_graph_task_id()
-        path = self._number_path(self._extend(self.paths[stack[-1][0]] if stack else (), row))
+        path = self._paths.number(self._extend(self._paths.rows[stack[-1][0]] if stack else (), row))
         stack.append((path, backward))
         self._mark(path)
         self._on_enter(path, _name_stage(backward), module, inputs, None)
 
     def _exit(self, module: nn.Module, inputs: Any, output: Any) -> None:
         row = self._rows.get(module)
-        if row is None or not any(self.paths[path][-1] == row for path, _ in self._stack):
+        if row is None or not any(self._paths.rows[path][-1] == row for path, _ in self._stack):
             return
         while True:
             path, backward = self._stack.pop()
-            if self.paths[path][-1] == row:
+            if self._paths.rows[path][-1] == row:
                 break
         self._mark(self._stack[-1][0] if self._stack else OUTSIDE)
         self._on_exit(path, _name_stage(backward), module, inputs, output)
@@ -123,12 +137,6 @@ class ModuleCalls:
         while (parent := self._parents[between[-1]]) is not None and parent not in rows:
             between.append(parent)
         return (*rows, *(reversed(between) if parent is not None else [row]))
-
-    def _number_path(self, rows: tuple[int, ...]) -> int:
-        if rows not in self.known:
-            self.known[rows] = len(self.paths)
-            self.paths.append(rows)
-        return self.known[rows]
 
     def _mark(self, path: int) -> None:
         """Nodes that are made from now on belong to this path. Each thread counts its own nodes."""

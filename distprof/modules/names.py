@@ -23,14 +23,14 @@ class NamedModule:
     aliases: list[str] = field(default_factory=list)
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's model inside DDP, FSDP1 and torch.compile."""
-    while type(model).__name__ in HOLDERS:
-        inner = next(model.children(), None)
+def unwrap(module: nn.Module) -> nn.Module:
+    """The user's module inside DDP, FSDP1, torch.compile and wrappers for checkpointing."""
+    while type(module).__name__ in HOLDERS or not WRAPPERS.isdisjoint(module._modules):
+        inner = next((each for each in module._modules.values() if each is not None), None)
         if inner is None:
             break
-        model = inner
-    return model
+        module = inner
+    return module
 
 
 def list_modules(model: nn.Module) -> list[NamedModule]:
@@ -57,15 +57,4 @@ def list_modules(model: nn.Module) -> list[NamedModule]:
 
 def _list_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """By name; in place of a wrapper what it wraps."""
-    children = []
-    for part, child in module._modules.items():
-        if child is None:
-            continue
-        inner = child
-        while type(inner).__name__ in HOLDERS or not WRAPPERS.isdisjoint(inner._modules):
-            wrapped = next((each for each in inner._modules.values() if each is not None), None)
-            if wrapped is None:
-                break
-            inner = wrapped
-        children.append((part, inner))
-    return children
+    return [(part, unwrap(child)) for part, child in module._modules.items() if child is not None]

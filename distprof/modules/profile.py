@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from distprof.modules.calls import ModuleCalls, ModulePass, list_tensors
+from distprof.modules.calls import ModuleCalls, ModulePass, Paths, list_tensors
 from distprof.modules.count import Counter
 from distprof.modules.names import list_modules, unwrap
 from distprof.modules.rows import Found, make_rows, measure_work
@@ -88,7 +88,8 @@ class ModuleProfiler:
     def reset(self) -> None:
         """Forgets what was counted and timed."""
         self._first: dict[int, Found] = {}
-        self._calls = ModuleCalls(self._modules, on_exit=self._see)
+        self._paths = Paths()
+        self._calls = ModuleCalls(self._modules, self._paths, on_exit=self._see)
         self._counter = Counter(self.model, self._calls, activations=self._activations)
         self._timer = ModuleTimer(self.device)
         self._times: list[Times] = []
@@ -113,15 +114,14 @@ class ModuleProfiler:
     @contextlib.contextmanager
     def timing(self, *, warmup: bool = False) -> Iterator[None]:
         """Takes the time of one pass; not while counting, which is slow. ``warmup``: it does not count."""
-        timer, rows = self._timer, self._calls.paths
-        calls = ModuleCalls(self._modules, on_enter=timer.enter, on_exit=lambda *about: leave(*about))
-        calls.paths, calls.known = rows, self._calls.known
+        timer = self._timer
 
         def leave(path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
             timer.exit(path, stage, module, inputs, output)
-            if stage is ModulePass.FORWARD and len(rows[path]) == 1:
+            if stage is ModulePass.FORWARD and len(self._paths.rows[path]) == 1:
                 timer.watch_backward(calls, output)
 
+        calls = ModuleCalls(self._modules, self._paths, on_enter=timer.enter, on_exit=leave)
         try:
             with _uncompiled(), calls:
                 yield
@@ -132,7 +132,7 @@ class ModuleProfiler:
 
     def report(self, *, mode: str = "forward_backward", inputs: str = "", name: str | None = None) -> ModuleReport:
         """What was counted and timed since the start or the last `reset`."""
-        work, outside = measure_work(self._modules, self._calls.paths, self._counter.by_path())
+        work, outside = measure_work(self._modules, self._paths.rows, self._counter.by_path())
         notes = []
         if any(type(each).__name__ == "OptimizedModule" for each in self.model.modules()):
             notes.append("compiled: counted and timed uncompiled; the compiled model may fuse, and then take less time")
@@ -140,7 +140,7 @@ class ModuleProfiler:
             model=name or type(unwrap(self.model)).__name__, device=str(self.device), inputs=inputs, mode=mode,
             timed_passes=len(self._times), outside_flops=outside, notes=tuple(notes),
             rows=make_rows(
-                self._modules, self._calls.paths, first=self._first, work=work, times=self._times,
+                self._modules, self._paths.rows, first=self._first, work=work, times=self._times,
                 alive_bytes=self._counter.alive_bytes if self._activations else None,
             ),
             flops_by_operation=tuple(sorted(self._counter.by_operation().items(), key=lambda item: -item[1])),
@@ -149,7 +149,7 @@ class ModuleProfiler:
     def _see(self, path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
         if stage is not ModulePass.FORWARD:
             return
-        rows = self._calls.paths[path]
+        rows = self._paths.rows[path]
         found = self._first.get(rows[-1])
         if found is None:
             self._first[rows[-1]] = Found(

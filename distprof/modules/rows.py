@@ -14,7 +14,7 @@ from distprof.modules.calls import ModulePass
 from distprof.modules.names import NamedModule
 from distprof.report.module_report import ModuleFlops, ModuleRow, Taken
 
-Paths = Sequence[tuple[int, ...]]
+PathRows = Sequence[tuple[int, ...]]
 ByPath = Mapping[tuple[int, ModulePass], float]
 
 
@@ -35,7 +35,7 @@ class Added:
     total: list[dict[ModulePass, float]]
 
 
-def add_up(num_rows: int, paths: Paths, by_path: ByPath) -> Added:
+def add_up(num_rows: int, paths: PathRows, by_path: ByPath) -> Added:
     """Distributes a quantity by path over rows: its own to the innermost module, in total to all that ran."""
     added = Added(
         own=[defaultdict(float) for _ in range(num_rows)], total=[defaultdict(float) for _ in range(num_rows)]
@@ -49,7 +49,7 @@ def add_up(num_rows: int, paths: Paths, by_path: ByPath) -> Added:
     return added
 
 
-def measure_work(modules: Sequence[NamedModule], paths: Paths, by_path: ByPath) -> tuple[Added, ModuleFlops]:
+def measure_work(modules: Sequence[NamedModule], paths: PathRows, by_path: ByPath) -> tuple[Added, ModuleFlops]:
     """FLOPs by row, and those of operations that ran in no module."""
     outside = {stage: amount for (path, stage), amount in by_path.items() if not paths[path]}
     return add_up(len(modules), paths, by_path), _make_work(outside)
@@ -57,7 +57,7 @@ def measure_work(modules: Sequence[NamedModule], paths: Paths, by_path: ByPath) 
 
 def make_rows(
     modules: Sequence[NamedModule],
-    paths: Paths,
+    paths: PathRows,
     *,
     first: Mapping[int, Found],
     work: Added,
