@@ -3,66 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import pytest
 
-from distprof.analyze.link_change import find_change
 from distprof.analyze.link_speeds import GIGABIT_BYTES_PER_S
 from distprof.analyze.link_traffic import list_traffic
-from distprof.analyze.measured_steps import MeasuredSteps, find_measured_steps, read_timing
 from distprof.analyze.removal import replay_without
 from distprof.analyze.slow_link import explain_link, find_slow_links, measure_needed
-from distprof.analyze.suspect import Suspect
-from distprof.analyze.sync_cycles import SyncCycles, find_cycles
 from distprof.cli.bench.verdict_rows.links import rate_links
-from distprof.facts.run import OWN_PHASES, Clock, LinkReading, Phase, Run
-from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
+from distprof.facts.run import OWN_PHASES, Phase
+from distprof.simulate import Clocks, Delay, SimulatedJob
+from tests.analyze.linked_runs import APART, FOUR, TWO, USUAL, Strategy, find, measure, set_readings, simulate_run
 from tests.factories import MS
 
 pytestmark = pytest.mark.slow
-
-Strategy = Literal["ddp", "fsdp", "hsdp"]
-APART = Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=300_000)
-FOUR = rate_links(
-    SimulatedJob(strategy="fsdp", num_ranks=16, ranks_per_host=4, num_steps=20, slow_hosts={2: 4.0}, jitter_ratio=0)
-)
-"""Four hosts; what crosses the link of one takes four times as long."""
-USUAL = FOUR.link_bytes_per_s
-TWO = SimulatedJob(
-    num_ranks=8, ranks_per_host=4, num_steps=20, slow_hosts={1: 5.0}, link_bytes_per_s=GIGABIT_BYTES_PER_S,
-    bucket_bytes=168_000,
-)  # fmt: skip
-"""Two hosts; their link carries a fifth of gigabit Ethernet."""
-
-
-def measure(run: Run) -> tuple[MeasuredSteps, SyncCycles]:
-    measured_steps = find_measured_steps(run)
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
-    assert cycles is not None
-    return measured_steps, cycles
-
-
-def find(run: Run) -> list[Suspect]:
-    return find_slow_links(*measure(run))
-
-
-def simulate_run(job: SimulatedJob, seed: int = 3) -> Run:
-    return simulate(job, seed=seed, truth=False).run
-
-
-def set_readings(run: Run, *speeds: float, last: Sequence[float] | None = None) -> Run:
-    """The run with other probes of the links to its second, third and further hosts; ``last``: at the end."""
-    lowest = {info.host: info.rank for info in reversed(run.ranks)}
-    ranks = sorted(lowest.values())[1:]
-
-    def read(speeds: Sequence[float]) -> tuple[LinkReading, ...]:
-        return tuple(LinkReading(rank=rank, bytes_per_s=speed) for rank, speed in zip(ranks, speeds, strict=False))
-
-    readings = {"link_readings": read(speeds), "last_link_readings": read(speeds if last is None else last)}
-    return dataclasses.replace(run, meta=dataclasses.replace(run.meta, **readings))
 
 
 @pytest.mark.parametrize("clocks", [Clocks(), APART])
@@ -224,78 +179,3 @@ def test_transfers_of_a_group_on_one_host_cross_no_link() -> None:
     for item in list_traffic(measured_steps, cycles):
         removed_ns = suspect.removal.transfer_ns[item.rows, :, item.index]
         assert bool(removed_ns.any()) == (item.group in crossing)
-
-
-LATER = dataclasses.replace(FOUR, num_steps=40, slow_from_step=15, jitter_ratio=0.02)
-GROWN = "transfers between hosts take longer than before, and nothing else does"
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
-def test_a_link_that_became_slow_is_measured_against_its_past_and_probed_again(strategy: Strategy) -> None:
-    job = dataclasses.replace(LATER, strategy=strategy)
-    measured_steps, cycles = measure(simulate_run(job))
-    (suspect,) = find_slow_links(measured_steps, cycles)
-    assert suspect.hosts == ("host-2",)
-    assert cycles.steps[suspect.acts].tolist() == list(range(15, 40))
-    assert measure_needed(measured_steps, cycles, suspect) is None
-    assert explain_link(measured_steps, suspect) == f"{GROWN}; a probe at the end of the job finds this link slow"
-    _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={}, slow_from_step=0)))
-    true_ns = float(cycles.cycle_ns.mean() - healthy.cycle_ns.mean())
-    saved_ns = float((cycles.cycle_ns - replay_without(cycles, [suspect.removal])).mean())
-    assert saved_ns == pytest.approx(true_ns, rel=0.05)
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
-def test_of_a_job_that_died_only_hsdps_groups_tell_which_link_became_slow(strategy: Strategy) -> None:
-    """Probed at the start, every link was well; so all hosts are named unless some transfers are as fast as ever."""
-    run = set_readings(simulate_run(dataclasses.replace(LATER, strategy=strategy)), 10e9, 10e9, 10e9, last=())
-    measured_steps, cycles = measure(run)
-    (suspect,) = find_slow_links(measured_steps, cycles)
-    assert suspect.hosts == (("host-2",) if strategy == "hsdp" else ("host-0", "host-1", "host-2", "host-3"))
-    assert explain_link(measured_steps, suspect) == GROWN
-
-
-def test_transfers_that_grew_are_none_of_links_that_a_probe_finds_as_fast_as_before() -> None:
-    run = simulate_run(LATER)
-    assert find(set_readings(run, 10e9, 10e9, 10e9)) == []
-    (all_slow,) = find(set_readings(run, 10e9, 10e9, 10e9, last=(5e9, 5e9, 5e9)))  # rank 0's link, or what they share
-    assert all_slow.hosts == ("host-0", "host-1", "host-2", "host-3")
-    hsdp = simulate_run(dataclasses.replace(LATER, strategy="hsdp"))
-    assert find(set_readings(hsdp, 10e9, 10e9, 10e9, last=(2.5e9, 10e9, 10e9))) == []  # slower transfers end elsewhere
-
-
-def test_of_two_links_that_became_slow_the_slower_one_sets_the_pace() -> None:
-    """Transfers grew from 2.5 to 10 ms: with the slower link repaired, they take 6.25 ms; with both, 2.5."""
-    run = simulate_run(dataclasses.replace(LATER, num_ranks=24, jitter_ratio=0))
-    slower, slow = find(set_readings(run, *[10e9] * 5, last=(10e9, 2.5e9, 4e9, 10e9, 10e9)))
-    assert (slower.hosts, slow.hosts) == (("host-2",), ("host-3",))
-    for suspect, took_ns in ((slower, 3.75 * MS), (slow, 3.75 * MS)):
-        assert suspect.removal.transfer_ns is not None
-        assert suspect.removal.transfer_ns[:, -1, 0] == pytest.approx(took_ns, abs=100)
-
-
-def test_if_the_ranks_own_work_slows_down_with_the_transfers_it_is_not_the_network() -> None:
-    slower = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=250 * MS, first_step=15) for rank in range(16))
-    assert find(simulate_run(LATER)) and not find(simulate_run(dataclasses.replace(LATER, delays=slower)))
-
-
-def test_a_change_has_to_last() -> None:
-    level = np.repeat([10.0, 14.0], [20, 20])
-    noise = np.random.default_rng(2).normal(0, 0.5, 40)
-    assert find_change(level) == 20 and find_change(level + noise) == 20
-    assert find_change(-level) is None and find_change(level[:15]) is None
-    burst = np.where((np.arange(40) >= 15) & (np.arange(40) < 25), 14.0, 10.0)
-    assert find_change(burst + noise) is None
-    assert find_change(np.repeat([10.0, 12.0], [20, 20])) is None
-
-
-def test_drift_is_no_change() -> None:
-    """A first-order autoregression wanders by a third of its mean."""
-    draws = np.random.default_rng(5)
-    found = 0
-    for _ in range(500):
-        values = np.zeros(100)
-        for step in range(1, 100):
-            values[step] = 0.9 * values[step - 1] + draws.normal(0, 0.1 * np.sqrt(1 - 0.9**2))
-        found += find_change(10 * np.exp(values)) is not None
-    assert found <= 5

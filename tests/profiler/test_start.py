@@ -42,6 +42,12 @@ def run_steps(job: Job, number: int) -> None:
             job.profiler.keep_scalars(loss=0.5)
 
 
+def run_job(world: World, runs_dir: str) -> None:
+    job = start_job(world, runs_dir)
+    run_steps(job, 3)
+    job.profiler.close()
+
+
 def work_on_one_host(world: World, runs_dir: str) -> None:
     seen: list[FloatArray] = []
     job = start_job(world, runs_dir, hooks=Hooks(on_start=lambda meta, ranks, folder: seen.append))
@@ -74,9 +80,7 @@ def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
     if world.rank == 1:  # its disk is another one
         agreed = start.agree_on_folder
         start.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
-    job = start_job(world, runs_dir)
-    run_steps(job, 3)
-    job.profiler.close()
+    run_job(world, runs_dir)
 
 
 def test_rank_0_writes_for_a_rank_that_cannot_see_its_folder(tmp_path: Path) -> None:
@@ -98,9 +102,7 @@ def read_no_clock(world: World, runs_dir: str) -> None:
         raise RuntimeError("Connection closed by peer\nmore")
 
     host_readings.read_clocks = fail
-    job = start_job(world, runs_dir)
-    run_steps(job, 3)
-    job.profiler.close()
+    run_job(world, runs_dir)
 
 
 def test_clocks_that_cannot_be_read_cost_a_note_and_no_job(tmp_path: Path) -> None:
@@ -119,9 +121,7 @@ def lose_a_link(world: World, runs_dir: str) -> None:
         raise RuntimeError("Connection closed by peer\nmore")
 
     host_readings.probe_links = fail
-    job = start_job(world, runs_dir)
-    run_steps(job, 3)
-    job.profiler.close()
+    run_job(world, runs_dir)
 
 
 def test_a_link_that_cannot_be_probed_again_costs_a_note_and_no_reading_of_a_clock(tmp_path: Path) -> None:
