@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Before NumPy and torch are imported, and for every process that tests start: threads of several processes that wait
+# for one another on few cores make the tests take twice as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # In a background shell and under nohup, signals are ignored, and processes that tests start inherit that. Signal
 # handlers are not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

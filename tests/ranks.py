@@ -18,7 +18,9 @@ import torch.multiprocessing as mp
 from distprof.world import Identity, World, leave
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PRELOADED = ("torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job", "pytest", "hypothesis")
+PRELOADED = (
+    "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job", "pytest", "hypothesis",
+)  # fmt: skip
 
 
 def make_environment(**more: str) -> dict[str, str]:

@@ -76,7 +76,8 @@ def _make_hosts(rate: str | None) -> Iterator[tuple[str, str]]:
             for device in ("lo", DEVICE):
                 _do("ip", "-n", name, "link", "set", device, "up")
         if rate is not None:
-            limit = ("tbf", "rate", rate, "burst", "32kbit", "latency", "400ms")
+            # What may pass at once is worth 10 ms of 100mbit, or a timer that is late on a busy machine slows the link.
+            limit = ("tbf", "rate", rate, "burst", "1mbit", "latency", "400ms")
             _do("tc", "-n", second, "qdisc", "add", "dev", DEVICE, "root", *limit)
         yield names
 
