@@ -143,7 +143,7 @@ class ProfileConfig:
     """Steps that a kernel window keeps; one more runs before them under the profiler and is dropped."""
     kernel_from: int | None = None
     """The step at which a kernel window begins. None: after the last measured step; in your own loop, the first step
-    that is not warm-up and not before `distprof.record.kernel_window.EARLIEST_STEP`."""
+    that is not warm-up and not before `distprof.record.step_window.EARLIEST_STEP`."""
 
     @property
     def window_steps(self) -> int:

@@ -166,9 +166,6 @@ def _start() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
-    import accelerate.commands.launch
-    import numpy.random
-    import torch._dynamo
 
     import distprof.cli.doctor.command
     import distprof.cli.parser

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import HardwareConfig
 from distprof.facts.run import PHASE_CODE, Phase, Run
-from distprof.profiler.kernel_profiler import KernelProfiler
 from distprof.profiler.start import start_profiler
+from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record import kernel_window
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.kernel_window import KernelWindow
@@ -35,7 +35,7 @@ def train_small(world: World, runs_dir: str, level: Any) -> list[float]:
         world, name="job", strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir, say=lambda text: None,
         profile=dataclasses.replace(PROFILE, level=level), hardware=HardwareConfig(peak=1e9),
     )  # fmt: skip
-    assert isinstance(job.profiler, KernelProfiler) == (level == "kernels")
+    assert isinstance(job.profiler, WindowProfiler) == (level == "kernels")
     torch.manual_seed(3)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
     job.profiler.watch(model)
