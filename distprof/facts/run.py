@@ -17,6 +17,7 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
+from distprof.facts.modules import ModuleTable
 from distprof.facts.presence import LastWrite
 from distprof.facts.trace_summary import TraceSummary
 
@@ -248,16 +249,15 @@ class Run:
     """The ranks with facts, in ascending order; their positions are axis 0 of ``rows``."""
     rows: FloatArray
     """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is all NaN."""
-    warnings: tuple[str, ...] = ()
-    """What went wrong while reading: damaged records, foreign files."""
+    warnings: tuple[str, ...] = ()  # what went wrong while reading: damaged records, foreign files
     unread: tuple[str, ...] = ()
     """Files that were given but could not be read, each with the reason; the run is then not complete."""
     segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
-    activity: tuple[TraceSummary, ...] = ()
-    """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
+    activity: tuple[TraceSummary, ...] = ()  # of the ranks' traces, in ascending order of rank
+    modules: tuple[ModuleTable, ...] = ()  # of the ranks whose modules were profiled, in ascending order
     traced_rows: FloatArray | None = None
     """The steps of a recorded run as its traces show them, on the same axes; NaN: not traced."""
 

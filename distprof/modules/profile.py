@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from distprof.modules.calls import ModuleCalls, ModulePass, Paths, list_tensors
 from distprof.modules.count import Counter
 from distprof.modules.names import list_modules, unwrap
-from distprof.modules.rows import Found, make_rows, measure_work
+from distprof.modules.rows import Found, add_up, make_rows, measure_work
 from distprof.modules.timer import ModuleTimer
 from distprof.report.module_report import ModuleReport
 
@@ -125,8 +125,10 @@ class ModuleProfiler:
         try:
             with _uncompiled(), calls:
                 yield
-        finally:
-            taken = timer.take()
+        except BaseException:
+            timer.drop()
+            raise
+        taken = timer.take()
         if not warmup:
             self._times.append(taken)
 
@@ -145,6 +147,15 @@ class ModuleProfiler:
             ),
             flops_by_operation=tuple(sorted(self._counter.by_operation().items(), key=lambda item: -item[1])),
         )  # fmt: skip
+
+    @property
+    def clock(self) -> str:
+        """Which clock takes the time: "host", or on a GPU "device"."""
+        return self._timer.clock
+
+    def list_times(self) -> list[list[dict[ModulePass, float]]]:
+        """Time of each timed pass, ns: by row and stage, submodules included."""
+        return [add_up(len(self._modules), self._paths.rows, each).total for each in self._times]
 
     def _see(self, path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
         if stage is not ModulePass.FORWARD:
