@@ -7,19 +7,21 @@ than the rest of the model: a rank whose whole model is slow has no slow module.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.lateness import Lateness
+from distprof.analyze.autocorrelation import find_limit
+from distprof.analyze.lateness import MIDMEAN_FACTOR
 from distprof.analyze.modules import choose_alike
-from distprof.analyze.statistics import find_excess, find_median, find_spread, median_of_others, midmean
+from distprof.analyze.statistics import find_excess, median_of_others, medians_of_others, midmean
 from distprof.analyze.steady import MAX_CHANCE
 from distprof.facts.modules import ModuleTable
 from distprof.facts.run import FloatArray, Phase
 from distprof.report.wait_report import SlowModule, Verdict, VerdictKind
 
-MIN_STEPS = 3
+MIN_STEPS = 4
 """Fewer tell nothing about chance."""
 MOST_RATIO = 0.5
 """Share of what the rank is late by that a module must explain."""
@@ -50,7 +52,7 @@ def find_slow_module(tables: Sequence[ModuleTable], verdict: Verdict) -> SlowMod
     excess_ns = midmean(find_excess(times_ns, row))
     rank_ns, others_ns = midmean(times_ns[row]), midmean(median_of_others(times_ns, row))
     chosen = [
-        int(module) for module in np.flatnonzero(excess_ns >= MOST_RATIO * late_ns)
+        module for module in np.flatnonzero(excess_ns >= MOST_RATIO * late_ns).tolist()
         if _stands_out(rank_ns, others_ns, module) and _is_sure(times_ns[:, module], row, MAX_CHANCE / len(excess_ns))
     ]  # fmt: skip
     if not chosen:
@@ -74,19 +76,17 @@ def _read_times(table: ModuleTable, phase: Phase) -> FloatArray:
 
 
 def _is_sure(times_ns: FloatArray, row: int, chance: float) -> bool:
-    """Whether a rank's excess is larger than by chance.
+    """Whether a rank's excess is larger than by chance: by Student's t, because the steps are few.
 
     Args:
         times_ns: Of one module, ``[num_ranks, num_steps]``.
         row: The rank.
         chance: The probability of an error.
     """
-    excess_ns = np.stack([find_excess(times_ns, other) for other in range(len(times_ns))])
-    spread_ns = find_spread(excess_ns)
-    spread_ns = np.maximum(spread_ns, find_median(spread_ns))
-    found = Lateness(excess_ns=excess_ns, spread_ns=spread_ns, memory=0.0, inflation=1.0)
-    error_ns = float(found.find_error(times_ns.shape[1])[row])
-    return float(midmean(excess_ns[row])) > found.find_limit(chance) * error_ns
+    steps = times_ns.shape[1]
+    spread_ns = (times_ns - medians_of_others(times_ns)).std(axis=1, ddof=1)
+    error_ns = MIDMEAN_FACTOR * max(spread_ns[row], float(np.median(spread_ns))) / math.sqrt(steps)
+    return float(midmean(find_excess(times_ns, row))) > find_limit(chance, steps - 1) * error_ns
 
 
 def _stands_out(rank_ns: FloatArray, others_ns: FloatArray, module: int) -> bool:

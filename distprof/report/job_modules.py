@@ -38,6 +38,11 @@ class JobModule:
     recomputed_ns: Spread
     """Likewise, of forward that backward repeats."""
 
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """The same for modules that differ in their names and times only."""
+        return self.kind, self.calls, self.own_parameters, self.parameters, self.held_parameters, self.flops
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobModules:

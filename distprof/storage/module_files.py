@@ -22,7 +22,7 @@ MAX_TOTAL_BYTES = 512 << 20
 """Of all ranks together; what exceeds it is left out."""
 MAX_MODULES = 1_000_000
 MAX_STEPS = 10_000
-MAX_DEPTH = 1_000
+MAX_DEPTH = 200
 TIMES = ("forward_ns", "backward_ns", "recomputed_ns")
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]

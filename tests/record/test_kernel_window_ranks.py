@@ -128,7 +128,7 @@ def test_the_trainer_runs_the_window_on_top_of_the_measured_steps(tmp_path: Path
     assert read_trace(kernel_path(folder, 0))["distprof"]["steps"] == [4]
     coverage = json.loads((folder / "report.json").read_text())["coverage"]
     assert coverage["complete"] and (coverage["steps_measured"], coverage["steps_planned"]) == (2, 3)
-    assert [note for note in coverage["notes"] if note.startswith("2 step(s) ran under the kernel window")]
+    assert [note for note in coverage["notes"] if note.startswith("2 step(s) ran in the profiler's window")]
 
 
 @pytest.mark.cuda
