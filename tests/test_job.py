@@ -212,6 +212,7 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
         (["train.steps=[", ""], "train.steps=["),
         (["data=text", "data.path=/nowhere"], "/nowhere: no such file"),
         (["runs_dir=/proc/none"], "cannot make the run folder"),
+        (["inject.rank=0", "inject.module=blocks.9"], "no module of this name; did you mean blocks."),
     ],
 )
 def test_a_slip_is_one_message_and_exit_code_2(tmp_path: Path, overrides: list[str], message: str) -> None:
