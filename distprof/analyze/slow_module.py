@@ -86,7 +86,7 @@ def _is_sure(times_ns: FloatArray, row: int, chance: float) -> bool:
     steps = times_ns.shape[1]
     spread_ns = (times_ns - medians_of_others(times_ns)).std(axis=1, ddof=1)
     error_ns = MIDMEAN_FACTOR * max(spread_ns[row], float(np.median(spread_ns))) / math.sqrt(steps)
-    return float(midmean(find_excess(times_ns, row))) > find_limit(chance, steps - 1) * error_ns
+    return bool(midmean(find_excess(times_ns, row)) > find_limit(chance, steps - 1) * error_ns)
 
 
 def _stands_out(rank_ns: FloatArray, others_ns: FloatArray, module: int) -> bool:

@@ -280,7 +280,7 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or kernel window."""
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window."""
         marked = (self.column("shadow") == 1) | (self.column("window") == 1)
         counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0) & ~marked
         return counted

@@ -15,6 +15,8 @@ from distprof.report.spread import Spread
 
 TOP = 14
 """Rows of the table."""
+NOTE_LIMIT = 300
+"""Characters."""
 MAX_SHOWN = 2_000
 """Rows of the page's tree."""
 OPEN_LEVELS = 2
@@ -35,7 +37,7 @@ def show_modules(report: Report) -> Section:
     by_time = sorted(range(len(branches)), key=lambda row: -_weigh(branches[row][2]))
     chosen = sorted(by_time[:TOP])
     rows = [(_name(*branches[row]), *_describe(modules, branches[row][2])) for row in chosen]
-    notes = [NOTE, *modules.notes]
+    notes = [NOTE, *(clean_text(note, NOTE_LIMIT) for note in modules.notes)]
     if left_out := len(branches) - len(chosen):
         notes.append(f"{left_out:,} smaller row(s) are in report.html, and every module in report.json")
     title = f"modules of {clean_text(modules.model)}: work and time of a step, {modules.clock} clock"

@@ -129,8 +129,8 @@ def test_a_large_tree_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_hostile_names_do_nothing() -> None:
     names = ("", "</script><b>x", "blocks\x1b[31m", *NAMES[3:])
-    report = make(make_table(0, names=names), make_table(1, names=names))
-    assert "<b>x" not in render_html(report) and "\x1b" not in show(report, 120)
+    report = make(make_table(0, names=names, notes=("\u202edelipmoc",)), make_table(1, names=names, model="\x1b]0;x"))
+    assert "<b>x" not in render_html(report) and not {"\x1b", "\u202e"} & {*show(report, 120)}
 
 
 def test_without_a_profile_there_is_nothing() -> None:
