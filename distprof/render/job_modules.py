@@ -38,8 +38,8 @@ def show_modules(report: Report) -> Section:
     chosen = sorted(by_time[:TOP])
     rows = [(_name(*branches[row]), *_describe(modules, branches[row][2])) for row in chosen]
     notes = [NOTE, *(clean_text(note, NOTE_LIMIT) for note in modules.notes)]
-    if left_out := len(branches) - len(chosen):
-        notes.append(f"{left_out:,} smaller row(s) are in report.html, and every module in report.json")
+    if len(branches) > len(chosen):
+        notes.append(f"a terminal shows the {TOP} largest rows, report.html the whole tree, report.json every module")
     title = f"modules of {clean_text(modules.model)}: work and time of a step, {modules.clock} clock"
     return Section(
         key="job_modules", title=title,
@@ -140,22 +140,26 @@ def draw_modules(report: Report) -> str:
     modules = report.modules
     if modules is None:
         return ""
-    tree = grow_tree(modules.rows, fold=True)
-    heads = "".join(f"<span>{show(head)}</span>" for head in HEADS)
-    parts = [f'<div class="wide"><div class="tree"><div class="heads">{heads}</div>']
+    walked = walk_tree(grow_tree(modules.rows, fold=True))
+    shown = [branch for _, branch in zip(range(MAX_SHOWN), walked, strict=False)]
+    left_out = sum(1 for _ in walked)
+    rows = [[_say_name(branch), *_describe(modules, branch)] for _, _, branch in shown]
+    told = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
+
+    def lay_out(cells: Sequence[str]) -> str:
+        return "".join(f"<span>{show(cells[place])}</span>" for place in told)
+
+    parts = [f'<div class="wide"><div class="tree"><div class="heads">{lay_out(HEADS)}</div>']
     open_levels: list[int] = []
-    walked = walk_tree(tree)
-    for _, (level, _, branch) in zip(range(MAX_SHOWN), walked, strict=False):
+    for (level, _, branch), cells in zip(shown, rows, strict=True):
         while open_levels and open_levels[-1] >= level:
             open_levels.pop()
             parts.append("</details>")
-        cells = "".join(f"<span>{show(cell)}</span>" for cell in (_say_name(branch), *_describe(modules, branch)))
         if branch.inner:
             open_levels.append(level)
-            parts.append(f"<details{' open' if level < OPEN_LEVELS else ''}><summary>{cells}</summary>")
+            parts.append(f"<details{' open' if level < OPEN_LEVELS else ''}><summary>{lay_out(cells)}</summary>")
         else:
-            parts.append(f"<div>{cells}</div>")
+            parts.append(f"<div>{lay_out(cells)}</div>")
     parts += ["</details>"] * len(open_levels)
-    left_out = sum(1 for _ in walked)
     more = f"<p>{left_out:,} more are in report.json.</p>" if left_out else ""
     return "".join(parts) + f"</div></div>{more}"

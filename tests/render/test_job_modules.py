@@ -85,7 +85,9 @@ def test_only_the_largest_rows_fit_the_terminal(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(job_modules, "TOP", 4)
     section = show_modules(make())
     assert [row[0].strip() for row in section.rows] == ["(model)", "blocks", "0-1 (2 x)", "mlp (2 x)"]
-    assert section.notes[-1] == "3 smaller row(s) are in report.html, and every module in report.json"
+    assert section.notes[-1] == (
+        "a terminal shows the 4 largest rows, report.html the whole tree, report.json every module"
+    )
 
 
 @pytest.mark.parametrize("width", [80, 200])
