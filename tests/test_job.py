@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,9 @@ import pytest
 
 from distprof.facts.run import Clock, FloatArray
 from distprof.storage.run_folder import read_run
-from tests.faults.forked import Started, make_rank, start
+from tests.faults.forked import Command, Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
-from tests.ranks import find_ports, make_environment, run_alone, run_ranks
+from tests.ranks import find_ports, run_alone, run_ranks, wait_until
 
 QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
 DELAY_MS = 400
@@ -242,14 +240,10 @@ def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
 
 
 def test_fault_04_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "distprof", *QUICK, "train.steps=100000", "profile.window_s=0.1"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=make_environment(), text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    (process,) = start(Command(arguments=[*QUICK, "train.steps=100000", "profile.window_s=0.1"]), cwd=tmp_path)
+    wait_until(
+        lambda: any(b'"type":"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")), [process]
     )
-    deadline = time.monotonic() + 60
-    while not any(b'"type":"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said, errors = process.communicate(timeout=30)
     assert process.returncode == 143 and "Traceback" not in errors and "distprof report" in said
