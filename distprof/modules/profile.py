@@ -136,7 +136,7 @@ class ModuleProfiler:
         """What was counted and timed since the start or the last `reset`."""
         work, outside = measure_work(self._modules, self._paths.rows, self._counter.by_path())
         notes = []
-        if any(type(each).__name__ == "OptimizedModule" for each in self.model.modules()):
+        if any(map(_is_compiled, self.model.modules())):
             notes.append("compiled: counted and timed uncompiled; the compiled model may fuse, and then take less time")
         return ModuleReport(
             model=name or type(unwrap(self.model)).__name__, device=str(self.device), inputs=inputs, mode=mode,
@@ -202,6 +202,11 @@ def _call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Tensor):
         return model(inputs)
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """By ``torch.compile(module)``, or by ``module.compile()``."""
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
 
 
 @contextlib.contextmanager
