@@ -19,6 +19,8 @@ from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.modules import ModuleTable
 from distprof.facts.presence import LastWrite
+from distprof.facts.readings import ClockReading as ClockReading
+from distprof.facts.readings import LinkReading as LinkReading
 from distprof.facts.trace_summary import TraceSummary
 
 FloatArray = npt.NDArray[np.float64]
@@ -158,29 +160,6 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReading:
-    """One comparison of a rank's monotonic clock with rank 0's."""
-
-    rank: int
-    at_ns: int
-    """Time of the comparison on rank 0's clock."""
-    offset_ns: int
-    """The rank's clock less rank 0's."""
-    bound_ns: int
-    """The error is at most this: half the shortest round trip. 0: the ranks share the clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReading:
-    """The bandwidth between rank 0's host and another, of one probe."""
-
-    rank: int
-    """The rank of the other host that took part."""
-    bytes_per_s: float
-    """In one direction, over the CPU's network."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
     """Facts about the whole job."""
 
@@ -250,15 +229,18 @@ class Run:
     """The ranks with facts, in ascending order; their positions are axis 0 of ``rows``."""
     rows: FloatArray
     """``[num_ranks, num_steps, ROW_WIDTH]``; a step that a rank did not report is all NaN."""
-    warnings: tuple[str, ...] = ()  # what went wrong while reading: damaged records, foreign files
+    warnings: tuple[str, ...] = ()
+    """What went wrong while reading: damaged records, foreign files."""
     unread: tuple[str, ...] = ()
     """Files that were given but could not be read, each with the reason; the run is then not complete."""
     segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
-    activity: tuple[TraceSummary, ...] = ()  # of the ranks' traces, in ascending order of rank
-    modules: tuple[ModuleTable, ...] = ()  # of the ranks whose modules were profiled, in ascending order
+    activity: tuple[TraceSummary, ...] = ()
+    """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
+    modules: tuple[ModuleTable, ...] = ()
+    """The ranks' module profiles, in ascending order of rank. Empty: modules were not profiled."""
     traced_rows: FloatArray | None = None
     """The steps of a recorded run as its traces show them, on the same axes; NaN: not traced."""
 
