@@ -22,7 +22,7 @@ from distprof.render.wandb_scalars import MAX_POINTS, make_points
 from tests.factories import make_run
 from tests.wandb_file import read_wandb_file
 
-CONFIG = WandbConfig(name="wandb", project="test", entity=None, mode="auto", init_timeout_s=2)
+CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode="auto", init_timeout_s=2)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def log_whole_run(run: Run, folder: Path, config: WandbConfig = CONFIG) -> list[
     logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, peaks=peaks)
     assert logger is not None
     logger.log_rows(run.rows)
-    logger.conclude(analyze(run))
+    logger.conclude(analyze(run), run)
     logger.close()
     return said
 
@@ -164,13 +164,13 @@ def test_fault_10_whatever_wandb_raises_is_said_once_and_goes_no_further(
 ) -> None:
     broken, said, run = BrokenWandb(place), list[str](), make_run()
     monkeypatch.setitem(sys.modules, "wandb", broken)  # type: ignore[arg-type]
-    monkeypatch.setattr(WandbLogger, "_conclude", lambda self, report: None)
+    monkeypatch.setattr(WandbLogger, "_conclude", lambda self, report, run: None)
     logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=tmp_path, say=said.append)
     assert (logger is None) == (place in ("init", "define_metric"))
     if logger is not None:
         logger.log_rows(run.rows)
         logger.log_rows(run.rows)
-        logger.conclude(analyze(run))
+        logger.conclude(analyze(run), run)
         logger.close()
         assert broken.finished == 1
     complaints = [line for line in said if "RuntimeError" in line]

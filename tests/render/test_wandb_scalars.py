@@ -7,7 +7,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Run
-from distprof.render.wandb_scalars import make_points, make_summary
+from distprof.render.wandb_scalars import make_points
+from distprof.render.wandb_summary import make_summary
 from tests.factories import MS, USUAL_NS, make_run
 
 
