@@ -43,7 +43,7 @@ def _lines(title: str, *names: str) -> Panel:
 
 
 def _stack_phases(clock: Clock) -> Panel:
-    names = tuple(f"phase/{phase}/{clock}_ms_mean" for phase in PHASES)
+    names = tuple(f"phase/{phase}/{clock}_ms" for phase in PHASES)
     return Panel(kind="stack", title=f"Phases by step, ms, mean over ranks, {clock} clock", names=names)
 
 

@@ -17,9 +17,9 @@ from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, FloatArray, RunMeta
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""
-DETAIL_STEPS = 25
+DETAIL_STEPS = 50
 """Steps whose means make one point of the details."""
-DIGITS = 7
+DIGITS = 6
 """Of every scalar but the step's number; more would be noise, and bytes."""
 BETWEEN = (
     "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns", "between_wait_host_ns",
@@ -85,7 +85,7 @@ def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
     for phase in PHASES:
         times_ns = table[:, COLUMN[f"{phase}_{clock}_ns"]]
         if times_ns.any():  # a phase that no rank spent time in is no part of the step
-            point[f"phase/{phase}/{clock}_ms_mean"] = float(times_ns.mean()) / 1e6
+            point[f"phase/{phase}/{clock}_ms"] = float(times_ns.mean()) / 1e6
     point |= _find_straggler(rows, table, exposed_ns, clock)
     point |= _measure_flops(table, meta, peaks, clock)
     return {"step": float(rows[0, -1, COLUMN["step"]]), **_shorten(point)}
@@ -111,14 +111,14 @@ def make_details(rows: FloatArray) -> dict[str, float]:
             values = table[:, COLUMN[f"{phase}_{clock}_ns"]] / 1e6
             if np.isfinite(values).all() and values.any():
                 if clock is not shown:  # whose means are in every point
-                    details[f"phase/{phase}/{clock}_ms_mean"] = float(values.mean())
+                    details[f"phase/{phase}/{clock}_ms"] = float(values.mean())
                 details[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
                 details[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
         if clock is not shown:
             exposed_ns = _average(sum_exposed(rows, clock))
             details[f"comm/exposed_{clock}_ratio"] = _share(exposed_ns, table[:, COLUMN[f"step_{clock}_ns"]])
     for name in BETWEEN:
-        details[f"between/{name.removesuffix('_host_ns')}_host_ms_mean"] = float(table[:, COLUMN[name]].mean()) / 1e6
+        details[f"between/{name.removesuffix('_host_ns')}_host_ms"] = float(table[:, COLUMN[name]].mean()) / 1e6
     for kind in KINDS:
         if not table[:, COLUMN[f"{kind}_count"]].any():
             continue

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from distprof.render.cause_words import find_told
+from distprof.render.sections_ranks import choose_spread
 from distprof.render.units import clean_text
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 
+MAX_RANKS = 1024
+"""Rows of the table of ranks; of more ranks it has a selection."""
 MAX_FINDINGS = 3
 """Findings that the summary names."""
 TEXT_LIMIT = 1000
@@ -43,6 +46,7 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "verdict_lost_ms": None if report.verdict.lost_ns is None else to_ms(report.verdict.lost_ns.value),
         "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
         **_summarise_causes(report),
+        "ranks_left_out": len(report.ranks) - len(choose_spread(report, MAX_RANKS)) or None,
         "complete": report.coverage.complete,
         **_summarise_activity(report),
     }

@@ -8,11 +8,9 @@ from distprof.render.cause_words import list_causes
 from distprof.render.sections_ranks import choose_spread
 from distprof.render.units import clean_text
 from distprof.render.wandb_heat_map import TABLE_COLUMNS, RankBySteps, list_cells
-from distprof.render.wandb_summary import to_ms
+from distprof.render.wandb_summary import MAX_RANKS, to_ms
 from distprof.report.report import Report
 
-MAX_RANKS = 1024
-"""Rows of the table of ranks; of more ranks it has a selection."""
 MAX_CAUSES = 100
 CAUSE_COLUMNS = (
     "cause", "where", "when", "rank", "first_step", "last_step", "late_ms", "lost_ms", "lost_ratio", "lost_low_ratio",
@@ -36,11 +34,6 @@ def make_tables(report: Report, times: RankBySteps | None) -> dict[str, LoggedTa
         "causes": _list_causes(report),
         "rank_by_step": LoggedTable(columns=TABLE_COLUMNS, rows=[] if times is None else list_cells(times)),
     }
-
-
-def count_left_out(report: Report) -> int:
-    """Ranks without a row in the table of ranks."""
-    return len(report.ranks) - len(choose_spread(report, MAX_RANKS))
 
 
 def make_table(report: Report) -> LoggedTable:

@@ -29,6 +29,9 @@ class SilentWandb:
     offline, summary = True, SimpleNamespace(update=lambda told: None)
     Settings = Table = SimpleNamespace
 
+    def Image(self, *_: Any, **__: Any) -> None:  # noqa: N802
+        """Takes it."""
+
     def __init__(self, place: str, folder: Path) -> None:
         self.place, self.logged, self.dir = place, 0, str(folder / "run" / "files")
 
