@@ -166,9 +166,9 @@ def _start() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
-    import accelerate.commands.launch
-    import numpy.random
-    import torch._dynamo
+    import accelerate.commands.launch  # noqa: F401
+    import numpy.random  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     import distprof.cli.doctor.command
     import distprof.cli.parser
@@ -201,6 +201,7 @@ def _call(asked: dict[str, Any]) -> int:
     try:
         os.environ.clear()
         os.environ.update(asked["environment"])
+        tempfile.tempdir = None  # it was looked up by an import, before there was this environment
         os.chdir(asked["cwd"])
         sys.path.insert(0, asked["cwd"])  # as `python -m` does
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

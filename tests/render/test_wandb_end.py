@@ -81,8 +81,8 @@ def test_a_heat_map_shows_the_longest_of_merged_cells_and_what_is_missing() -> N
     assert tuple(cells[2, 0]) == NOT_MEASURED and tuple(cells[0, 0]) == RAMP[0] and tuple(cells[0, 2]) == RAMP[-1]
     assert tuple(cells[50, 1]) == RAMP[-1] and tuple(cells[50, 0]) == RAMP[0]
     assert caption == (
-        "step time by rank (down) and step (across), host clock, without warm-up; dark 10.0 ms, bright 20.0 ms or more; "
-        "grey: not measured; each row is the longest of 2 ranks"
+        "step time by rank (down) and step (across), host clock, without warm-up; dark 10.0 ms, bright 20.0 ms or "
+        "more; grey: not measured; each row is the longest of 2 ranks"
     )
 
 
