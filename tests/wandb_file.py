@@ -15,6 +15,9 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
+from distprof.facts.run import FloatArray
+from distprof.render.wandb_details import Details
+
 BLOCK_BYTES = 32 * 1024
 HEADER_BYTES = 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -80,6 +83,13 @@ def _check_files(contents: Any) -> list[Path]:
 
 def _read_items(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def read_details(rows: FloatArray) -> dict[str, float]:
+    """The details of steps, ``[num_ranks, num_steps, ROW_WIDTH]``."""
+    details = Details()
+    details.add(rows)
+    return details.end()
 
 
 def read_records(data: bytes) -> Iterator[bytes]:

@@ -11,20 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.busiest import pick_busiest
-from distprof.analyze.exposed import subtract_exposed, sum_exposed
-from distprof.analyze.statistics import find_share
-from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, FloatArray, RunMeta
+from distprof.analyze.exposed import subtract_exposed
+from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
+from distprof.render.wandb_details import EXPOSED, Details, Means, choose_clock, find_exposed_ratio, is_shadow, shorten
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""
 DETAIL_STEPS = 50
 """Steps whose means make one point of the details."""
-DIGITS = 6
-"""Of every scalar but the step's number; more would be noise, and bytes."""
-BETWEEN = (
-    "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns", "between_wait_host_ns",
-)  # fmt: skip
-"""Time between the step before and this one."""
 GROUPS = ("step", "phase", "between", "flops", "comm", "memory", "straggler")
 METRICS = (("step", None), *((f"{group}/*", "step") for group in GROUPS))
 """Metrics to define, and the metric on their x axis. None of them has a summary of its own: W&B would log it at every
@@ -32,28 +26,26 @@ step, and ``summary/...`` has what the report says."""
 
 
 class Points:
-    """Makes points of new steps, and keeps the steps that have no point of details yet, at most `DETAIL_STEPS`."""
+    """Makes points of new steps, and adds the details of the last `DETAIL_STEPS` whenever there are so many."""
 
     def __init__(self, meta: RunMeta, peaks: Sequence[float | None]) -> None:
         """Takes the job's facts, and the peak FLOP/s by rank; None: unknown."""
         self._meta, self._peaks = meta, peaks
-        self._kept: list[FloatArray] = []
+        self._details = Details()
 
     def add(self, rows: FloatArray) -> list[dict[str, float]]:
         """The points of new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         points = make_points(rows, self._meta, self._peaks)
-        if len(points) == 1 and rows.shape[1] > 1:
-            return [make_details(rows) | points[0]]
+        whole = len(points) == 1  # of one step or of many
         for index, point in enumerate(points):
-            self._kept.append(rows[:, index : index + 1])
-            if len(self._kept) == DETAIL_STEPS:
-                points[index] = self.end() | point
+            self._details.add(rows if whole else rows[:, index : index + 1])
+            if self._details.steps >= DETAIL_STEPS:
+                points[index] = self._details.end() | point
         return points
 
     def end(self) -> dict[str, float]:
-        """The details of the steps that are kept, which are then forgotten; empty if there are none."""
-        kept, self._kept = self._kept, []
-        return make_details(np.concatenate(kept, axis=1)) if kept else {}
+        """The details of the steps that have none yet; empty if there are no such steps."""
+        return self._details.end()
 
 
 def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> list[dict[str, float]]:
@@ -70,93 +62,35 @@ def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
 
 
 def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
-    rows = _keep_recorded(rows)
-    table = _average(rows)  # [num_ranks, ROW_WIDTH]
+    recorded = ~is_shadow(rows)
+    rows = rows[:, recorded] if recorded.any() else rows
+    means = Means()
+    means.add(rows)
+    table = means.read()
+    assert table is not None
     job_step_ns = float(rows[:, :, COLUMN["step_host_ns"]].max(axis=0).mean())
-    clock = _choose_clock(table)
-    exposed_ns = _average(sum_exposed(rows, clock))
+    tokens = float(table[:, COLUMN["tokens"]].sum())  # 0: the loop does not count them
+    clock = choose_clock(table)
     point = {
         "step/time_ms": job_step_ns / 1e6,
-        "step/tokens_per_s": float(table[:, COLUMN["tokens"]].sum()) / job_step_ns * 1e9,
+        "step/tokens_per_s": tokens / job_step_ns * 1e9 if tokens > 0 else np.nan,
         "step/loss": float(table[:, COLUMN["loss"]].mean()),
         "step/grad_norm": float(table[:, COLUMN["grad_norm"]].mean()),
-        f"comm/exposed_{clock}_ratio": _share(exposed_ns, table[:, COLUMN[f"step_{clock}_ns"]]),
+        f"comm/exposed_{clock}_ratio": find_exposed_ratio(table, clock),
     }
     for phase in PHASES:
         times_ns = table[:, COLUMN[f"{phase}_{clock}_ns"]]
         if times_ns.any():  # a phase that no rank spent time in is no part of the step
             point[f"phase/{phase}/{clock}_ms"] = float(times_ns.mean()) / 1e6
-    point |= _find_straggler(rows, table, exposed_ns, clock)
+    point |= _find_straggler(rows, table, clock)
     point |= _measure_flops(table, meta, peaks, clock)
-    return {"step": float(rows[0, -1, COLUMN["step"]]), **_shorten(point)}
+    return {"step": float(rows[0, -1, COLUMN["step"]]), **shorten(point)}
 
 
-def make_details(rows: FloatArray) -> dict[str, float]:
-    """What a point leaves out: means over steps of the mean or the worst rank; what was not measured is not in it.
-
-    Args:
-        rows: ``[num_ranks, num_steps, ROW_WIDTH]``.
-    """
-    rows = _keep_recorded(rows)
-    table = _average(rows)  # [num_ranks, ROW_WIDTH]
-    shown = _choose_clock(table)
-    details = {
-        "step": float(rows[0, -1, COLUMN["step"]]),
-        "step/warmup_ratio": float(rows[0, :, COLUMN["warmup"]].mean()),
-        "memory/current_bytes_max": float(table[:, COLUMN["memory_bytes"]].max()),
-        "memory/peak_bytes_max": float(table[:, COLUMN["memory_peak_bytes"]].max()),
-    }
-    for clock in Clock:
-        for phase in PHASES:
-            values = table[:, COLUMN[f"{phase}_{clock}_ns"]] / 1e6
-            if np.isfinite(values).all() and values.any():
-                if clock is not shown:  # whose means are in every point
-                    details[f"phase/{phase}/{clock}_ms"] = float(values.mean())
-                details[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
-                details[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
-        if clock is not shown:
-            exposed_ns = _average(sum_exposed(rows, clock))
-            details[f"comm/exposed_{clock}_ratio"] = _share(exposed_ns, table[:, COLUMN[f"step_{clock}_ns"]])
-    for name in BETWEEN:
-        details[f"between/{name.removesuffix('_host_ns')}_host_ms"] = float(table[:, COLUMN[name]].mean()) / 1e6
-    for kind in KINDS:
-        if not table[:, COLUMN[f"{kind}_count"]].any():
-            continue
-        for fact in ("count", "bytes"):
-            details[f"comm/{kind}/{fact}"] = float(table[:, COLUMN[f"{kind}_{fact}"]].mean())
-        for time in ("busy_host", "exposed_host", "exposed_device"):
-            details[f"comm/{kind}/{time}_ms"] = float(table[:, COLUMN[f"{kind}_{time}_ns"]].mean()) / 1e6
-    return _shorten(details)
-
-
-def _keep_recorded(rows: FloatArray) -> FloatArray:
-    """The steps that were recorded or, where there is no other, shadow steps."""
-    recorded = (rows[:, :, COLUMN["shadow"]] != 1).all(axis=0)
-    return rows[:, recorded] if recorded.any() else rows
-
-
-def _average(values: FloatArray) -> FloatArray:
-    """Mean over axis 1, the steps, of those that the rank measured; NaN: none."""
-    there = np.isfinite(values)
-    number, sums = there.sum(axis=1), np.where(there, values, 0.0).sum(axis=1)
-    means: FloatArray = np.divide(sums, number, out=np.full_like(sums, np.nan), where=number > 0)
-    return means
-
-
-def _choose_clock(table: FloatArray) -> Clock:
-    """The device clock if every rank has it, as in the report's headline."""
-    return Clock.DEVICE if np.isfinite(table[:, COLUMN["step_device_ns"]]).all() else Clock.HOST
-
-
-def _share(part_ns: FloatArray, whole_ns: FloatArray) -> float:
-    share = find_share(part_ns, whole_ns)
-    return np.nan if share is None else share
-
-
-def _find_straggler(rows: FloatArray, table: FloatArray, exposed_ns: FloatArray, clock: Clock) -> dict[str, float]:
+def _find_straggler(rows: FloatArray, table: FloatArray, clock: Clock) -> dict[str, float]:
     """The rank with the most own time, named only if it stands out, and by how much it exceeds the others' median."""
     step = COLUMN[f"step_{clock}_ns"]
-    own_ns = subtract_exposed(table[:, step], exposed_ns)
+    own_ns = subtract_exposed(table[:, step], table[:, EXPOSED[clock]])
     if len(own_ns) < 2 or not np.isfinite(own_ns).all():
         return {}
     rank, excess_ns, stands_out = pick_busiest(own_ns, float(rows[:, :, step].max(axis=0).mean()))
@@ -173,8 +107,3 @@ def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | Non
     if known and len(known) == len(achieved) and float((achieved / np.array(known)).max()) <= 1:
         point["flops/mfu_ratio"] = float((achieved / np.array(known)).mean())
     return point
-
-
-def _shorten(point: dict[str, float]) -> dict[str, float]:
-    """Without what was not measured, and without digits that say nothing."""
-    return {name: float(f"{value:.{DIGITS}g}") for name, value in point.items() if np.isfinite(value)}

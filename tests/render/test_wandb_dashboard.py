@@ -27,7 +27,7 @@ from distprof.storage.run_folder import write_whole
 from tests.factories import MS, WORK
 from tests.wandb_file import WandbFile, read_wandb_file
 
-GOLDEN = Path(__file__).parent.parent / "data" / "wandb_workspace.json"
+GOLDEN = Path(__file__).parent / "wandb_workspace.json"
 CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode="offline", init_timeout_s=2)
 PANELS = [panel for section in SECTIONS for panel in section.panels]
 needs_workspaces = pytest.mark.skipif(

@@ -18,9 +18,9 @@ from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, Run
 from distprof.render import wandb_log
 from distprof.render.wandb_log import WandbLogger, is_logged_in, require_wandb
-from distprof.render.wandb_scalars import MAX_POINTS, make_details, make_points
+from distprof.render.wandb_scalars import MAX_POINTS, make_points
 from tests.factories import make_run
-from tests.wandb_file import read_wandb_file
+from tests.wandb_file import read_details, read_wandb_file
 
 CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode="auto", init_timeout_s=2)
 
@@ -118,11 +118,11 @@ def test_what_was_not_measured_is_not_logged() -> None:
     rows[0, :, COLUMN["loss"]] = np.nan
     rows[1, :, COLUMN["memory_bytes"]] = np.nan
     for micro_steps in (np.nan, 0):  # not counted is neither
-        rows[:, :, COLUMN["micro_steps"]] = micro_steps
+        rows[:, :, [COLUMN["micro_steps"], COLUMN["tokens"]]] = micro_steps
         for point in make_points(rows, run.meta, [1.0] * len(rows)):
-            assert "step/loss" not in point and "flops/achieved_per_device" not in point
+            assert not {"step/loss", "step/tokens_per_s", "flops/achieved_per_device"} & point.keys()
             assert all(np.isfinite(value) for value in point.values())
-    assert "memory/current_bytes_max" not in make_details(rows) and "memory/peak_bytes_max" in make_details(rows)
+    assert "memory/current_bytes_max" not in read_details(rows) and "memory/peak_bytes_max" in read_details(rows)
 
 
 def test_an_impossible_mfu_is_not_logged() -> None:

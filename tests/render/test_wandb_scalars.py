@@ -7,9 +7,10 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Run
-from distprof.render.wandb_scalars import Points, make_details, make_points
+from distprof.render.wandb_scalars import Points, make_points
 from distprof.render.wandb_summary import make_summary
 from tests.factories import MS, USUAL_NS, make_run
+from tests.wandb_file import read_details
 
 
 def test_waits_inside_phases_are_exposed_communication() -> None:
@@ -74,7 +75,15 @@ def test_details_come_every_few_steps_and_at_the_end_and_replace_nothing() -> No
 def test_what_some_steps_lack_is_the_mean_of_the_others() -> None:
     """Before the first step of a job there is no time between steps."""
     run = make_run(columns={"checkpoint_host_ns": np.array([[np.nan, 4 * MS, 8 * MS, 0]])})
-    assert make_details(run.rows)["between/checkpoint_host_ms"] == 4
+    assert read_details(run.rows)["between/checkpoint_host_ms"] == 4
+    rows = make_run(columns={"shadow": np.array([[1, 0, 0, 0]]), "checkpoint_host_ns": [[9e9, 4e6, 8e6, 0]]}).rows
+    assert read_details(rows)["between/checkpoint_host_ms"] == 4
+    assert read_details(rows[:, :1])["between/checkpoint_host_ms"] == 9000
+
+
+def test_memory_is_that_of_the_last_step() -> None:
+    details = read_details(make_run(columns={"memory_peak_bytes": [[1e9, 2e9, 2e9, 5e9], [1e9, 1e9, 1e9, 3e9]]}).rows)
+    assert details["memory/peak_bytes_max"] == 5e9
 
 
 @pytest.mark.parametrize(("delay_ms", "named"), [(0, False), (4, False), (20, True)])
