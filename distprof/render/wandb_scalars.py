@@ -17,7 +17,7 @@ from distprof.render.wandb_details import EXPOSED, Details, Means, choose_clock,
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""
-DETAIL_STEPS = 50
+DETAIL_STEPS = 100
 """Steps whose means make one point of the details."""
 GROUPS = ("step", "phase", "between", "flops", "comm", "memory", "straggler")
 METRICS = (("step", None), *((f"{group}/*", "step") for group in GROUPS))

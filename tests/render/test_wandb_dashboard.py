@@ -95,7 +95,7 @@ def test_a_panel_finds_its_data(panel: Panel, logged: Logged) -> None:
     for name in panel.names:
         if panel.kind in ("lines", "stack"):
             assert told.metrics[f"{name.split('/')[0]}/*"] == STEP
-            assert sum(STEP in point and name in point for point in told.history) >= 2, name
+            assert any(STEP in point and name in point for point in told.history), name
         elif panel.kind in ("runs", "groups"):
             assert isinstance(told.summary[name], float | int), name
         elif panel.kind == "image":
