@@ -174,6 +174,7 @@ class WandbLogger:
     def _conclude(self, report: Report, run: Run) -> None:
         import wandb
 
+        self._run.summary.update(make_summary(report))
         times = collect_times(run, report)
         end: dict[str, Any] = self._points.end()
         for name, table in make_tables(report, times).items():
@@ -181,7 +182,6 @@ class WandbLogger:
         for name, image, caption in draw_maps(times):
             end[name] = wandb.Image(image, caption=caption)
         self._run.log(end)
-        self._run.summary.update(make_summary(report))
         if (told := word_alert(report)) is not None:
             self._run.alert(title=told[0], text=told[1], level="ERROR")
         self._attach(keep_files(self._folder, self.folder, self._say))
