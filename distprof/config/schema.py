@@ -170,6 +170,8 @@ class WandbConfig:
     """W&B project."""
     entity: str | None
     """W&B team or user. None: the login's default."""
+    group: str | None
+    """W&B shows runs of the same group together, such as those of a sweep. None: ``WANDB_RUN_GROUP``, if it is set."""
     mode: Literal["auto", "online", "offline"]
     """auto: online when logged in."""
     init_timeout_s: float

@@ -16,7 +16,7 @@ from distprof.analyze import analyze
 from distprof.config.compose import to_yaml
 from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
-from distprof.facts.run import FloatArray, RankInfo, RunMeta
+from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.modules.names import list_modules
 from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.record.signals import SignalWatch
@@ -88,12 +88,12 @@ class JobReporter:
         Raises:
             DataError: The run folder is gone or damaged.
         """
-        report, written = self._write(folder, completed_rows)
-        missed = self._wandb.finish(report) if self._wandb is not None else None
+        run, report, written = self._write(folder, completed_rows)
+        missed = self._wandb.finish(report, run) if self._wandb is not None else None
         if missed is not None:
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(folder, missed)
-                report, written = self._write(folder, completed_rows)
+                run, report, written = self._write(folder, completed_rows)
         render_terminal(report, self._console)
         again = f"again: distprof report {folder}"
         if written.problem is not None:
@@ -102,10 +102,10 @@ class JobReporter:
         self.say(f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})")
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
-    def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Report, Written]:
+    def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:
         run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows, which are written by now
         report = analyze(run)
-        return report, write_files(folder, run, report)
+        return run, report, write_files(folder, run, report)
 
 
 def run_job(

@@ -45,7 +45,16 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"train.model.ffn_width": 0}, "train.model.ffn_width=0"),
     ({"name": " "}, "name: empty"),
     (
-        {"logger": {"name": "wandb", "project": "p", "entity": None, "mode": "auto", "init_timeout_s": float("nan")}},
+        {
+            "logger": {
+                "name": "wandb",
+                "project": "p",
+                "entity": None,
+                "group": None,
+                "mode": "auto",
+                "init_timeout_s": float("nan"),
+            }
+        },
         "logger.init_timeout_s=nan",
     ),
     ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
