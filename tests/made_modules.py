@@ -53,7 +53,8 @@ def make_table(
         "flops": tuple((2_000 * size, 4_000 * size, 0) for size in (23, 1, 20, 10, 4, 6, 10, 4, 6, 3)),
         "outside_flops": (0, 0, 0), "forward_ns": _add_up(forward_ms or {}, 1, noise, num_steps),
         "backward_ns": _add_up(backward_ms or {}, 2, noise, num_steps),
-        "recomputed_ns": np.full((count, num_steps), np.nan), "notes": (),
+        "recomputed_ns": np.full((count, num_steps), np.nan), "memory": None, "predicted_memory": None,
+        "peak_bytes": None, "notes": (),
     }  # fmt: skip
     return ModuleTable(**{**usual, **changes})
 

@@ -84,6 +84,20 @@ def test_work_and_parameters_are_those_of_the_model(job: Job) -> None:
     assert all(row["name"].count("module.") == 0 for row in modules["rows"])  # DDP is no part of the names
 
 
+def test_memory_by_kind_is_what_was_predicted_from_the_configuration(job: Job) -> None:
+    kinds = {each["kind"]: each for each in job.report["modules"]["memory"]}
+    held = 4 * job.report["flops"]["parameters"]
+    for kind, size in {"parameters": held, "gradients": held, "optimizer": 2 * held, "buffers": 0}.items():
+        for spread in (kinds[kind]["predicted_bytes"], kinds[kind]["measured_bytes"]):
+            assert (spread["min"], spread["max"]) == (size, size), kind
+    # Logits and their softmax, at least; scores that fused attention does not keep are foretold.
+    kept, foretold = (kinds["activations"][f"{source}_bytes"]["max"] for source in ("measured", "predicted"))
+    assert 2 * 4 * 256 * 2 * 64 < kept <= foretold
+    assert kinds["communication"]["measured_bytes"]["max"] == 0  # gradients are views of the buckets: not twice
+    assert {kinds[kind]["measured_bytes"]["max"] for kind in ("rest", "peak")} == {None}  # a CPU's allocator is silent
+    assert "memory of a rank by kind" in job.done.stdout
+
+
 def test_the_report_is_valid_and_comes_again_from_the_folder(job: Job) -> None:
     schema = json.loads(Path(report_types.__file__).with_name("report.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(job.report)

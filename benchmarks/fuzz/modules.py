@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.fuzz.streams import Folder
 from benchmarks.fuzz.streams_sound import RANKS
 from benchmarks.fuzz.values import dump, mutate
-from distprof.facts.modules import ModuleTable
+from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.storage.module_files import encode_modules, module_path
 
 NAMES = ("", "blocks", "blocks.0", "blocks.0.mlp", "blocks.1", "blocks.1.mlp", "head")
@@ -42,5 +42,7 @@ def _make_table(rank: int) -> ModuleTable:
         kinds=("Model", "ModuleList", "Block", "MLP", "Block", "MLP", "Linear"), parents=PARENTS, calls=(1,) * count,
         own_parameters=(8,) * count, parameters=(8,) * count, held_parameters=(8,) * count,
         flops=((100, 200, 0),) * count, outside_flops=(0, 0, 0), forward_ns=times_ns, backward_ns=2 * times_ns,
-        recomputed_ns=np.full((count, STEPS), np.nan), notes=("compiled",),
+        recomputed_ns=np.full((count, STEPS), np.nan),
+        memory=RankMemory(parameters=32, gradients=32, optimizer=64, buffers=0, activations=100, communication=None),
+        predicted_memory=None, peak_bytes=300, notes=("compiled",),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.measured_steps import Timing
+from distprof.analyze.module_memory import report_memory
 from distprof.analyze.statistics import as_number, find_median, spread_over_ranks
 from distprof.facts.modules import ModuleTable
 from distprof.facts.rank_names import name_ranks
@@ -39,6 +40,7 @@ def report_modules(run: Run, headline: Timing | None) -> JobModules | None:
         outside_flops=_make_flops(first, first.outside_flops), notes=_list_notes(run.modules, tables),
         step_ns=_find_step(run, clock, first.timed_steps), counted_step_ns=_find_step(run, clock, counted),
         usual_step_ns=None if headline is None else float(np.median(headline.job_step_ns)),
+        memory=report_memory(tables),
     )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _show_memory(memory: dict[str, dict[str, int | None]]) -> list[Section]:
     return [
         Section(
             key="module_memory", title="Memory of a rank", about="predicted; buffers of the communication left out",
-            columns=make_columns(("rank", *kinds), rows, ("rank",)),
+            columns=make_columns(("rank", *kinds), rows, ("rank",), told_only=True),
         )
     ]  # fmt: skip
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from distprof.config.check import check
 from distprof.config.compose import compose, read_request
 from distprof.config.decode import decode
-from distprof.config.schema import Config, FsdpConfig
+from distprof.config.schema import Config
 from distprof.errors import DataError, UsageError
-from distprof.modules.memory import predict_memory
 from distprof.modules.names import unwrap
 from distprof.modules.profile import MODES, profile_model
 from distprof.report.module_report import ModuleReport
+from distprof.train.memory import count_shards, predict_rank
 from distprof.train.model import Transformer
 
 RANKS = re.compile(r"ranks=([1-9]\d{0,6})")
@@ -165,15 +165,11 @@ def _configure(target: Sequence[str], inputs: Sequence[str], mode: str | None) -
 def _predict(model: nn.Module, report: ModuleReport, built: _Built) -> dict[str, dict[str, int | None]]:
     if built.config is None:
         return {}
-    strategy = built.config.strategy
-    shards = built.num_ranks // strategy.replicas if isinstance(strategy, FsdpConfig) else 1
+    shards = count_shards(built.config, built.num_ranks)
     kept = report.rows[0].activation_bytes if built.mode != "forward" else None
     found: dict[str, dict[str, int | None]] = {}
     for rank in dict.fromkeys((0, shards - 1)):
-        memory = predict_memory(
-            unwrap(model).parameters(), unwrap(model).buffers(), num_shards=shards, rank=rank,
-            mode=built.config.train.mode, activation_bytes=kept,
-        )  # fmt: skip
+        memory = predict_rank(built.config, unwrap(model), num_ranks=built.num_ranks, rank=rank, activation_bytes=kept)
         name = "every" if shards == 1 else f"{rank}"
         found[name] = {**dataclasses.asdict(memory), "total": memory.total}
     return found

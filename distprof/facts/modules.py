@@ -9,6 +9,31 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Bytes on one rank, by kind. None: not known."""
+
+    parameters: int | None
+    gradients: int | None
+    """At the end of backward."""
+    optimizer: int | None
+    """The optimizer's state, without counts of steps."""
+    buffers: int | None
+    """Of modules."""
+    activations: int | None
+    """Of one micro-batch, at the end of forward."""
+    communication: int | None = None
+    """DDP's buckets where gradients are no views of them; what FSDP2 has gathered at the end of forward."""
+
+    @property
+    def total(self) -> int:
+        """Of what is known."""
+        return sum(getattr(self, kind) or 0 for kind in MEMORY_KINDS)
+
+
+MEMORY_KINDS = tuple(RankMemory.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTable:
     """The modules of one rank by column, each module before its submodules; the first is the model itself."""
 
@@ -45,6 +70,12 @@ class ModuleTable:
     """Likewise."""
     recomputed_ns: npt.NDArray[np.float64]
     """Likewise, of forward that backward repeats."""
+    memory: RankMemory | None
+    """What this rank's tensors took in the counted step. None: not measured."""
+    predicted_memory: RankMemory | None
+    """What they should take by the configuration. None: there is none."""
+    peak_bytes: int | None
+    """The most that the device's allocator had given out until the end of the counted step. None: there is none."""
     notes: tuple[str, ...]
     """What is not counted, and why."""
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from distprof.modules.calls import ModuleCalls, ModulePass
+from distprof.modules.memory import find_local
 
 aten = torch.ops.aten
 
@@ -85,12 +87,17 @@ class Counter:
         self._outputs = _Outputs(calls) if activations else None
         self.alive_bytes: dict[int, int] = {}
         """By path: what was made there and is alive, as of the last `look`."""
+        self.gathered_bytes: int | None = None
+        """Of parameters that had gathered their shards, as of the last `look`. None: there was none."""
+        self._sharded: dict[str, int | None] = {}
+        """Storages of the parameters before the pass, by name."""
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """While it is open, operations count."""
         with contextlib.ExitStack() as held:
             if self._outputs is not None:
+                self._sharded = {name: each for name, (each, _) in self._list_held().items()}
                 held.enter_context(self._outputs)
             held.enter_context(self._flops)
             yield
@@ -99,13 +106,27 @@ class Counter:
         """Adds up what forward has made and is alive now, parameters and buffers left out."""
         if self._outputs is None:
             return
-        own = map(_find_storage, (*self._model.parameters(), *self._model.buffers()))
-        held = {storage._cdata for storage in own if storage is not None}
+        parameters = self._list_held()
+        gathered: dict[int | None, int] = {}
+        for name, (storage, size) in parameters.items():
+            if storage != self._sharded.get(name, storage):
+                gathered[storage] = gathered.get(storage, 0) + size
+        for each in _list_gathering(self._model):
+            gathered.setdefault(_identify(each), each.untyped_storage().nbytes())
+        self.gathered_bytes = sum(gathered.values())
+        held = gathered.keys() | {storage for storage, _ in parameters.values()} | {*self._sharded.values()}
+        held |= {_identify(each) for each in self._model.buffers()}
         self.alive_bytes = {}
         for reference, path in self._outputs.made.items():
-            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # None: freed
-            if storage is not None and storage._cdata not in held:
-                self.alive_bytes[path] = self.alive_bytes.get(path, 0) + storage.nbytes()
+            alive = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # None: freed
+            if alive is not None and alive._cdata not in held:
+                self.alive_bytes[path] = self.alive_bytes.get(path, 0) + alive.nbytes()
+
+    def _list_held(self) -> dict[str, tuple[int | None, int]]:
+        """The storage and the bytes of each parameter's local part, by name."""
+        with torch.no_grad():
+            local = {name: find_local(each) for name, each in self._model.named_parameters()}
+        return {name: (_identify(each), each.nbytes) for name, each in local.items()}
 
     def by_path(self) -> dict[tuple[int, ModulePass], int]:
         """FLOPs by path and stage."""
@@ -116,6 +137,21 @@ class Counter:
         """All FLOPs by the operation's name."""
         counts: dict[Any, dict[Any, int]] = self._flops.flop_counts
         return {str(operation): int(flops) for operation, flops in counts["Global"].items()}
+
+
+def _list_gathering(model: nn.Module) -> Iterator[torch.Tensor]:
+    """What FSDP2 has gathered last and keeps until it gathers again."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            shared = getattr(module._get_fsdp_state(), "_comm_ctx", None)  # not public: without it, there is none
+            result = getattr(getattr(shared, "all_gather_state", None), "all_gather_result", None)
+            if isinstance(output := getattr(result, "all_gather_output", None), torch.Tensor):
+                yield output
+
+
+def _identify(tensor: torch.Tensor) -> int | None:
+    storage = _find_storage(tensor)
+    return None if storage is None else int(storage._cdata)
 
 
 def _find_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
+from distprof.facts.modules import RankMemory
+
 MOMENTS = 2
 """AdamW keeps two numbers for each that it trains, in the format of the parameter."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
-    """Bytes on one rank, by kind. None: not known."""
-
-    parameters: int
-    gradients: int
-    optimizer: int
-    buffers: int
-    activations: int | None
-    """Of one micro-batch, at the end of forward."""
-
-    @property
-    def total(self) -> int:
-        """Of what is known."""
-        return self.parameters + self.gradients + self.optimizer + self.buffers + (self.activations or 0)
 
 
 def predict_memory(
@@ -48,10 +33,27 @@ def predict_memory(
         activation_bytes: What one micro-batch keeps for backward.
     """
     held = sum(find_shard(tuple(each.shape), num_shards, rank) * each.element_size() for each in parameters)
+    gradients, moments = predict_training(held, mode)
     return RankMemory(
-        parameters=held, gradients=0 if mode == "forward" else held, optimizer=MOMENTS * held if mode == "train" else 0,
-        buffers=sum(each.nbytes for each in buffers), activations=activation_bytes,
+        parameters=held, gradients=gradients, optimizer=moments, buffers=sum(each.nbytes for each in buffers),
+        activations=activation_bytes,
     )  # fmt: skip
+
+
+def predict_training(held_bytes: int, mode: str) -> tuple[int, int]:
+    """Bytes of gradients, and of AdamW's moments.
+
+    Args:
+        held_bytes: Of parameters.
+        mode: "forward", "forward_backward" or "train".
+    """
+    return 0 if mode == "forward" else held_bytes, MOMENTS * held_bytes if mode == "train" else 0
+
+
+def find_local(tensor: Any) -> Tensor:
+    """The part of a sharded tensor that this process holds."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
 def find_shard(shape: tuple[int, ...], num_shards: int, rank: int) -> int:

@@ -153,6 +153,11 @@ class ModuleProfiler:
         """Which clock takes the time: "host", or on a GPU "device"."""
         return self._timer.clock
 
+    @property
+    def gathered_bytes(self) -> int | None:
+        """Of parameters of which FSDP2 held more than this rank's part when forward ended. None: not measured."""
+        return self._counter.gathered_bytes
+
     def list_times(self) -> list[list[dict[ModulePass, float]]]:
         """Time of each timed pass, ns: by row and stage, submodules included."""
         return [add_up(len(self._modules), self._paths.rows, each).total for each in self._times]

@@ -6,11 +6,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from distprof.modules.calls import ModulePass
+from distprof.modules.memory import find_local
 from distprof.modules.names import NamedModule
 from distprof.report.module_report import ModuleFlops, ModuleRow, Taken
 
@@ -92,7 +92,7 @@ def make_rows(
                 output_shapes=None if seen is None else seen.shapes,
                 own_parameters=sum(each.numel() for each in own[row]),
                 parameters=sum(each.numel() for each in parameters),
-                held_parameters=sum(_find_held(each).numel() for each in parameters),
+                held_parameters=sum(find_local(each).numel() for each in parameters),
                 parameter_bytes=sum(each.numel() * each.element_size() for each in parameters),
                 buffer_bytes=sum(each.nbytes for each in item.module.buffers()),
                 self_flops=_make_work(work.own[row]), total_flops=_make_work(work.total[row]),
@@ -144,9 +144,3 @@ def _list_own_parameters(modules: Sequence[NamedModule]) -> list[list[Tensor]]:
         own.append([each for each in _list_parameters(item) if id(each) not in seen])
         seen |= {id(each) for each in own[-1]}
     return own
-
-
-def _find_held(parameter: Any) -> Tensor:
-    """The part of a sharded parameter that this process holds."""
-    local: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-    return local

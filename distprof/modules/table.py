@@ -6,15 +6,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.facts.modules import ModuleTable
+from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.facts.run import FloatArray
 from distprof.modules.calls import ModulePass
+from distprof.modules.memory_watch import MemoryWatch
 from distprof.modules.profile import ModuleProfiler
 from distprof.report.module_report import ModuleFlops
 
 
 def make_table(
-    profiler: ModuleProfiler, *, rank: int, counted_step: int | None, timed_steps: Sequence[int]
+    profiler: ModuleProfiler,
+    *,
+    rank: int,
+    counted_step: int | None,
+    timed_steps: Sequence[int],
+    watch: MemoryWatch,
+    predicted_memory: RankMemory | None,
+    peak_bytes: int | None,
 ) -> ModuleTable:
     """The columns of a profile.
 
@@ -23,9 +31,13 @@ def make_table(
         rank: This rank.
         counted_step: None: it failed.
         timed_steps: As many as passes were timed.
+        watch: Has seen the counted step.
+        predicted_memory: By the configuration.
+        peak_bytes: Of the device's allocator.
     """
     report = profiler.report()
     rows = report.rows
+    memory = watch.measure(activations=rows[0].activation_bytes, gathered=profiler.gathered_bytes)
     return ModuleTable(
         rank=rank, model=report.model, clock=profiler.clock, counted_step=counted_step,
         timed_steps=tuple(timed_steps), names=tuple(row.name for row in rows), kinds=tuple(row.kind for row in rows),
@@ -35,7 +47,9 @@ def make_table(
         flops=tuple(_list_flops(row.total_flops) for row in rows), outside_flops=_list_flops(report.outside_flops),
         forward_ns=_take(profiler, ModulePass.FORWARD, len(rows)),
         backward_ns=_take(profiler, ModulePass.BACKWARD, len(rows)),
-        recomputed_ns=_take(profiler, ModulePass.RECOMPUTED, len(rows)), notes=report.notes,
+        recomputed_ns=_take(profiler, ModulePass.RECOMPUTED, len(rows)),
+        memory=None if counted_step is None else memory, predicted_memory=predicted_memory,
+        peak_bytes=None if counted_step is None else peak_bytes, notes=report.notes,
     )  # fmt: skip
 
 

@@ -6,13 +6,16 @@ In the first step operations are counted, which is slow; the second one warms up
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from distprof.config.schema import ProfileConfig
+from distprof.facts.modules import RankMemory
+from distprof.modules.memory_watch import MemoryWatch
 from distprof.modules.profile import ModuleProfiler
 from distprof.modules.table import make_table
 from distprof.record.recorder import Recorder
@@ -24,6 +27,7 @@ from distprof.world import World
 
 EXTRA_STEPS = 2
 """The counted step and the one that warms up."""
+PredictMemory = Callable[[], RankMemory]
 Pass = contextlib.AbstractContextManager[object]
 
 
@@ -45,6 +49,7 @@ class ModuleWindow(StepWindow):
         together: Callable[[], None],
         opened: Callable[[range], None],
         note: Callable[[str], None],
+        predict_memory: PredictMemory | None = None,
     ) -> None:
         """Plans a window; see `StepWindow` for the rest.
 
@@ -58,6 +63,7 @@ class ModuleWindow(StepWindow):
             together: Waits for the other ranks.
             opened: Receives the numbers of all the window's steps.
             note: Receives what could not be measured.
+            predict_memory: What this rank's tensors should take. None: that is not known.
 
         Raises:
             ValueError: There is no step to take the time of.
@@ -68,7 +74,10 @@ class ModuleWindow(StepWindow):
             recorder=recorder, path=path, num_steps=EXTRA_STEPS + timed_steps, first_step=first_step,
             together=together, opened=opened, note=note,
         )  # fmt: skip
-        self._rank, self._run_id = rank, run_id
+        self._rank, self._run_id, self._predict_memory = rank, run_id, predict_memory
+        self._predicted: RankMemory | None = None
+        self._peak_bytes: int | None = None
+        self._watch: MemoryWatch | None = None
         self._models: list[nn.Module] = []
         self._profiler: ModuleProfiler | None = None
         self._pass: Pass | None = None
@@ -88,14 +97,14 @@ class ModuleWindow(StepWindow):
         self._guard("start", self._make_profiler)
 
     def _make_profiler(self) -> None:
-        self._profiler = ModuleProfiler(self._models[0], activations=False)
+        self._profiler, self._watch = ModuleProfiler(self._models[0]), MemoryWatch(self._models[0])
 
     def _enter(self, step: int) -> None:
         assert self.steps is not None
         if self._profiler is None:
             return
         number = step - self.steps[0]
-        self._pass = self._profiler if number == 0 else self._profiler.timing(warmup=number < EXTRA_STEPS)
+        self._pass = self._count() if number == 0 else self._profiler.timing(warmup=number < EXTRA_STEPS)
         if not self._guard("begin a step", self._pass.__enter__):
             self._pass = None
 
@@ -104,19 +113,41 @@ class ModuleWindow(StepWindow):
         if not self._end_pass(error) or error is not None:
             return
         if step == self.steps[0]:
-            self._counted = step
+            self._counted, self._peak_bytes = step, self._read_peak()
         elif step - self.steps[0] >= EXTRA_STEPS:
             self._timed.append(step)
 
+    @contextlib.contextmanager
+    def _count(self) -> Iterator[None]:
+        assert self._profiler is not None and self._watch is not None
+        with self._watch, self._profiler:
+            yield
+
+    def _read_peak(self) -> int | None:
+        """What the allocator has given out at most. A CPU's does not tell."""
+        device = None if self._profiler is None else self._profiler.device
+        if device is None or device.type != "cuda":
+            return None
+        return int(torch.cuda.max_memory_allocated(device))
+
     def _write(self) -> None:
         if self._profiler is not None:
+            if self._predict_memory is not None:
+                self._guard("predict the memory", self._predict)
             self._guard("write its file", self._write_table)
-        self._profiler = None
+        self._profiler = self._watch = None
         self._models = []
 
+    def _predict(self) -> None:
+        assert self._predict_memory is not None
+        self._predicted = self._predict_memory()
+
     def _write_table(self) -> None:
-        assert self._profiler is not None
-        table = make_table(self._profiler, rank=self._rank, counted_step=self._counted, timed_steps=self._timed)
+        assert self._profiler is not None and self._watch is not None
+        table = make_table(
+            self._profiler, rank=self._rank, counted_step=self._counted, timed_steps=self._timed, watch=self._watch,
+            predicted_memory=self._predicted, peak_bytes=self._peak_bytes,
+        )  # fmt: skip
         if any(isinstance(each, FSDPModule) for each in self._models[0].modules()):
             self._note(
                 "module times contain the gathering of parameters in FSDP2: a module that waits there for another rank "
@@ -127,7 +158,7 @@ class ModuleWindow(StepWindow):
 
     def _drop(self) -> None:
         self._end_pass(RuntimeError("training has failed"))
-        self._profiler = None
+        self._profiler = self._watch = None
 
     def _end_pass(self, error: BaseException | None) -> bool:
         """Ends what looks at the open step; whether something did and succeeded."""
@@ -154,6 +185,7 @@ def plan_modules(
     recorder: Recorder,
     step_writer: StepWriter,
     timeout_s: float,
+    predict_memory: PredictMemory | None = None,
 ) -> ModuleWindow | None:
     """This rank's window; None: the level has none. Collective: creates a process group to wait in.
 
@@ -166,6 +198,7 @@ def plan_modules(
         recorder: Records the window's steps too.
         step_writer: Marks the rows, and keeps notes.
         timeout_s: How long a rank waits for the others.
+        predict_memory: What this rank's tensors should take. None: that is not known.
     """
     if profile_config.level != "modules":
         return None
@@ -176,4 +209,5 @@ def plan_modules(
         recorder=recorder, path=module_path(folder, world.rank), rank=world.rank, run_id=run_id,
         timed_steps=profile_config.module_steps, first_step=profile_config.module_from,
         opened=step_writer.mark_window, note=step_writer.note, together=together,
+        predict_memory=predict_memory,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
 from distprof.profiler.host_readings import HostReadings
-from distprof.profiler.module_window import plan_modules
+from distprof.profiler.module_window import PredictMemory, plan_modules
 from distprof.profiler.overhead_budget import ShadowPlan, describe_stop
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.provenance import read_commit, read_versions
@@ -52,6 +52,8 @@ class Hooks:
     signals: SignalWatch | None = None
     """What watches for signals in this process. None: SIGTERM and SIGHUP are watched for until the profiler is closed,
     if the program does not handle them itself and this is its main thread."""
+    predict_memory: PredictMemory | None = None
+    """What this rank's tensors should take, by kind. Called once, outside steps, after the profile of modules."""
 
 
 NO_HOOKS = Hooks()
@@ -170,7 +172,7 @@ def _make_profiler(
         setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)
     )
     window = None
-    for plan_one in (plan_window, plan_modules):
+    for plan_one in (plan_window, partial(plan_modules, predict_memory=hooks.predict_memory)):
         window = window or plan_one(
             profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
             recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,

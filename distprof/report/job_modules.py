@@ -45,6 +45,19 @@ class JobModule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKind:
+    """What the tensors of one kind take on each rank."""
+
+    kind: str
+    """"parameters", "gradients", "optimizer", "buffers", "activations" or "communication"; "peak": the most that the
+    device's allocator gave out; "rest": what the peak has beyond all these."""
+    predicted_bytes: Spread
+    """By the configuration."""
+    measured_bytes: Spread
+    """In the counted step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobModules:
     """The modules of the model, and what it cost to look at them."""
 
@@ -65,5 +78,7 @@ class JobModules:
     """The step in which operations were counted."""
     usual_step_ns: float | None
     """Median of the measured steps."""
+    memory: tuple[MemoryKind, ...]
+    """Memory of a rank by kind. Empty: neither predicted nor measured."""
     notes: tuple[str, ...]
     """What is not counted, and why."""

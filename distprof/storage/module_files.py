@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.modules import ModuleTable
+from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
 from distprof.facts.run import FloatArray
 from distprof.storage.opening import open_file, open_folder
 
@@ -24,6 +25,7 @@ MAX_MODULES = 1_000_000
 MAX_STEPS = 10_000
 MAX_DEPTH = 200
 TIMES = ("forward_ns", "backward_ns", "recomputed_ns")
+MEMORIES = ("memory", "predicted_memory")
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 _Time = Annotated[float, msgspec.Meta(ge=0, lt=2**53)]
@@ -32,6 +34,17 @@ _Wholes = Annotated[tuple[_Whole, ...], msgspec.Meta(max_length=MAX_MODULES)]
 _Three = Annotated[tuple[_Whole, ...], msgspec.Meta(min_length=3, max_length=3)]
 _Rows = Annotated[list[Annotated[list[_Time | None], msgspec.Meta(max_length=MAX_STEPS)]],
                   msgspec.Meta(max_length=MAX_MODULES)]  # fmt: skip
+
+
+class _Memory(msgspec.Struct, gc=False, kw_only=True):
+    """Bytes by kind."""
+
+    parameters: _Whole | None
+    gradients: _Whole | None
+    optimizer: _Whole | None
+    buffers: _Whole | None
+    activations: _Whole | None
+    communication: _Whole | None
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True):
@@ -56,6 +69,9 @@ class _Fields(msgspec.Struct, gc=False, kw_only=True):
     forward_ns: _Rows
     backward_ns: _Rows
     recomputed_ns: _Rows
+    memory: _Memory | None
+    predicted_memory: _Memory | None
+    peak_bytes: _Whole | None
     notes: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=4_000)], ...], msgspec.Meta(max_length=100)]
 
 
@@ -71,6 +87,7 @@ def encode_modules(table: ModuleTable, run_id: str) -> str:
     """The content of a rank's file."""
     fields: dict[str, Any] = {name: getattr(table, name) for name in ModuleTable.__dataclass_fields__}
     fields |= {name: [[_round(value) for value in row] for row in fields[name].tolist()] for name in TIMES}
+    fields |= {name: None if fields[name] is None else dataclasses.asdict(fields[name]) for name in MEMORIES}
     return json.dumps({"schema": SCHEMA, "run_id": run_id, **fields}, separators=(",", ":"), allow_nan=False) + "\n"
 
 
@@ -129,8 +146,13 @@ def _decode(data: bytes, path: Path, run_id: str, rank: int) -> ModuleTable:
         raise DataError(f"{path}: says it is rank {found.rank}")
     _check(found, path)
     times: dict[str, Any] = {name: _make_array(getattr(found, name), len(found.timed_steps)) for name in TIMES}
-    plain = {name: getattr(found, name) for name in ModuleTable.__dataclass_fields__ if name not in TIMES}
-    return ModuleTable(**plain, **times)
+    memories: dict[str, Any] = {name: _take_memory(getattr(found, name)) for name in MEMORIES}
+    plain = {name: getattr(found, name) for name in {*ModuleTable.__dataclass_fields__} - {*TIMES, *MEMORIES}}
+    return ModuleTable(**plain, **times, **memories)
+
+
+def _take_memory(found: _Memory | None) -> RankMemory | None:
+    return None if found is None else RankMemory(**{kind: getattr(found, kind) for kind in MEMORY_KINDS})
 
 
 def _check(found: _Fields, path: Path) -> None:

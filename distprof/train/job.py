@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
-from distprof.train.memory import require_memory
+from distprof.train.memory import predict_job, require_memory
 from distprof.train.model import Transformer
 from distprof.train.strategy import build_strategy, require_sharding, wait_for_everyone
 from distprof.world import World
@@ -147,7 +148,10 @@ def run_job(
         world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
         profile=_place_window(config), hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
         work=work, notes=notes, timeout_s=config.group_timeout_s,
-        say=reporter.say, hooks=Hooks(arguments=arguments, on_start=reporter.start, signals=signals),
+        say=reporter.say, hooks=Hooks(
+            arguments=arguments, on_start=reporter.start, signals=signals,
+            predict_memory=partial(predict_job, config, num_ranks=world.size, rank=world.rank),
+        ),
     )  # fmt: skip
     try:
         _train(config, world, job, batches)

@@ -1,11 +1,18 @@
-"""Refuses a model that cannot fit into memory, before the operating system kills processes."""
+"""What a job needs in memory, by its configuration; refuses one that cannot fit."""
 
 from __future__ import annotations
 
 import os
 
-from distprof.config.schema import Config
+import torch
+from torch import nn
+
+from distprof.config.schema import AccelerateConfig, Config, FsdpConfig
 from distprof.errors import UsageError
+from distprof.facts.modules import RankMemory
+from distprof.modules.memory import predict_memory, predict_training
+from distprof.modules.profile import profile_model
+from distprof.train.model import Transformer
 
 FLOAT_BYTES = 4
 
@@ -22,10 +29,10 @@ def require_memory(config: Config, parameters: int, *, num_ranks: int, total_byt
     Raises:
         UsageError: The model cannot fit.
     """
-    copies = {"forward": 0, "forward_backward": 1, "train": 3}[config.train.mode]
+    whole_bytes = FLOAT_BYTES * parameters
     holders = 1 if config.strategy.name == "fsdp" else num_ranks
     # Every rank builds the whole model, even under FSDP, which shards it afterwards.
-    needed_bytes = FLOAT_BYTES * parameters * (num_ranks + copies * holders)
+    needed_bytes = num_ranks * whole_bytes + holders * sum(predict_training(whole_bytes, config.train.mode))
     if total_bytes is None:
         total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed_bytes > total_bytes:
@@ -33,3 +40,42 @@ def require_memory(config: Config, parameters: int, *, num_ranks: int, total_byt
             f"{parameters:,} parameters on {num_ranks} rank(s) need at least {needed_bytes / 2**30:.0f} GiB, and this "
             f"host has {total_bytes / 2**30:.0f} GiB: use a smaller train=..., fewer ranks, or strategy=fsdp"
         )
+
+
+def count_shards(config: Config, num_ranks: int) -> int:
+    """Ranks that share one copy of the model."""
+    strategy = config.strategy
+    if isinstance(strategy, FsdpConfig):
+        return num_ranks // strategy.replicas
+    return num_ranks if isinstance(strategy, AccelerateConfig) and strategy.wrap == "fsdp" else 1
+
+
+def predict_rank(
+    config: Config, model: nn.Module, *, num_ranks: int, rank: int, activation_bytes: int | None
+) -> RankMemory:
+    """What one rank of a job holds.
+
+    Args:
+        config: How it trains, and how the model is distributed.
+        model: The whole model, not distributed.
+        num_ranks: Of the job.
+        rank: One of them.
+        activation_bytes: What a micro-batch keeps for backward in fp32; other formats are not predicted. None: not
+            known.
+    """
+    shards = count_shards(config, num_ranks)
+    return predict_memory(
+        model.parameters(), model.buffers(), num_shards=shards, rank=rank % shards, mode=config.train.mode,
+        activation_bytes=activation_bytes if config.train.precision in ("fp32", "tf32") else None,
+    )  # fmt: skip
+
+
+def predict_job(config: Config, *, num_ranks: int, rank: int) -> RankMemory:
+    """What one rank of a job will hold, from its configuration alone; nothing is computed or allocated."""
+    train, kept = config.train, None
+    with torch.device("meta"):
+        model = Transformer(train.model, activation_checkpointing=train.activation_checkpointing)
+        tokens = [torch.zeros(train.micro_batch, train.seq_len, dtype=torch.int64) for _ in range(2)]
+    if train.mode != "forward":
+        kept = profile_model(model, tokens, passes=0).rows[0].activation_bytes
+    return predict_rank(config, model, num_ranks=num_ranks, rank=rank, activation_bytes=kept)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
+from distprof.facts.modules import MEMORY_KINDS, RankMemory
 from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops
+from distprof.report.spread import Spread
 from tests.factories import MS, make_run
 from tests.made_modules import NAMES, make_module_run, make_table
 
@@ -76,6 +78,30 @@ def test_work_that_was_not_counted_is_not_zero(counted: int | None) -> None:
 def test_without_timed_steps_there_is_no_time() -> None:
     found = report(make_table(0, num_steps=0), make_table(1, num_steps=0))
     assert found.rows[0].forward_ns.median is None and found.step_ns is None and found.timed_steps == 0
+
+
+def make_memory(**kinds: int | None) -> RankMemory:
+    usual: dict[str, int | None] = dict.fromkeys(MEMORY_KINDS, 100)
+    return RankMemory(**{**usual, **kinds})
+
+
+def test_memory_is_compared_by_kind_and_what_is_not_known_is_not_zero() -> None:
+    predicted = make_memory(communication=None)
+    found = report(
+        make_table(0, memory=make_memory(gradients=None), predicted_memory=predicted, peak_bytes=900),
+        make_table(1, memory=make_memory(activations=250, communication=0), peak_bytes=900),
+        make_table(2, memory=make_memory(activations=150), peak_bytes=600),
+    )  # fmt: skip
+    kinds = {each.kind: each for each in found.memory}
+    assert list(kinds) == [*MEMORY_KINDS, "rest", "peak"]
+    activations = kinds["activations"].measured_bytes
+    assert (activations.median, activations.min, activations.max, activations.max_rank) == (150, 100, 250, 1)
+    assert kinds["gradients"].measured_bytes == Spread(median=100, min=100, min_rank=1, max=100, max_rank=1)
+    assert kinds["communication"].measured_bytes.min == 0 and kinds["communication"].predicted_bytes.max is None
+    assert (kinds["parameters"].predicted_bytes.max, kinds["parameters"].predicted_bytes.max_rank) == (100, 0)
+    rest = kinds["rest"].measured_bytes  # rank 0: a kind is missing; rank 2: more than there was at any time
+    assert (rest.min, rest.max, rest.max_rank) == (250, 250, 1) and kinds["peak"].measured_bytes.min == 600
+    assert report(make_table(0)).memory == ()
 
 
 def test_a_run_without_profiles_has_none() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from distprof.cli.parser import run_verb
+from distprof.facts.modules import MEMORY_KINDS
 
 FUNCTIONS = """
 import torch
@@ -73,6 +74,15 @@ def test_gpt2_small_over_64_tokens_is_what_is_published(place: Path, capsys: pyt
     assert sum(row["total_time"]["forward_ns"] is not None for row in found["rows"]) == 0
     shown = capsys.readouterr().out
     assert "7.98 G multiply-adds" in shown and "0-11 (12 x)" in shown and "written: found.json" in shown
+
+
+def test_activations_are_foretold_for_fp32_only(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Autocast keeps others, which have not been counted."""
+    (whole,) = read_profile("train=gpt2_tiny", "train.mode=train")["memory_bytes"].values()
+    assert whole["activations"] > 0 and whole["total"] == sum(whole[kind] or 0 for kind in MEMORY_KINDS)
+    assert "communication" not in capsys.readouterr().out.replace("buffers of the communication", "")
+    (half,) = read_profile("train=gpt2_tiny", "train.precision=bf16")["memory_bytes"].values()
+    assert half["activations"] is None and half["parameters"] == whole["parameters"]
 
 
 def test_ones_own_function_is_built_and_measured(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,11 +12,16 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.facts.modules import RankMemory
 from distprof.modules.memory import find_shard, predict_memory
-from distprof.modules.profile import profile_model
+from distprof.modules.memory_watch import MemoryWatch
+from distprof.modules.profile import ModuleProfiler, profile_model
 from distprof.report.module_report import ModuleReport
 from distprof.world import World
 from tests.ranks import call_on_ranks
+
+ACTIVATIONS = 4 * 2 * (10 + 3 + 3 + 1 + 1 + 1)
+"""Of two samples: the outputs of the layers, and the mean and the deviation that the norm keeps."""
 
 
 def make_model() -> nn.Module:
@@ -23,19 +29,17 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 10), nn.Sequential(nn.Linear(10, 3), nn.LayerNorm(3)), nn.Linear(3, 1))
 
 
-def train_once(model: nn.Module) -> tuple[int, int, int]:
-    """Bytes of parameters, gradients and optimizer state that this rank holds after a step."""
+def train_once(model: nn.Module) -> RankMemory:
+    """What this rank's tensors take in the second of two steps, in which the optimizer has its state."""
     optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(2, 6)).sum().backward()
-    optimizer.step()
-
-    def measure(tensors: list[Any]) -> int:
-        local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors]
-        return sum(each.numel() * each.element_size() for each in local if each.ndim)  # without the count of steps
-
-    state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
-    parameters = list(model.parameters())
-    return measure(parameters), measure([each.grad for each in parameters]), measure(state)
+    for _ in range(2):
+        profiler, watch = ModuleProfiler(model), MemoryWatch(model)
+        with watch, profiler:
+            model(torch.ones(2, 6)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    kept = profiler.report().rows[0].activation_bytes
+    return watch.measure(activations=kept, gathered=profiler.gathered_bytes)
 
 
 def compare(world: World, whole: list[int]) -> None:
@@ -57,9 +61,16 @@ def compare(world: World, whole: list[int]) -> None:
         dist.all_reduce(held)
         assert held.tolist() == [4 // shards * row.parameters for row in report.rows]
         memory = predict_memory(
-            plain.parameters(), [], num_shards=shards, rank=world.rank % shards, mode="train", activation_bytes=None
+            plain.parameters(),
+            [],
+            num_shards=shards,
+            rank=world.rank % shards,
+            mode="train",
+            activation_bytes=ACTIVATIONS,
         )
-        assert (memory.parameters, memory.gradients, memory.optimizer) == train_once(wrapped)
+        # DDP's own buckets beside the gradients; or the last layer, padded to a row for each rank: four numbers.
+        communication = 4 * whole[0] if shards == 1 else 4 * shards * 4
+        assert train_once(wrapped) == dataclasses.replace(memory, communication=communication)
 
 
 def check_report(report: ModuleReport, plain: nn.Module, whole: list[int]) -> None:

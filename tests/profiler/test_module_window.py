@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from distprof.facts.modules import ModuleTable
+from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.profiler.module_window import EXTRA_STEPS, ModuleWindow
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.window_profiler import WindowProfiler
@@ -24,6 +25,7 @@ from distprof.storage.module_files import module_path, read_modules
 from distprof.storage.opening import open_folder
 
 TOKENS = torch.ones(3, 4)
+PREDICTED = RankMemory(parameters=1, gradients=2, optimizer=3, buffers=4, activations=None)
 
 
 class Rank:
@@ -35,6 +37,7 @@ class Rank:
         self.window = ModuleWindow(
             recorder=Recorder(), path=module_path(folder, 0), rank=0, run_id="run", timed_steps=timed_steps,
             first_step=first_step, together=self.meet, opened=lambda steps: None, note=self.notes.append,
+            predict_memory=lambda: PREDICTED,
         )  # fmt: skip
         for _ in range(watch):
             self.window.watch(self.model)
@@ -74,6 +77,7 @@ def find_traces(model: nn.Module | None = None) -> list[Any]:
     hooks = [torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks]
     for each in () if model is None else model.modules():
         hooks += [each._forward_pre_hooks, each._forward_hooks, each._backward_hooks, each._backward_pre_hooks]
+    hooks.append(_global_optimizer_pre_hooks)
     return [hook for hook in hooks if hook] + _get_current_dispatch_mode_stack()
 
 
@@ -94,6 +98,26 @@ def test_one_step_is_counted_one_warms_up_and_the_others_are_timed(tmp_path: Pat
     assert (table.forward_ns[0] >= table.forward_ns[1:].sum(axis=0)).all()
 
 
+def test_memory_is_measured_in_the_counted_step_and_stands_beside_the_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(tmp_path)
+    rank.window.covers(2, warmup=False)
+    rank.window.before(2)
+    rank.model(TOKENS).sum().backward()
+    torch.optim.AdamW(rank.model.parameters()).step()
+    assert rank.window._profiler is not None
+    rank.window._profiler.device = torch.device("cuda", 1)  # as if: an allocator that tells
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", {torch.device("cuda", 1): 9_000}.get)
+    rank.window.after(2)
+    rank.run(range(3, 8))
+    table = rank.read()
+    assert table.memory == RankMemory(
+        parameters=4 * 49, gradients=4 * 49, optimizer=2 * 4 * 49, buffers=0, activations=4 * 3 * 9, communication=0
+    )
+    assert (table.predicted_memory, table.peak_bytes, rank.notes) == (PREDICTED, 9_000, [])
+
+
 def test_a_step_that_fails_is_left_out_and_the_window_goes_on(tmp_path: Path) -> None:
     for place, fails in enumerate((2, 4)):
         folder = tmp_path / str(place)
@@ -103,6 +127,7 @@ def test_a_step_that_fails_is_left_out_and_the_window_goes_on(tmp_path: Path) ->
         table = rank.read()
         assert (table.counted_step, table.timed_steps) == ((None, (4, 5)), (2, (5,)))[place]
         assert rank.notes == [] and table.forward_ns.shape[1] == len(table.timed_steps)
+        assert (table.memory is None) == (fails == 2) and table.peak_bytes is None
 
 
 def test_a_job_that_fails_or_ends_early_leaves_nothing_open(tmp_path: Path) -> None:

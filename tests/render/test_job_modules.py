@@ -12,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from distprof.analyze import analyze
+from distprof.facts.modules import RankMemory
 from distprof.render import job_modules
 from distprof.render.html import render_html
+from distprof.render.job_memory import show_memory
 from distprof.render.job_modules import draw_modules, show_modules
 from distprof.render.terminal import render_terminal
 from distprof.render.verdict import describe_verdict
@@ -24,6 +26,8 @@ from tests.made_causes import make_cause, make_report, make_verdict
 from tests.made_modules import NAMES, make_module_run, make_table
 
 SLOW = SlowModule(name="blocks.1.mlp", rank_ns=26e6, others_ns=6e6, share_ratio=1.0, steps_used=5)
+
+PREDICTED = RankMemory(parameters=2048, gradients=2048, optimizer=4096, buffers=0, activations=None)
 
 
 def make(*tables: Any) -> Report:
@@ -135,6 +139,28 @@ def test_hostile_names_do_nothing() -> None:
     assert "<b>x" not in render_html(report) and not {"\x1b", "\u202e"} & {*show(report, 120)}
 
 
+def test_memory_stands_beside_its_prediction_and_the_rank_with_most_is_named() -> None:
+    kinds = {"gradients": None, "optimizer": 4096, "buffers": 0, "activations": 2048, "communication": None}
+    tables = [
+        make_table(rank, memory=RankMemory(parameters=1024 * (2 - rank), **kinds), predicted_memory=PREDICTED)
+        for rank in (0, 1)
+    ]
+    section = show_memory(make(*tables))
+    assert [column.head for column in section.columns] == ["kind", "predicted", "measured", "least", "most"]
+    assert section.rows == [
+        ("parameters", "2.0 KiB", "1.5 KiB", "1.0 KiB, rank 1", "2.0 KiB, rank 0"),
+        ("gradients", "2.0 KiB", "n/a", "", ""), ("optimizer state", "4.0 KiB", "4.0 KiB", "", ""),
+        ("buffers", "0 B", "0 B", "", ""), ("activations", "n/a", "2.0 KiB", "", ""),
+        ("communication buffers", "n/a", "n/a", "", ""),
+    ]  # fmt: skip
+    shown = show(make(*tables), 80)
+    assert "memory of a rank by kind" in shown and max(map(len, shown.splitlines())) <= 80
+    assert "<td>1.0 KiB, rank 1</td>" in render_html(make(*tables))
+    assert "memory of a rank by kind" not in show(make(), 80)
+    tables[0] = dataclasses.replace(tables[0], peak_bytes=10240)
+    assert show_memory(make(tables[0])).rows[-1] == ("the allocator's peak", "n/a", "10.0 KiB")
+
+
 def test_without_a_profile_there_is_nothing() -> None:
     report = make_report([])
-    assert draw_modules(report) == "" and not show_modules(report).columns
+    assert draw_modules(report) == "" and not show_memory(report).columns and not show_modules(report).columns

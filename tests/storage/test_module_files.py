@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distprof.facts.modules import ModuleTable
+from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.storage import module_files
 from distprof.storage.module_files import encode_modules, module_path, read_modules
 from distprof.storage.opening import open_folder
 from tests.made_modules import make_table
+
+MEMORY = RankMemory(parameters=1, gradients=None, optimizer=0, buffers=3, activations=4, communication=None)
+SIZES = dataclasses.asdict(MEMORY)
 
 
 def write(folder: Path, table: ModuleTable, change: Callable[[Any], Any] | None = None) -> Path:
@@ -33,7 +36,10 @@ def read(folder: Path, ranks: int = 2) -> tuple[list[ModuleTable], list[str]]:
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    tables = [make_table(0, notes=("compiled",)), make_table(1, forward_ms={"head": [1, 2, 3, 4, 5]})]
+    tables = [
+        make_table(0, notes=("compiled",), memory=MEMORY, peak_bytes=7),
+        make_table(1, forward_ms={"head": [1, 2, 3, 4, 5]}),
+    ]
     tables[1].forward_ns[3, 2] = np.nan
     for table in tables:
         write(tmp_path, table)
@@ -79,6 +85,11 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no model": (lambda fields: fields["parents"].__setitem__(0, 0), "the first module is not the model"),
     "a name twice": (lambda fields: fields["names"].__setitem__(3, "head"), "a name stands twice"),
     "an unknown clock": (lambda fields: fields.update(clock="wall"), "an unknown clock"),
+    "memory below zero": (lambda fields: fields.update(memory={**SIZES, "buffers": -1}), ">= 0"),
+    "endless memory": (lambda fields: fields.update(predicted_memory={**SIZES, "buffers": 2**62}), "not valid"),
+    "memory of no kind": (lambda fields: fields.update(memory={}), "missing required field `parameters`"),
+    "memory as text": (lambda fields: fields.update(memory="2 GiB"), "not valid"),
+    "an endless peak": (lambda fields: fields.update(peak_bytes=10**30), "not valid"),
     "four kinds of FLOPs": (lambda fields: fields["flops"][0].append(1), "not valid"),
 }  # fmt: skip
 
