@@ -10,13 +10,14 @@ from rich.console import Console
 from distprof.analyze.sweep import JobSteps, measure_job, report_sweep_jobs
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.render.column_files import NO_PARQUET, can_write_parquet
+from distprof.render.files import Written
 from distprof.render.sweep_files import write_sweep_files
 from distprof.render.sweep_sections import list_sweep_sections
 from distprof.render.terminal import render_sections
 from distprof.render.units import clean_text
 from distprof.report.sweep_report import SweepReport
 from distprof.storage.run_folder import read_run
-from distprof.storage.sweep_folder import read_sweep
+from distprof.storage.sweep_folder import read_sweep, require_inside
 
 LONGEST_NAME = 1000
 
@@ -33,15 +34,15 @@ def report_sweep(folder: Path, *, out: Path | None, console: Console) -> int:
         DataError: It is not the folder of a sweep, or is damaged.
     """
     report = read_sweep_report(folder)
-    written = out is None or _write(out, report)
+    written = None if out is None else _write(out, report)
     render_sections(f"sweep {clean_text(report.name)}", list_sweep_sections(report, with_pairs=False), console)
-    if out is not None:
-        more = "" if can_write_parquet() else f"; {NO_PARQUET}"
-        text = f"report.html, report.json, sweep_jobs.csv, sweep_ratios.csv{more}"
+    if written is not None:
+        text = ", ".join(written.names) + ("" if can_write_parquet() else f"; {NO_PARQUET}")
         console.print(
             f"sweep folder: {clean_text(out, LONGEST_NAME)}  ({text})", highlight=False, markup=False, soft_wrap=True
         )
-    return EXIT_OK if report.complete and written else EXIT_PARTIAL
+    whole = written is None or written.problem is None
+    return EXIT_OK if report.complete and whole else EXIT_PARTIAL
 
 
 def read_sweep_report(folder: Path) -> SweepReport:
@@ -57,7 +58,7 @@ def read_sweep_report(folder: Path) -> SweepReport:
         if job.folder is None:
             continue
         try:
-            found = measure_job(read_run(folder / job.folder))
+            found = measure_job(read_run(require_inside(folder, job.folder)))
         except (DataError, OSError) as error:
             if job.status == "completed":
                 notes.append(f"job {job.number}: {error}")
@@ -67,12 +68,12 @@ def read_sweep_report(folder: Path) -> SweepReport:
     return report_sweep_jobs(sweep, steps, notes)
 
 
-def _write(out: Path, report: SweepReport) -> bool:
+def _write(out: Path, report: SweepReport) -> Written:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        problem = write_sweep_files(out, report).problem
+        written = write_sweep_files(out, report)
     except OSError as error:
-        problem = f"cannot be created ({error.strerror})"
-    if problem is not None:
-        print(f"distprof: {clean_text(out, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
-    return problem is None
+        written = Written(names=(), problem=f"cannot be created ({error.strerror})")
+    if written.problem is not None:
+        print(f"distprof: {clean_text(out, LONGEST_NAME)}: {written.problem}: choose another --out", file=sys.stderr)
+    return written

@@ -68,8 +68,10 @@ def _word_warmup(effect: SweepEffect) -> str:
 
 
 def _word_time(effect: SweepEffect) -> str:
+    low, high = effect.time.low, effect.time.high
+    unclear = "" if low is None or high is None or not low <= 1 <= high else "no clear difference: "
     return (
-        f"{clean_text(effect.value)} instead of {clean_text(effect.base)}: a step takes "
+        f"{clean_text(effect.value)} instead of {clean_text(effect.base)}: {unclear}a step takes "
         f"{show_times(effect.time)} times as long ({_count_pairs(effect)}: longer in {effect.num_longer}, "
         f"shorter in {effect.num_shorter})"
     )
@@ -115,20 +117,13 @@ def _show_numbers(row: SweepRow) -> tuple[str, ...]:
 
 
 def _show_incomplete(report: SweepReport) -> Section:
-    rows = [
-        (
-            f"{row.number}",
-            row.status,
-            clean_text(row.reason, REASON_LIMIT),
-            clean_text(row.folder and f"{row.folder}.log"),
-        )
-        for row in report.rows
-        if row.status != "completed"
-    ]
-    columns = make_columns(
-        ("job", "status", "why", "its output"), rows, ("status", "why", "its output"), told_only=True
-    )
-    return Section(key="sweep_incomplete", title="jobs that did not complete", columns=columns)
+    facts = []
+    for row in report.rows:
+        if row.status != "completed":
+            output = "" if row.folder is None else f"; its output: {clean_text(row.folder)}.log"
+            why = "" if row.reason is None else f": {clean_text(row.reason, REASON_LIMIT)}"
+            facts.append(Fact(label=f"job {row.number}", text=f"{row.status}{why}{output}"))
+    return Section(key="sweep_incomplete", title="jobs that did not complete", facts=tuple(facts))
 
 
 def _show_effect(effect: SweepEffect) -> tuple[str, ...]:

@@ -35,6 +35,17 @@ def find_job_folder(folder: Path, number: int) -> str:
     return name
 
 
+def require_inside(folder: Path, name: str) -> Path:
+    """The path of a job's run folder.
+
+    Raises:
+        DataError: A link leads out of the sweep's folder.
+    """
+    if (folder / name).resolve() != folder.resolve() / name:
+        raise DataError(f"{folder / name}: a link, which is not followed")
+    return folder / name
+
+
 def write_sweep(folder: Path, sweep: Sweep) -> None:
     """Writes ``sweep.json`` atomically."""
     write_json(folder / FILE, {"schema": SCHEMA, **dataclasses.asdict(sweep)})

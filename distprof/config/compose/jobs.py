@@ -29,7 +29,9 @@ from distprof.errors import UsageError
 from distprof.world import resolve_device_type
 
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,}]+),([^,}]+)\}")
-ABOUT_SWEEPS = ("sweep.resume=", "sweep.timeout_s=", "hydra.mode=", "hydra.sweep.", "hydra.run.dir=")
+_ABOUT_SWEEP = re.compile(
+    r"[+~]*(sweep\.(resume|timeout_s)=|hydra\.(mode|run|sweep|sweeper|launcher)\b|hydra/(sweeper|launcher)=)"
+)
 OTHERS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
 """What Hydra raises, besides its own errors, for files that are not configurations."""
 
@@ -125,7 +127,7 @@ def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets:
 
 def _list_own(overrides: Iterable[str]) -> tuple[str, ...]:
     """A job's own overrides, without those that say how a sweep runs."""
-    return (*(text for text in overrides if not text.startswith(ABOUT_SWEEPS)), "hydra.mode=RUN")
+    return (*(text for text in overrides if not _ABOUT_SWEEP.match(text)), "hydra.mode=RUN")
 
 
 @bounded()
