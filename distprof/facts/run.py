@@ -206,7 +206,8 @@ class RunMeta:
     """Host clocks against rank 0's, in the order read. Empty: not read; ranks of several hosts are not compared."""
     link_readings: tuple[LinkReading, ...] = ()
     """At the start of the job, one per host other than rank 0's. Empty: one host, or not probed."""
-    last_link_readings: tuple[LinkReading, ...] = ()  # at its end; without hosts that there was no time for
+    last_link_readings: tuple[LinkReading, ...] = ()
+    """At its end, without the hosts that there was no time for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
