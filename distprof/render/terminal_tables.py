@@ -25,7 +25,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
-    "sweep_effects": ("longer, shorter", "pairs", "least to most"),
+    "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
     "module_depths": ("most time", "modules"),
     "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
     "module_layers": ("depth", "calls", "output", "class"),

@@ -18,19 +18,37 @@ from distprof.storage.sweep_folder import read_sweep, write_sweep
 
 SCRIPT = """\
 echo "$@"
+echo "$OMP_NUM_THREADS thread, group $WANDB_RUN_GROUP"
 case "$*" in
   *do=fail*) echo "distprof: rank 1 failed: ValueError: token=hush-hush"; echo "distprof: stopped early"; exit 1 ;;
   *do=memory*) echo "torch.OutOfMemoryError: CUDA out of memory."; exit 1 ;;
-  *do=killed*) echo "Signal 9 (SIGKILL) received by PID 7"; exit 1 ;;
+  *do=killed*) cat "$0.killed"; exit 1 ;;
   *do=quiet*) exit 4 ;;
   *do=hang*) exec sleep 600 ;;
 esac
 """
 
+KILLED = """\
+distprof: rank 0 failed: RuntimeError: Connection closed by peer
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 15565)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_12:26:28
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 15566)
+  traceback : Signal 9 (SIGKILL) received by PID 15566
+"""
+"""What torchrun prints when a rank is killed."""
+
 
 def launch(tmp_path: Path, wishes: list[str], **changes: Any) -> tuple[TorchrunLauncher, list[str]]:
     """Runs one job for each wish, on 2 ranks, and returns what was shown."""
     (tmp_path / "torchrun").write_text(SCRIPT)
+    (tmp_path / "torchrun.killed").write_text(KILLED)
     jobs = tuple(
         SweepJob(number=number, overrides=(f"do={wish}",), settings={"do": wish}, ranks=2)
         for number, wish in enumerate(wishes, start=1)
@@ -55,7 +73,7 @@ def test_every_job_runs_whatever_becomes_of_the_others(tmp_path: Path) -> None:
         ("completed", None), ("failed", "rank 1 failed: ValueError: token=[redacted]"),
         ("out of memory", "torch.OutOfMemoryError: CUDA out of memory."),
         ("timed out", "not ended after 0.2 s (sweep.timeout_s)"),
-        ("failed", "a rank was killed (SIGKILL), as by the kernel when memory runs out"), ("failed", "exit code 4"),
+        ("failed", "rank 1 was ended by SIGKILL, as by the kernel when memory runs out"), ("failed", "exit code 4"),
         ("completed", None),
     ]  # fmt: skip
     assert [(job.status, job.reason) for job in found.jobs] == expected
@@ -67,10 +85,12 @@ def test_every_job_runs_whatever_becomes_of_the_others(tmp_path: Path) -> None:
     assert "hush-hush" not in (tmp_path / "sweep.json").read_text() + "".join(shown)
 
 
-def test_a_job_has_its_own_group_port_and_folder(tmp_path: Path) -> None:
+def test_a_job_has_its_own_group_port_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "WANDB_RUN_GROUP"):
+        monkeypatch.delenv(name, raising=False)
     launcher, _ = launch(tmp_path, ["well", "well"])
     launcher.launch([["do=well", "seed=1"], ["do=well", "seed=2"]], initial_job_idx=0)
-    words = "--standalone --nproc-per-node=2 -m distprof --config-name mine do=well seed={} run_dir='{}'\n"
+    words = "--standalone --nproc-per-node=2 -m distprof --config-name mine do=well seed={} run_dir='{}'\n1 thread, group made\n"
     for number in (1, 2):
         expected = words.format(number, tmp_path / f"jobs/00{number}")
         assert (tmp_path / f"jobs/00{number}.log").read_text() == expected

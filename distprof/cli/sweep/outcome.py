@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,10 @@ _NO_MEMORY = re.compile(
     re.I,
 )
 _OURS = re.compile(r"^distprof: (?!stopped early)(.+)$", re.M)
-_RANK = re.compile(r"^distprof: (rank \d+ failed: .+)$", re.M)
-_ERROR = re.compile(r"^(\w[\w.]*(?:Error|Exception)\b.*)$", re.M)
+_RANK = re.compile(r"^distprof: (rank (\d+) failed: .+)$", re.M)
+_ERROR = re.compile(r"^(?!torch\.distributed\.elastic)(\w[\w.]*(?:Error|Exception)\b.*)$", re.M)
+_ROOT = re.compile(r"^Root Cause.*?^ *rank *: (\d+).*?^ *exitcode *: (-?\d+)", re.M | re.S)
+"""The end of torchrun's output: which rank failed first, and its exit code."""
 
 
 def judge(ended: Ended, log: Path, timeout_s: float | None, secrets: Sequence[str]) -> tuple[SweepStatus, str | None]:
@@ -41,14 +44,22 @@ def judge(ended: Ended, log: Path, timeout_s: float | None, secrets: Sequence[st
 
 
 def _find_reason(text: str, exit_code: int) -> str:
-    """The first failure of a rank, else distprof's last line, else the last error, else the exit code."""
-    if (found := _RANK.search(text)) is not None:
-        return found[1]
+    """What torchrun saw first, else the first rank that says so, else distprof's last line, else the last error."""
+    root = _ROOT.search(text)
+    if root is not None and int(root[2]) < 0:
+        return f"rank {root[1]} was ended by {_name_signal(-int(root[2]))}"
+    ranks = [(found[2], found[1]) for found in _RANK.finditer(text)]
+    first = [said for rank, said in ranks if root is not None and rank == root[1]]
+    if ranks:
+        return str((first or [ranks[0][1]])[0])
     if said := [*_OURS.findall(text), *_ERROR.findall(text)[-1:]]:
         return str(said[-1])
-    if "(SIGKILL)" in text or exit_code == -9:
-        return "a rank was killed (SIGKILL), as by the kernel when memory runs out"
-    return f"exit code {exit_code}"
+    return f"exit code {exit_code}" if exit_code >= 0 else f"torchrun was ended by {_name_signal(-exit_code)}"
+
+
+def _name_signal(number: int) -> str:
+    name = signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
+    return name + (", as by the kernel when memory runs out" if number == signal.SIGKILL else "")
 
 
 def _read_tail(log: Path) -> str:
