@@ -13,6 +13,7 @@ from distprof.report.sweep_report import SweepRatio
 
 LEAST_STEPS = 3
 """Of each job; fewer give no interval."""
+LEAST_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,21 @@ def compare_means(step_ns: FloatArray, base_ns: FloatArray) -> LogRatio:
 
 
 def combine(ratios: Sequence[LogRatio]) -> LogRatio:
-    """The geometric mean of ratios of different jobs."""
+    """The geometric mean of ratios of different jobs.
+
+    From `LEAST_PAIRS` ratios on, its variance is what their differences show, if that is more than the steps show: two
+    starts of one job differ as well, and a key need not do the same everywhere.
+    """
     number = len(ratios)
     value = sum(ratio.value for ratio in ratios) / number
     known = [(each.variance / number**2, each.freedom) for each in ratios if each.variance is not None]
-    return _add(value, known) if len(known) == number else LogRatio(value=value, variance=None, freedom=math.inf)
+    if len(known) < number:
+        return LogRatio(value=value, variance=None, freedom=math.inf)
+    within = _add(value, known)
+    if number < LEAST_PAIRS:
+        return within
+    apart = sum((ratio.value - value) ** 2 for ratio in ratios) / (number - 1) / number
+    return within if apart <= (within.variance or 0.0) else LogRatio(value=value, variance=apart, freedom=number - 1)
 
 
 def _find_error(values: FloatArray) -> tuple[float, float] | None:

@@ -18,8 +18,8 @@ EFFECT_HEADS = (
 PAIR_HEADS = ("key", "from", "to", "others", "jobs", "step time", "95 %", "spread", "throughput", "efficiency")
 JOBS_NOTE = "std with n - 1; spread: std over mean; warm-up steps are left out"
 EFFECTS_NOTE = (
-    "pairs differ in the key only; step time: how many times as long, the geometric mean over pairs; the interval is "
-    "of the steps of one run of each job, and says nothing of another start of it: sweep seed=1,2,3 to see those"
+    "pairs differ in the key only; step time: how many times as long, the geometric mean over pairs; the interval of "
+    "fewer than three pairs knows nothing of another start of the same jobs: sweep seed=1,2,3 to see those"
 )
 
 
@@ -61,7 +61,7 @@ def _list_facts(report: SweepReport) -> Iterator[Fact]:
 
 def _word_warmup(effect: SweepEffect) -> str:
     return (
-        f"{clean_text(effect.value)} steps instead of {clean_text(effect.base)}: the spread is "
+        f"{clean_text(effect.value)} instead of {clean_text(effect.base)}: the spread is "
         f"{format_ratio(effect.spread_ratio)} instead of {format_ratio(effect.base_spread_ratio)} "
         f"({_count_pairs(effect, 'median over ')}); a step takes {show_times(effect.time)} times as long"
     )

@@ -45,9 +45,7 @@ def test_what_warm_up_and_precision_did_are_sentences() -> None:
     facts = {fact.label: fact.number + fact.text for fact in reversed(shown)}  # the first precision last
     assert facts["jobs"] == "6: 5 completed, 1 failed"
     assert facts["train.precision"] == "fp32, bf16, fp16"
-    assert facts["warm-up"].startswith(
-        "1 steps instead of 0: the spread is 2.2 % instead of 61.0 % (median over 2 pairs)"
-    )
+    assert facts["warm-up"].startswith("1 instead of 0: the spread is 2.2 % instead of 61.0 % (median over 2 pairs)")
     wording = "bf16 instead of fp32: a step takes 2.00 ("
     assert facts["precision"].startswith((wording, wording.replace(": a", ": no clear difference: a")))
 

@@ -138,6 +138,6 @@ class TorchrunLauncher(Launcher):
 
 def describe_settings(job: SweepJob) -> str:
     """What is particular to a job: ``train.mode=forward train.precision=bf16, 2 ranks``."""
-    settings = [f"{key}={value}" for key, value in job.settings.items()]
+    settings = [f"{key}={value}" for key, value in job.settings.items() if key != "sweep.ranks"]
     ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
     return ", ".join(filter(None, [" ".join(settings), ranks]))
