@@ -37,7 +37,12 @@ class TwoHostsJob:
 
 
 def run_on_two_hosts(
-    arguments: Sequence[str], tmp_path: Path, *, rate: str | None = None, clock_ahead_s: int = 0
+    arguments: Sequence[str],
+    tmp_path: Path,
+    *,
+    rate: str | None = None,
+    clock_ahead_s: int = 0,
+    timeout_s: float = TIMEOUT_S,
 ) -> TwoHostsJob:
     """Runs ``torchrun --nnodes 2 ... -m distprof ARGUMENTS``: ranks 0 and 1 on host a, 2 and 3 on host b.
 
@@ -46,6 +51,7 @@ def run_on_two_hosts(
         tmp_path: An empty folder.
         rate: The bandwidth limit of host b, in tc's format, such as "100mbit". None: unlimited.
         clock_ahead_s: How far host b's monotonic clock is ahead of host a's, to the nanosecond.
+        timeout_s: After which the job is ended.
     """
     folder = tmp_path / "run"
     with contextlib.ExitStack() as stack:
@@ -57,7 +63,7 @@ def run_on_two_hosts(
             launchers.append(_start(command, tmp_path / f"{host}.log"))
             stack.callback(launchers[-1].wait)
             stack.callback(_stop_processes, name)
-        exits = tuple(launcher.wait(timeout=TIMEOUT_S) for launcher in launchers)
+        exits = tuple(launcher.wait(timeout=timeout_s) for launcher in launchers)
     outputs = tuple((tmp_path / f"{host}.log").read_text() for host in range(2))
     return TwoHostsJob(folder=folder, exits=exits, outputs=outputs)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
+from distprof.report.forecast_report import ForecastReport
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
 
@@ -272,6 +273,8 @@ class Report:
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
     what_if: tuple[WhatIf, ...]
+    forecasts: ForecastReport | None
+    """What other settings would do. None: nothing to replay, or the job has none of those settings."""
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""

@@ -1,0 +1,143 @@
+"""Compares what distprof foretells for other bucket sizes under DDP with jobs that use them, over a slow link."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from distprof.analyze.forecasts import foretell_buckets
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.sync_cycles import find_cycles
+from distprof.errors import EXIT_OK, DistprofError
+from distprof.facts.run import Clock, Run
+from distprof.render.forecasts import describe_fit, describe_missing
+from distprof.report.forecast_report import Forecast, NoForecast, TransferFit
+from distprof.storage.run_folder import read_run
+from tests.two_hosts import run_on_two_hosts
+
+SIZES_MB = (25.0, 1.0, 2.0, 5.0, 10.0, 50.0, 100.0, 25.0)
+RATE = "400mbit"
+TIMEOUT_S = 600.0
+JOB = (
+    "train=gpt2_tiny", "train.model.width=384", "train.model.layers=8", "train.model.vocab_size=4096",
+    "train.seq_len=64", "train.micro_batch=2", "train.steps=20", "train.warmup_steps=3", "strategy=ddp", "logger=none",
+    "hardware.peak=none",
+)  # fmt: skip
+"""60.5 MiB of gradients."""
+DESCRIPTION = f"""\
+Runs a job of four ranks on two hosts, which are network namespaces of this machine, once for each bucket size; the
+second host sends no faster than --rate. From each job it foretells the steps of the others, and prints what was
+foretold beside what was measured, as Markdown. Needs root, iproute2 and util-linux. The job: {" ".join(JOB)}
+"""
+EPILOG = """\
+examples:
+  python -m benchmarks buckets out/                    eight jobs of one or two minutes each
+  python -m benchmarks buckets out/                    again: prints the table from the jobs in out/
+  python -m benchmarks buckets out/ --sizes 5 25 100 --rate 1gbit train.model.layers=4
+Exit codes: 0 ok, 1 a job failed, 2 usage.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A job, and what it foretells."""
+
+    size_mb: float
+    num_buckets: int
+    step_ns: float
+    """Mean, from the end of one step's last wait to that of the next."""
+    num_steps: int
+    answer: tuple[TransferFit, list[Forecast]] | NoForecast
+
+    def find_forecast(self, size_mb: float) -> Forecast | None:
+        """None: there is none, or gradients would be divided as they are."""
+        forecasts = [] if isinstance(self.answer, NoForecast) else self.answer[1]
+        return next((item for item in forecasts if item.value == size_mb), None)
+
+
+def add_buckets(subjects: argparse._SubParsersAction[Any]) -> None:
+    """Adds ``benchmarks buckets``."""
+    buckets = subjects.add_parser(
+        "buckets", help="steps foretold for other bucket sizes, beside measured ones", description=DESCRIPTION,
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    buckets.add_argument("folder", type=Path, help="where the jobs' folders are, or go")
+    buckets.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the job")
+    buckets.add_argument("--sizes", type=float, nargs="+", default=SIZES_MB, metavar="MB", help="in this order")
+    buckets.add_argument("--rate", default=RATE, help=f"of the slow link, in tc's format ({RATE})")
+
+
+def run_buckets(options: argparse.Namespace) -> int:
+    """Runs the jobs that are not there yet, and prints the table.
+
+    Raises:
+        DistprofError: A job failed.
+    """
+    console = Console(highlight=False)
+    sizes_mb = tuple(dict.fromkeys(options.sizes))
+    jobs = []
+    for number, size_mb in enumerate(options.sizes):
+        folder = options.folder.resolve() / f"{number}-{size_mb:g}"
+        if not (folder / "run" / "report.json").exists():
+            console.print(f"bucket_mb={size_mb:g} ...", style="dim")
+            _run_job(folder, [*JOB, *options.overrides, f"strategy.bucket_mb={size_mb:g}"], options.rate)
+        jobs.append(_measure(read_run(folder / "run"), size_mb, sizes_mb))
+    for line in [*list_table(jobs), "", *_list_fits(jobs)]:
+        console.print(line, soft_wrap=True, markup=False)
+    return EXIT_OK
+
+
+def _run_job(folder: Path, arguments: Sequence[str], rate: str) -> None:
+    folder.mkdir(parents=True)
+    job = run_on_two_hosts(arguments, folder, rate=rate, timeout_s=TIMEOUT_S)
+    if any(job.exits):
+        raise DistprofError(f"{folder}: the job failed, as its logs say: {job.outputs[0][-400:]}")
+
+
+def _measure(run: Run, size_mb: float, sizes_mb: tuple[float, ...]) -> Measured:
+    measured_steps = find_measured_steps(run)
+    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    if cycles is None:
+        raise DistprofError(f"bucket_mb={size_mb:g}: the job has no steps that can be replayed")
+    return Measured(
+        size_mb=size_mb, num_buckets=len(cycles.parties), step_ns=float(cycles.cycle_ns.mean()),
+        num_steps=len(cycles.steps), answer=foretell_buckets(measured_steps, cycles, sizes_mb, tokens_per_s=None),
+    )  # fmt: skip
+
+
+def list_table(jobs: Sequence[Measured]) -> list[str]:
+    """Measured steps by row, and by column those foretold from each job that allows it, with their errors."""
+    able = [job for job in jobs if not isinstance(job.answer, NoForecast)]
+    heads = ["`bucket_mb`", "buckets", "measured", *(f"foretold from {job.size_mb:g}" for job in able)]
+    lines = [_join(heads), _join(["---:"] * len(heads))]
+    for job in jobs:
+        cells = [f"{job.size_mb:g}", str(job.num_buckets), f"{job.step_ns / 1e6:,.0f} ms"]
+        lines.append(_join([*cells, *(_compare(job, base) for base in able)]))
+    return lines
+
+
+def _compare(job: Measured, base: Measured) -> str:
+    if job is base:
+        return "(recorded)"
+    item = base.find_forecast(job.size_mb)
+    if item is None:
+        return f"{base.step_ns / 1e6:,.0f} ms (no change, {base.step_ns / job.step_ns - 1:+.1%})"
+    low, high = (base.step_ns * (1 - saved) / 1e6 for saved in (item.saved_ratio.high, item.saved_ratio.low))
+    return f"{item.step_ns / 1e6:,.0f} ms ({low:,.0f} to {high:,.0f}, {item.step_ns / job.step_ns - 1:+.1%})"
+
+
+def _list_fits(jobs: Sequence[Measured]) -> list[str]:
+    lines = []
+    for job in jobs:
+        told = describe_missing(job.answer) if isinstance(job.answer, NoForecast) else describe_fit(job.answer[0])
+        lines.append(f"- from {job.size_mb:g} MiB, {job.num_steps} steps: {told}")
+    return lines
+
+
+def _join(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
