@@ -23,7 +23,14 @@ from distprof.analyze.statistics import estimate
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.analyze.transfer_fit import SURE, Fit
 from distprof.facts.run import CollectiveKind, FloatArray
-from distprof.report.forecast_report import Forecast, ForecastReport, NoForecast, Setting, TransferFit, Unanswered
+from distprof.report.forecast_report import (
+    ChangedSetting,
+    Forecast,
+    ForecastReport,
+    NoForecast,
+    TransferFit,
+    Unanswered,
+)
 from distprof.report.wait_report import Estimate
 
 MIB = 1 << 20
@@ -38,7 +45,7 @@ _BEYOND = (0.5, 1.5)
 
 
 @dataclass(slots=True)
-class _Found:
+class _Answers:
     """What has been found out so far."""
 
     forecasts: list[Forecast] = field(default_factory=list)
@@ -61,7 +68,7 @@ def report_forecasts(
     """
     if cycles is None or not len(cycles.steps):
         return None
-    found = _Found()
+    found = _Answers()
     sharded = measured_steps.run.meta.strategy == "fsdp" or CollectiveKind.ALL_GATHER in cycles.kinds
     if sharded:
         _add_resharding(found, cycles, tokens_per_s)
@@ -73,8 +80,8 @@ def report_forecasts(
     return ForecastReport(forecasts=tuple(found.forecasts), fits=tuple(found.fits), unanswered=tuple(found.unanswered))
 
 
-def _add_resharding(found: _Found, cycles: SyncCycles, tokens_per_s: float | None) -> None:
-    setting = Setting.RESHARD_AFTER_FORWARD
+def _add_resharding(found: _Answers, cycles: SyncCycles, tokens_per_s: float | None) -> None:
+    setting = ChangedSetting.RESHARD_AFTER_FORWARD
     if cycles.source != "collectives":
         found.unanswered.append(Unanswered(setting=setting, reason=NoForecast.NOT_RECORDED))
         return
@@ -85,7 +92,7 @@ def _add_resharding(found: _Found, cycles: SyncCycles, tokens_per_s: float | Non
 
 
 def _add_micro_steps(
-    found: _Found, measured_steps: MeasuredSteps, cycles: SyncCycles, tokens_per_s: float | None, *, sharded: bool
+    found: _Answers, measured_steps: MeasuredSteps, cycles: SyncCycles, tokens_per_s: float | None, *, sharded: bool
 ) -> None:
     counts = np.unique(measured_steps.run.column("micro_steps")[:, cycles.steps][cycles.positions])
     if len(counts) != 1 or not counts[0] >= 1 or not np.isfinite(cycles.phase_ns).any():
@@ -98,11 +105,11 @@ def _add_micro_steps(
         other = _change_micro_steps(cycles, recorded, wanted, sharded=sharded)
         if other is None:
             reason = NoForecast.OTHER_ORDER if cycles.source == "collectives" else NoForecast.NOT_RECORDED
-            found.unanswered.append(Unanswered(setting=Setting.GRAD_ACCUM, reason=reason))
+            found.unanswered.append(Unanswered(setting=ChangedSetting.GRAD_ACCUM, reason=reason))
             return
         saved_ns = replay(cycles) - replay(other)
         found.forecasts.append(
-            _report(Setting.GRAD_ACCUM, wanted, cycles, saved_ns, tokens_per_s, work_ratio=wanted / recorded)
+            _report(ChangedSetting.GRAD_ACCUM, wanted, cycles, saved_ns, tokens_per_s, work_ratio=wanted / recorded)
         )
 
 
@@ -114,10 +121,12 @@ def _change_micro_steps(cycles: SyncCycles, recorded: int, wanted: int, *, shard
     return None if first is None else repeat_computing(cycles, first, recorded=recorded, wanted=wanted)
 
 
-def _add_buckets(found: _Found, measured_steps: MeasuredSteps, cycles: SyncCycles, tokens_per_s: float | None) -> None:
+def _add_buckets(
+    found: _Answers, measured_steps: MeasuredSteps, cycles: SyncCycles, tokens_per_s: float | None
+) -> None:
     answer = foretell_buckets(measured_steps, cycles, BUCKET_SIZES_MB, tokens_per_s=tokens_per_s)
     if isinstance(answer, NoForecast):
-        found.unanswered.append(Unanswered(setting=Setting.BUCKET_MB, reason=answer))
+        found.unanswered.append(Unanswered(setting=ChangedSetting.BUCKET_MB, reason=answer))
         return
     fit, forecasts = answer
     found.fits.append(fit)
@@ -162,7 +171,7 @@ def foretell_buckets(
         error_ns = math.hypot(error_ns, (less_ns - more_ns) / 2)
         forecasts.append(
             _report(
-                Setting.BUCKET_MB, size_mb, cycles, saved_ns, tokens_per_s, error_ns=error_ns,
+                ChangedSetting.BUCKET_MB, size_mb, cycles, saved_ns, tokens_per_s, error_ns=error_ns,
                 num_buckets=len(ends_bytes), interpolated=size_mb * MIB < buckets.cap_bytes,
             )
         )  # fmt: skip
@@ -208,7 +217,7 @@ class _Model:
 
 
 def _report(
-    setting: Setting, value: float, cycles: SyncCycles, saved_ns: FloatArray, tokens_per_s: float | None, *,
+    setting: ChangedSetting, value: float, cycles: SyncCycles, saved_ns: FloatArray, tokens_per_s: float | None, *,
     error_ns: float = 0.0, work_ratio: float = 1.0, num_buckets: int | None = None, interpolated: bool = False,
 ) -> Forecast:  # fmt: skip
     """A forecast from what is saved in each of some cycles; ``error_ns`` is added to its interval in squares."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distprof.render.units import clean_text, format_bytes, format_number, format_ratio, format_time
 from distprof.render.verdict import show_change
-from distprof.report.forecast_report import Forecast, NoForecast, Setting, TransferFit
+from distprof.report.forecast_report import ChangedSetting, Forecast, NoForecast, TransferFit
 from distprof.report.report import Report
 
 _MISSING = {
@@ -19,7 +19,10 @@ _MISSING = {
     NoForecast.INEXACT: "latency and bandwidth explain the recorded transfers no better than to within 10 %",
     NoForecast.MISSED: "with fitted transfers the replay misses the recorded steps by more than 10 %",
 }
-_CHANGES = {Setting.BUCKET_MB: "buckets of another size", Setting.GRAD_ACCUM: "another number of micro-steps"}
+_CHANGES = {
+    ChangedSetting.BUCKET_MB: "buckets of another size",
+    ChangedSetting.GRAD_ACCUM: "another number of micro-steps",
+}
 _BUCKETS = "computing is as fast whatever is transferred meanwhile"
 _FINER = (
     "below the recorded size, when gradients become ready is interpolated between recorded buckets, and a gradient "
@@ -46,10 +49,10 @@ def list_bases(report: Report) -> list[str]:
     there = {item.setting for item in report.forecasts.forecasts}
     finer = any(item.interpolated for item in report.forecasts.forecasts)
     told = [f"transfers: {describe_fit(fit)}" for fit in report.forecasts.fits]
-    told += [f"bucket_mb: {_BUCKETS}"] if Setting.BUCKET_MB in there else []
+    told += [f"bucket_mb: {_BUCKETS}"] if ChangedSetting.BUCKET_MB in there else []
     told += [f"bucket_mb: {_FINER}"] if finer else []
-    told += [f"micro-steps: {_MICRO_STEPS}"] if Setting.GRAD_ACCUM in there else []
-    told += [f"no resharding after forward: {_RESHARDING}"] if Setting.RESHARD_AFTER_FORWARD in there else []
+    told += [f"micro-steps: {_MICRO_STEPS}"] if ChangedSetting.GRAD_ACCUM in there else []
+    told += [f"no resharding after forward: {_RESHARDING}"] if ChangedSetting.RESHARD_AFTER_FORWARD in there else []
     return told
 
 
@@ -79,9 +82,9 @@ def describe_fit(fit: TransferFit) -> str:
 
 def _name(item: Forecast) -> str:
     match item.setting:
-        case Setting.BUCKET_MB:
+        case ChangedSetting.BUCKET_MB:
             number = "1 bucket" if item.num_buckets == 1 else f"{item.num_buckets:,} buckets"
             return f"bucket_mb {format_number(item.value).rstrip('0').rstrip('.')} ({number})"
-        case Setting.GRAD_ACCUM:
+        case ChangedSetting.GRAD_ACCUM:
             return f"{item.value:,.0f} micro-step{'s' if item.value > 1 else ''}"
     return "no resharding after forward"

@@ -8,7 +8,7 @@ import enum
 from distprof.report.wait_report import Estimate
 
 
-class Setting(enum.StrEnum):
+class ChangedSetting(enum.StrEnum):
     """What a forecast changes, by its name in the configuration."""
 
     BUCKET_MB = "bucket_mb"
@@ -59,7 +59,7 @@ class TransferFit:
 class Forecast:
     """The recorded steps, replayed with another setting."""
 
-    setting: Setting
+    setting: ChangedSetting
     value: float
     """MiB, or micro-steps; 0: parameters are not resharded."""
     step_ns: float
@@ -79,7 +79,7 @@ class Forecast:
 class Unanswered:
     """A setting for which there is no forecast."""
 
-    setting: Setting
+    setting: ChangedSetting
     reason: NoForecast
 
 

@@ -12,7 +12,7 @@ from distprof.analyze import analyze
 from distprof.analyze.buckets import Buckets, divide_gradients
 from distprof.analyze.forecasts import MIB
 from distprof.facts.run import Phase, Run
-from distprof.report.forecast_report import Forecast, ForecastReport, NoForecast, Setting
+from distprof.report.forecast_report import ChangedSetting, Forecast, ForecastReport, NoForecast
 from distprof.simulate import SimulatedBucket, SimulatedJob, simulate
 from distprof.simulate.job import USUAL_PHASE_NS
 from tests.factories import MS, make_run
@@ -50,7 +50,7 @@ def foretell(run: Run) -> ForecastReport:
     return report
 
 
-def find_forecasts(run: Run, setting: Setting) -> dict[float, Forecast]:
+def find_forecasts(run: Run, setting: ChangedSetting) -> dict[float, Forecast]:
     return {item.value: item for item in foretell(run).forecasts if item.setting is setting}
 
 
@@ -64,7 +64,7 @@ def measure(job: SimulatedJob) -> float:
 def test_other_bucket_sizes_take_as_long_as_jobs_with_them(mb_per_s: float, rules: str) -> None:
     """Transfers of 150, 60 and 15 ms against 50 ms of backward, so either of them may hold the steps up."""
     now, changes = 5.0, {"mb_per_s": mb_per_s, "rules": rules}
-    found = find_forecasts(run_job(make_job(now, **changes), now), Setting.BUCKET_MB)
+    found = find_forecasts(run_job(make_job(now, **changes), now), ChangedSetting.BUCKET_MB)
     assert list(found) == [1, 2, 10, 25, 50, 100]
     for cap_mb, item in found.items():
         truth_ns = measure(make_job(cap_mb, **changes))
@@ -88,7 +88,9 @@ def test_transfers_that_no_line_explains_give_no_answer() -> None:
 
 def test_a_poorer_fit_widens_the_interval() -> None:
     calm, noisy = (
-        find_forecasts(run_job(make_job(5, mb_per_s=600, jitter_ratio=jitter), 5), Setting.BUCKET_MB)[100].saved_ratio
+        find_forecasts(run_job(make_job(5, mb_per_s=600, jitter_ratio=jitter), 5), ChangedSetting.BUCKET_MB)[
+            100
+        ].saved_ratio
         for jitter in (0.001, 0.1)
     )
     assert noisy.high - noisy.low > 3 * (calm.high - calm.low) > 0
@@ -96,15 +98,15 @@ def test_a_poorer_fit_widens_the_interval() -> None:
 
 def test_without_the_configured_size_the_buckets_tell_it() -> None:
     run = simulate(make_job(5), seed=1, truth=False).run
-    assert {value: item.interpolated for value, item in find_forecasts(run, Setting.BUCKET_MB).items()} == {
+    assert {value: item.interpolated for value, item in find_forecasts(run, ChangedSetting.BUCKET_MB).items()} == {
         1: True, 2: True, 10: False, 25: False, 50: False, 100: False
     }  # fmt: skip
 
 
 def test_buckets_of_one_size_give_no_answer() -> None:
     report = foretell(simulate(SimulatedJob(num_ranks=4, ranks_per_host=4), seed=1, truth=False).run)
-    assert [(item.setting, item.reason) for item in report.unanswered] == [(Setting.BUCKET_MB, NoForecast.ALIKE)]
-    assert {item.setting for item in report.forecasts} == {Setting.GRAD_ACCUM}
+    assert [(item.setting, item.reason) for item in report.unanswered] == [(ChangedSetting.BUCKET_MB, NoForecast.ALIKE)]
+    assert {item.setting for item in report.forecasts} == {ChangedSetting.GRAD_ACCUM}
 
 
 def test_without_single_collectives_there_is_no_answer() -> None:
@@ -121,7 +123,7 @@ def test_one_process_has_no_forecasts() -> None:
 def test_other_micro_steps_take_as_long_as_jobs_with_them(strategy: str, recorded: int) -> None:
     job = SimulatedJob(strategy=strategy, num_ranks=4, ranks_per_host=4, micro_steps=recorded, transfer_ns=80 * MS)
     run = simulate(job, seed=1, truth=False).run
-    found, now = find_forecasts(run, Setting.GRAD_ACCUM), analyze(run)
+    found, now = find_forecasts(run, ChangedSetting.GRAD_ACCUM), analyze(run)
     assert list(found) == ([2, 4] if recorded == 1 else [1, 4, 8])
     for wanted, item in found.items():
         truth_ns = measure(dataclasses.replace(job, micro_steps=int(wanted)))
@@ -134,10 +136,10 @@ def test_other_micro_steps_take_as_long_as_jobs_with_them(strategy: str, recorde
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
 def test_parameters_that_stay_gathered_take_as_long_as_a_job_that_keeps_them(strategy: str) -> None:
     job = SimulatedJob(strategy=strategy, num_ranks=4, ranks_per_host=4, transfer_ns=80 * MS)
-    found = find_forecasts(simulate(job, seed=1, truth=False).run, Setting.RESHARD_AFTER_FORWARD)
+    found = find_forecasts(simulate(job, seed=1, truth=False).run, ChangedSetting.RESHARD_AFTER_FORWARD)
     kept = dataclasses.replace(job, reshard_after_forward=False)
     assert found[0].step_ns == pytest.approx(measure(kept), rel=0.02)
-    assert not find_forecasts(simulate(kept, seed=1, truth=False).run, Setting.RESHARD_AFTER_FORWARD)
+    assert not find_forecasts(simulate(kept, seed=1, truth=False).run, ChangedSetting.RESHARD_AFTER_FORWARD)
 
 
 def divide(sizes: list[float], cap: float, wanted: float) -> list[float]:
@@ -164,5 +166,5 @@ def test_larger_buckets_exceed_their_size_as_recorded_ones_do() -> None:
 def test_late_ranks_are_late_with_other_buckets_too() -> None:
     """The delay of one rank in backward stays: steps are as much longer."""
     late = {**USUAL_PHASE_NS, Phase.BACKWARD: 90 * MS}
-    found = find_forecasts(run_job(make_job(5, mb_per_s=6000, phase_ns=late), 5), Setting.BUCKET_MB)
+    found = find_forecasts(run_job(make_job(5, mb_per_s=6000, phase_ns=late), 5), ChangedSetting.BUCKET_MB)
     assert found[25].step_ns == pytest.approx(measure(make_job(25, mb_per_s=6000, phase_ns=late)), rel=0.01)
