@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.collective_order import MAX_CELLS
+from distprof.analyze.clocks import map_clocks
+from distprof.analyze.collective_order import MAX_CELLS, choose_tables
+from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import find_median
-from distprof.analyze.sync_cycles import SyncCycles, take_cycles
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles, take_cycles
 from distprof.analyze.transfer_fit import Fit, fit_transfers, share_time
 from distprof.facts.run import OWN_PARTS, CollectiveKind, FloatArray, IntArray, Phase
 from distprof.report.forecast_report import NoForecast
@@ -75,15 +77,17 @@ def find_buckets(cycles: SyncCycles, cap_bytes: float | None) -> Buckets | None:
     return Buckets(first=first, end=end, sizes_bytes=sizes_bytes, cap_bytes=cap_bytes)
 
 
-def fit_buckets(cycles: SyncCycles, buckets: Buckets) -> Fit | NoForecast:
+def fit_buckets(measured_steps: MeasuredSteps, cycles: SyncCycles, buckets: Buckets) -> Fit | NoForecast:
     """Latency and bandwidth of the buckets' transfers.
 
     How many of them run at once is not recorded, and differs: NCCL runs one, gloo as many as it has threads. Of several
     numbers, that counts which makes the times fit a straight line best.
     """
-    arrived_ns, ended_ns = _find_times(cycles, buckets)
+    times = _find_times(measured_steps, cycles, buckets)
+    if times is None:
+        return NoForecast.ENDS_UNSEEN
     found = [
-        fit_transfers(buckets.sizes_bytes, share_time(arrived_ns, ended_ns, at_once=number))
+        fit_transfers(buckets.sizes_bytes, share_time(*times, at_once=number))
         for number in sorted({*NUM_AT_ONCE, len(buckets.sizes_bytes)})
     ]
     fits = [fit for fit in found if isinstance(fit, Fit)]
@@ -92,19 +96,32 @@ def fit_buckets(cycles: SyncCycles, buckets: Buckets) -> Fit | NoForecast:
     return NoForecast.INEXACT if NoForecast.INEXACT in found else found[0]
 
 
-def _find_times(cycles: SyncCycles, buckets: Buckets) -> tuple[FloatArray, FloatArray]:
-    """When the last rank arrived at each bucket, and its end on the median rank, ``[num_cycles, num_buckets]``."""
-    chosen = slice(buckets.first, buckets.end)
-    own_ns = cycles.gap_ns.cumsum(axis=2)[:, :, chosen]
-    waited_ns = cycles.exposed_ns[:, :, : buckets.first].sum(axis=2)
-    arrived_ns = (cycles.start_ns[:, :, None] + own_ns + waited_ns[:, :, None]).max(axis=0)
-    ended_ns = np.empty_like(arrived_ns)
-    over_ns: FloatArray | None = None
-    for index in range(arrived_ns.shape[1]):
-        started_ns = arrived_ns[:, index] if over_ns is None else np.maximum(arrived_ns[:, index], over_ns)
-        over_ns = started_ns + cycles.transfer_ns[:, :, buckets.first + index]
-        ended_ns[:, index] = find_median(over_ns, axis=0)
-    return arrived_ns, ended_ns
+def _find_times(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, buckets: Buckets
+) -> tuple[FloatArray, FloatArray] | None:
+    """When the last rank arrived at each bucket, and its end on the median rank, ``[num_cycles, num_buckets]``.
+
+    A bucket can end before the one that was issued first, and all of them before their rank has done its own work: so
+    these are the collectives' own ends, not when ranks went on. None: not seen on one clock in enough of the cycles.
+    """
+    group, sizes = cycles.parties[buckets.first][0][0], buckets.sizes_bytes.tolist()
+    clocks = map_clocks(measured_steps.run)
+    for table in choose_tables(measured_steps):
+        columns = [index for index, phase in enumerate(table.phases) if phase is Phase.BACKWARD]
+        if table.group != group or [table.sizes_bytes[index] for index in columns] != sizes:
+            continue
+        at = np.searchsorted(table.steps, cycles.steps)
+        there, over = (
+            np.stack([
+                clocks.to_reference(position, values[member][at][:, columns])
+                for member, position in enumerate(table.ranks.tolist())
+            ])
+            for values in (table.arrival_ns, table.end_ns)
+        )  # fmt: skip
+        arrived_ns, ended_ns = there.max(axis=0), find_median(over, axis=0)
+        seen = np.isfinite(arrived_ns).all(axis=1) & np.isfinite(ended_ns).all(axis=1)
+        return (arrived_ns[seen], ended_ns[seen]) if seen.sum() >= MIN_CYCLES else None
+    return None
 
 
 def divide_gradients(buckets: Buckets, cap_bytes: float, *, beyond: float = 1.0) -> FloatArray:

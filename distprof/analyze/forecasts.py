@@ -152,7 +152,7 @@ def foretell_buckets(
     buckets = find_buckets(cycles, _read_cap(measured_steps.run.meta.config))
     if buckets is None:
         return NoForecast.OTHER_ORDER
-    fit = fit_buckets(cycles, buckets)
+    fit = fit_buckets(measured_steps, cycles, buckets)
     if isinstance(fit, NoForecast):
         return fit
     counts = measured_steps.run.column("micro_steps")[:, cycles.steps]
