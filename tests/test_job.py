@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,13 @@ import pytest
 
 from distprof.facts.run import Clock, FloatArray
 from distprof.storage.run_folder import read_run
-from tests.faults.forked import Started, make_rank, start
+from tests.faults.forked import Command, Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
-from tests.ranks import find_ports, make_environment, run_alone, run_ranks
+from tests.ranks import find_ports, run_alone, run_ranks, wait_until
 
-QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none")
+PEAK = "hardware.peak=1e13"
+"""Is not measured, which takes a second on each rank."""
+QUICK = ("train=gpt2_tiny", "train.steps=4", "train.warmup_steps=2", "logger=none", PEAK)
 DELAY_MS = 400
 """Large against what a busy machine takes from a rank in most steps."""
 DDP_PHASES = {"data", "forward", "backward", "all_reduce", "grad_norm", "optimizer", "other"}
@@ -54,7 +54,7 @@ def times_ms(tmp_path: Path, *phases: str) -> FloatArray:
 
 
 def test_alone_it_runs_and_the_report_comes_again_from_the_folder(tmp_path: Path) -> None:
-    done = run_alone(QUICK, tmp_path)
+    done = run_alone([*QUICK, "hardware.peak=auto"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     check_identity(tmp_path, ranks=1, steps=6)
@@ -232,7 +232,7 @@ def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
     (port,) = find_ports(1)
     started: list[Started] = []
     for rank in (3, 1, 0, 2):
-        command = make_rank(rank, 4, port, ["train=gpt2_tiny", "train.steps=2", "logger=none"])
+        command = make_rank(rank, 4, port, ["train=gpt2_tiny", "train.steps=2", "logger=none", PEAK])
         started += start(command, cwd=tmp_path)
         time.sleep(0.5)  # not a tolerance: what is tested is that this does not matter
     for process in started:
@@ -242,14 +242,10 @@ def test_ranks_that_start_apart_share_one_folder(tmp_path: Path) -> None:
 
 
 def test_fault_04_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "distprof", *QUICK, "train.steps=100000", "profile.window_s=0.1"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=make_environment(), text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    (process,) = start(Command(arguments=[*QUICK, "train.steps=100000", "profile.window_s=0.1"]), cwd=tmp_path)
+    wait_until(
+        lambda: any(b'"type":"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")), [process]
     )
-    deadline = time.monotonic() + 60
-    while not any(b'"type":"step"' in path.read_bytes() for path in tmp_path.glob("runs/*/ranks/*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said, errors = process.communicate(timeout=30)
     assert process.returncode == 143 and "Traceback" not in errors and "distprof report" in said
@@ -260,7 +256,7 @@ def test_fault_04_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
 def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_path: Path) -> None:
     from tests.wandb_file import read_wandb_file
 
-    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1"]
+    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1", PEAK]
     own = tmp_path / "tmp"
     own.mkdir()
     done = fork_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf", TMPDIR=str(own))
@@ -281,7 +277,7 @@ def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_p
 def test_no_secret_is_in_any_file(tmp_path: Path) -> None:
     secrets = {"HF_TOKEN": "canary-hf-01", "MY_PASSWORD": "canary-pw-02"}
     overrides = [f"name=run-{secrets['HF_TOKEN']}", "inject.rank=0", "inject.action=fail", "inject.from_step=2"]
-    done = fork_alone(["train=gpt2_tiny", "train.steps=3", *overrides], tmp_path, WANDB_MODE="offline", **secrets)
+    done = fork_alone(["train=gpt2_tiny", "train.steps=3", PEAK, *overrides], tmp_path, WANDB_MODE="offline", **secrets)
     assert done.returncode == 1, done.stderr
     fork_alone(["report", str(find_folder(tmp_path))], tmp_path, **secrets)
     for path in tmp_path.rglob("*"):

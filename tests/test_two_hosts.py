@@ -12,7 +12,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.facts.run import Run
 from distprof.report.wait_report import CauseReport
 from distprof.storage.run_folder import read_run
-from tests.two_hosts import TwoHostsJob, run_on_two_hosts
+from tests.two_hosts import TwoHostsJob, fork_on_two_hosts, launch_on_two_hosts
 
 pytestmark = [pytest.mark.root, pytest.mark.live]
 
@@ -27,13 +27,13 @@ LIMITED_BYTES_PER_S = 100e6 / 8
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
     """Host b's monotonic clock is 3 s ahead; the cable is as fast as the machine; rank 1 is late."""
-    return run_on_two_hosts((*JOB, *LATE), tmp_path_factory.mktemp("ahead"), clock_ahead_s=3)
+    return launch_on_two_hosts((*JOB, *LATE), tmp_path_factory.mktemp("ahead"), clock_ahead_s=3)
 
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
     """Host b sends at most 100 Mbit/s; the hosts share the machine's clock."""
-    return run_on_two_hosts(JOB, tmp_path_factory.mktemp("limited"), rate="100mbit")
+    return fork_on_two_hosts(JOB, tmp_path_factory.mktemp("limited"), rate="100mbit")
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,14 @@ def limited_and_ahead(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
     """Both at once; and a rank on host b is late. The cable lets ranks go 100 ms apart, so of the 150 ms of one that
     may go early the others wait for some only."""
     late = (f"inject.rank={FAR}", "inject.phase=data", "inject.delay_ms=150")
-    return run_on_two_hosts((*JOB, *late), tmp_path_factory.mktemp("both"), rate="100mbit", clock_ahead_s=3)
+    return fork_on_two_hosts((*JOB, *late), tmp_path_factory.mktemp("both"), rate="100mbit", clock_ahead_s=3)
 
 
 @pytest.fixture(scope="module")
 def late_far(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
     """A rank on host b is late by 15 ms of steps of about 75 ms; its clock is ahead."""
     late = (f"inject.rank={FAR}", "inject.phase=data", "inject.delay_ms=15", "train.steps=50")
-    return run_on_two_hosts((*JOB, *late), tmp_path_factory.mktemp("far"), clock_ahead_s=3)
+    return fork_on_two_hosts((*JOB, *late), tmp_path_factory.mktemp("far"), clock_ahead_s=3)
 
 
 def read(job: TwoHostsJob) -> Run:
@@ -91,8 +91,10 @@ def test_a_limited_link_is_seen_and_another_is_not_limited(limited: TwoHostsJob,
 @pytest.mark.parametrize("job", ["limited", "limited_and_ahead"])
 def test_a_limited_link_is_to_blame_and_no_rank(job: str, request: pytest.FixtureRequest) -> None:
     """Whatever the clocks show."""
-    verdict = analyze(read(request.getfixturevalue(job))).verdict
-    assert (verdict.kind, verdict.rank, verdict.critical) == ("slow_link", None, True)
+    run = read(request.getfixturevalue(job))
+    report = analyze(run)
+    verdict, why = report.verdict, (run.meta.link_readings, run.meta.last_link_readings, report.causes, report.waits)
+    assert (verdict.kind, verdict.rank, verdict.critical) == ("slow_link", None, True), why
     assert set(verdict.hosts) == {"host-a", "host-b"}
 
 

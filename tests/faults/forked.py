@@ -166,9 +166,9 @@ def _start() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
-    import accelerate.commands.launch
-    import numpy.random
-    import torch._dynamo
+    import accelerate.commands.launch  # noqa: F401
+    import numpy.random  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     import distprof.cli.doctor.command
     import distprof.cli.parser

@@ -17,7 +17,7 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL
 from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, fork_ranks
 
-QUICK = ("train=gpt2_tiny", "logger=none", "profile.window_s=0.05")
+QUICK = ("train=gpt2_tiny", "logger=none", "hardware.peak=none", "profile.window_s=0.05")
 LIMIT_S = 120
 FILE_LIMIT_BYTES = 14_000
 """Without a small disk: the largest file that the job may write."""

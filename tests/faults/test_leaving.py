@@ -17,7 +17,13 @@ from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, fork_ranks
 from tests.ranks import start_ranks, wait_until
 
-ENDLESS = ("train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=1", "profile.window_s=0.1")
+ENDLESS = (
+    "train=gpt2_tiny",
+    "train.steps=100000",
+    "train.warmup_steps=1",
+    "hardware.peak=none",
+    "profile.window_s=0.1",
+)
 END_LIMIT_S = 5.0
 """A rank's file has its end record by then. Two seconds are promised, but a test machine may be busy."""
 
@@ -131,7 +137,13 @@ def find_service(parent: int) -> int | None:
 def test_fault_31_a_wandb_that_stands_still_holds_nobody_up_and_leaves_nothing(tmp_path: Path) -> None:
     own = tmp_path / "tmp"
     own.mkdir()
-    arguments = ["train=gpt2_tiny", "train.steps=60", "train.warmup_steps=1", "profile.window_s=0.1"]
+    arguments = [
+        "train=gpt2_tiny",
+        "train.steps=60",
+        "train.warmup_steps=1",
+        "hardware.peak=none",
+        "profile.window_s=0.1",
+    ]
     ranks = fork_ranks(2, arguments, tmp_path, before=IMPATIENT, WANDB_MODE="offline", TMPDIR=str(own))
     service: int | None = None
     try:

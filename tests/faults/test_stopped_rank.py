@@ -18,8 +18,8 @@ from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, fork_ranks
 
 QUICK = (
-    "train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=2", "logger=none", "profile.window_s=0.1",
-    "profile.shadow_every=0",
+    "train=gpt2_tiny", "train.steps=100000", "train.warmup_steps=2", "logger=none", "hardware.peak=none",
+    "profile.window_s=0.1", "profile.shadow_every=0",
 )  # fmt: skip
 VICTIM = 1
 LEAST_STOP_S = 1.0

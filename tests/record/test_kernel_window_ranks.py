@@ -120,7 +120,14 @@ def test_two_ranks_trace_the_same_steps_and_train_as_without(tmp_path: Path) -> 
 
 
 def test_the_trainer_runs_the_window_on_top_of_the_measured_steps(tmp_path: Path) -> None:
-    sizes = ("train=gpt2_tiny", "train.steps=2", "train.warmup_steps=1", "profile.kernel_steps=1", "strategy=single")
+    sizes = (
+        "train=gpt2_tiny",
+        "train.steps=2",
+        "train.warmup_steps=1",
+        "hardware.peak=none",
+        "profile.kernel_steps=1",
+        "strategy=single",
+    )
     done = fork_alone([*sizes, "profile=kernels", "logger=none"], tmp_path)
     assert done.returncode == 0, done.stderr
     folder, run = read_only_run(tmp_path / "runs")
