@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from distprof.analyze.forecasts import foretell_buckets
+from distprof.analyze.buckets import Buckets, find_buckets, fit_buckets, rebuild_cycles
+from distprof.analyze.forecasts import MIB, BucketForecasts, foretell_buckets
 from distprof.analyze.measured_steps import find_measured_steps, read_timing
-from distprof.analyze.sync_cycles import find_cycles
+from distprof.analyze.replay import replay
+from distprof.analyze.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.transfer_fit import Fit
 from distprof.errors import EXIT_OK, DistprofError
 from distprof.facts.run import Clock, Run
 from distprof.render.forecasts import describe_fit, describe_missing
-from distprof.report.forecast_report import Forecast, NoForecast, TransferFit
+from distprof.report.forecast_report import NoForecast
 from distprof.storage.run_folder import read_run
 from tests.two_hosts import fork_on_two_hosts
 
@@ -35,8 +38,9 @@ DESCRIPTION = f"""\
 Runs a job of four ranks on two hosts, which are network namespaces of this machine, once for each bucket size; the
 second host sends no faster than --rate. From each job it foretells the steps of the others, and prints what was
 foretold beside what was measured, as Markdown. All sizes run in turn, --rounds times; of the jobs of one size that
-counts in which the ranks computed fastest, because other programs on the machine slow them down. Needs root, iproute2
-and util-linux. The job: {" ".join(JOB)}
+counts in which the ranks computed fastest, because other programs on the machine slow them down. So that these do not
+hide how good the transfers are that a forecast supposes, a second column has them with the computing of the job itself.
+Needs root, iproute2 and util-linux. The job: {" ".join(JOB)}
 """
 EPILOG = """\
 examples:
@@ -57,13 +61,10 @@ class Measured:
     """Mean, from the end of one step's last wait to that of the next."""
     own_ns: float
     """Of it, what the median rank computes."""
-    num_steps: int
-    answer: tuple[TransferFit, list[Forecast]] | NoForecast
-
-    def find_forecast(self, size_mb: float) -> Forecast | None:
-        """None: there is none, or gradients would be divided as they are."""
-        forecasts = [] if isinstance(self.answer, NoForecast) else self.answer[1]
-        return next((item for item in forecasts if item.value == size_mb), None)
+    cycles: SyncCycles
+    buckets: Buckets
+    fit: Fit | NoForecast
+    answer: BucketForecasts | NoForecast
 
 
 def add_buckets(subjects: argparse._SubParsersAction[Any]) -> None:
@@ -94,10 +95,14 @@ def run_buckets(options: argparse.Namespace) -> int:
                 console.print(f"round {number}, bucket_mb={size_mb:g} ...", style="dim")
                 _run_job(folder, [*JOB, *options.overrides, f"strategy.bucket_mb={size_mb:g}"], options.rate)
             jobs.append(_measure(read_run(folder / "run"), size_mb, sizes_mb))
-    jobs = [min((job for job in jobs if job.size_mb == size_mb), key=lambda job: job.own_ns) for size_mb in sizes_mb]
+    jobs = [_choose([job for job in jobs if job.size_mb == size_mb]) for size_mb in sizes_mb]
     for line in [*list_table(jobs), "", *_list_fits(jobs)]:
         console.print(line, soft_wrap=True, markup=False)
     return EXIT_OK
+
+
+def _choose(jobs: Sequence[Measured]) -> Measured:
+    return min(jobs, key=lambda job: job.own_ns)
 
 
 def _run_job(folder: Path, arguments: Sequence[str], rate: str) -> None:
@@ -110,18 +115,23 @@ def _run_job(folder: Path, arguments: Sequence[str], rate: str) -> None:
 def _measure(run: Run, size_mb: float, sizes_mb: tuple[float, ...]) -> Measured:
     measured_steps = find_measured_steps(run)
     cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
-    if cycles is None:
-        raise DistprofError(f"bucket_mb={size_mb:g}: the job has no steps that can be replayed")
+    buckets = None if cycles is None else find_buckets(cycles, size_mb * MIB)
+    if cycles is None or buckets is None:
+        raise DistprofError(f"bucket_mb={size_mb:g}: the job has no steps with buckets that can be replayed")
     return Measured(
-        size_mb=size_mb, num_buckets=len(cycles.parties), step_ns=float(cycles.cycle_ns.mean()),
-        own_ns=float(np.median(cycles.gap_ns.sum(axis=2).mean(axis=1))), num_steps=len(cycles.steps), answer=foretell_buckets(measured_steps, cycles, sizes_mb, tokens_per_s=None),
+        size_mb=size_mb, num_buckets=len(buckets.sizes_bytes), step_ns=float(cycles.cycle_ns.mean()),
+        own_ns=float(np.median(cycles.gap_ns.sum(axis=2).mean(axis=1))), cycles=cycles, buckets=buckets,
+        fit=fit_buckets(measured_steps, cycles, buckets),
+        answer=foretell_buckets(measured_steps, cycles, sizes_mb, tokens_per_s=None),
     )  # fmt: skip
 
 
 def list_table(jobs: Sequence[Measured]) -> list[str]:
     """Measured steps by row, and by column those foretold from each job that allows it, with their errors."""
-    able = [job for job in jobs if not isinstance(job.answer, NoForecast)]
-    heads = ["`bucket_mb`", "buckets", "computing", "measured", *(f"foretold from {job.size_mb:g}" for job in able)]
+    able = [(job, job.answer, job.fit) for job in jobs if isinstance(job.answer, BucketForecasts)]
+    heads = ["`bucket_mb`", "buckets", "computing", "measured"]
+    for base, *_ in able:
+        heads += [f"foretold from {base.size_mb:g}", f"transfers of {base.size_mb:g}, own computing"]
     lines = [_join(heads), _join(["---:"] * len(heads))]
     for job in jobs:
         cells = [
@@ -130,14 +140,25 @@ def list_table(jobs: Sequence[Measured]) -> list[str]:
             f"{job.own_ns / 1e6:,.0f} ms",
             f"{job.step_ns / 1e6:,.0f} ms",
         ]
-        lines.append(_join([*cells, *(_compare(job, base) for base in able)]))
+        for base, answer, fit in able:
+            cells += [_compare(job, base, answer), _replay_own(job, fit)]
+        lines.append(_join(cells))
     return lines
 
 
-def _compare(job: Measured, base: Measured) -> str:
+def _replay_own(job: Measured, fit: Fit | NoForecast) -> str:
+    """The job's steps as recorded, but with transfers that another job's fit tells."""
+    assert isinstance(fit, Fit)
+    step_ns = float(replay(rebuild_cycles(job.cycles, job.buckets, job.buckets.borders_bytes, fit)).mean())
+    return f"{step_ns / 1e6:,.0f} ms ({step_ns / job.step_ns - 1:+.1%})"
+
+
+def _compare(job: Measured, base: Measured, answer: BucketForecasts) -> str:
     if job is base:
         return "(recorded)"
-    item = base.find_forecast(job.size_mb)
+    if job.size_mb in answer.unsure:
+        return "no answer: unsure"
+    item = next((item for item in answer.forecasts if item.value == job.size_mb), None)
     if item is None:
         return f"{base.step_ns / 1e6:,.0f} ms (no change, {base.step_ns / job.step_ns - 1:+.1%})"
     low, high = (base.step_ns * (1 - saved) / 1e6 for saved in (item.saved_ratio.high, item.saved_ratio.low))
@@ -147,8 +168,8 @@ def _compare(job: Measured, base: Measured) -> str:
 def _list_fits(jobs: Sequence[Measured]) -> list[str]:
     lines = []
     for job in jobs:
-        told = describe_missing(job.answer) if isinstance(job.answer, NoForecast) else describe_fit(job.answer[0])
-        lines.append(f"- from {job.size_mb:g} MiB, {job.num_steps} steps: {told}")
+        told = describe_missing(job.answer) if isinstance(job.answer, NoForecast) else describe_fit(job.answer.fit)
+        lines.append(f"- from {job.size_mb:g}: {told}")
     return lines
 
 

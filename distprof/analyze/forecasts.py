@@ -40,6 +40,8 @@ ACCUMULATION_FACTORS = (0.5, 2.0, 4.0)
 """Micro-steps that are foretold, over the recorded number."""
 MAX_MISSED_RATIO = 0.1
 """By how much the replay with fitted transfers may miss the mean recorded step."""
+MAX_UNSURE_RATIO = 0.2
+"""Half of the interval of a forecast over the present step; one with a larger error is not reported."""
 _BEYOND = (0.5, 1.5)
 """How far new buckets may go beyond their size, over how far they are supposed to: the interval holds both."""
 
@@ -51,6 +53,21 @@ class _Answers:
     forecasts: list[Forecast] = field(default_factory=list)
     fits: list[TransferFit] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)
+
+    def refuse(self, setting: ChangedSetting, reason: NoForecast, values: tuple[float, ...] = ()) -> None:
+        """There is no forecast of a setting, or of some of its values."""
+        self.unanswered.append(Unanswered(setting=setting, values=values, reason=reason))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketForecasts:
+    """What buckets of other sizes would do."""
+
+    fit: TransferFit
+    forecasts: tuple[Forecast, ...]
+    """Without sizes that divide gradients as now."""
+    unsure: tuple[float, ...]
+    """Sizes of which the error is too large, MiB."""
 
 
 def report_forecasts(
@@ -83,7 +100,7 @@ def report_forecasts(
 def _add_resharding(found: _Answers, cycles: SyncCycles, tokens_per_s: float | None) -> None:
     setting = ChangedSetting.RESHARD_AFTER_FORWARD
     if cycles.source != "collectives":
-        found.unanswered.append(Unanswered(setting=setting, reason=NoForecast.NOT_RECORDED))
+        found.refuse(setting, NoForecast.NOT_RECORDED)
         return
     kept = keep_gathered(cycles)
     if kept is not None:
@@ -105,7 +122,7 @@ def _add_micro_steps(
         other = _change_micro_steps(cycles, recorded, wanted, sharded=sharded)
         if other is None:
             reason = NoForecast.OTHER_ORDER if cycles.source == "collectives" else NoForecast.NOT_RECORDED
-            found.unanswered.append(Unanswered(setting=ChangedSetting.GRAD_ACCUM, reason=reason))
+            found.refuse(ChangedSetting.GRAD_ACCUM, reason)
             return
         saved_ns = replay(cycles) - replay(other)
         found.forecasts.append(
@@ -126,17 +143,18 @@ def _add_buckets(
 ) -> None:
     answer = foretell_buckets(measured_steps, cycles, BUCKET_SIZES_MB, tokens_per_s=tokens_per_s)
     if isinstance(answer, NoForecast):
-        found.unanswered.append(Unanswered(setting=ChangedSetting.BUCKET_MB, reason=answer))
+        found.refuse(ChangedSetting.BUCKET_MB, answer)
         return
-    fit, forecasts = answer
-    found.fits.append(fit)
-    found.forecasts += forecasts
+    found.fits.append(answer.fit)
+    found.forecasts += answer.forecasts
+    if answer.unsure:
+        found.refuse(ChangedSetting.BUCKET_MB, NoForecast.UNSURE, answer.unsure)
 
 
 def foretell_buckets(
     measured_steps: MeasuredSteps, cycles: SyncCycles, sizes_mb: tuple[float, ...], *, tokens_per_s: float | None
-) -> tuple[TransferFit, list[Forecast]] | NoForecast:
-    """How long steps would take with buckets of other sizes under DDP; those that divide gradients as now are left out.
+) -> BucketForecasts | NoForecast:
+    """How long steps would take with buckets of other sizes under DDP.
 
     What changes is the time from the model of the recorded buckets to the model of the new ones, added to the recorded
     step: what the model misses in both is not in the answer.
@@ -159,7 +177,7 @@ def foretell_buckets(
     model = _Model(cycles, buckets, fit, float(np.nanmax(counts, initial=1)))
     if model.missed_ratio > MAX_MISSED_RATIO:
         return NoForecast.MISSED
-    forecasts = []
+    forecasts, unsure = list[Forecast](), list[float]()
     for size_mb in sizes_mb:
         ends_bytes = divide_gradients(buckets, size_mb * MIB)
         if np.array_equal(ends_bytes, buckets.borders_bytes):
@@ -169,13 +187,15 @@ def foretell_buckets(
             float(model.compare(divide_gradients(buckets, size_mb * MIB, beyond=factor)).mean()) for factor in _BEYOND
         )
         error_ns = math.hypot(error_ns, (less_ns - more_ns) / 2)
-        forecasts.append(
-            _report(
-                ChangedSetting.BUCKET_MB, size_mb, cycles, saved_ns, tokens_per_s, error_ns=error_ns,
-                num_buckets=len(ends_bytes), interpolated=size_mb * MIB < buckets.cap_bytes,
-            )
+        item = _report(
+            ChangedSetting.BUCKET_MB, size_mb, cycles, saved_ns, tokens_per_s, error_ns=error_ns,
+            num_buckets=len(ends_bytes), interpolated=size_mb * MIB < buckets.cap_bytes,
         )  # fmt: skip
-    return _report_fit(cycles, buckets, fit), forecasts
+        if item.saved_ratio.high - item.saved_ratio.low > 2 * MAX_UNSURE_RATIO:
+            unsure.append(size_mb)
+        else:
+            forecasts.append(item)
+    return BucketForecasts(fit=_report_fit(cycles, buckets, fit), forecasts=tuple(forecasts), unsure=tuple(unsure))
 
 
 class _Model:

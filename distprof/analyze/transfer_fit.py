@@ -10,12 +10,16 @@ from distprof.analyze.statistics import CUT_SPREADS, draw_blocks, find_median, f
 from distprof.facts.run import FloatArray
 from distprof.report.forecast_report import NoForecast
 
+MIN_TRANSFERS = 3
+"""Of a step; fewer do not tell what a straight line misses."""
 MIN_SIZE_RATIO = 2.0
 """The largest transfer over the smallest; below, latency and bandwidth cannot be told apart."""
 MAX_ERROR_RATIO = 0.1
 """Relative error of a fit; above, it is not used."""
 SURE = 1.96
-"""Standard errors of a 95 % interval."""
+"""Standard errors of a 95 % interval ..."""
+SURE_OF_FEW = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""... and of one from 1, 2, ... values to spare, by Student's t."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,8 @@ class Fit:
     terms: FloatArray
     """``[2]``"""
     covariance: FloatArray
-    """Of the terms: by chance, from step to step, and by what a straight line misses, ``[2, 2]``."""
+    """Of the terms: by chance, from step to step, and by what a straight line misses, ``[2, 2]``; wider where few
+    transfers tell that, so that `SURE` of its errors are a 95 % interval."""
     error_ratio: float
 
     def find_time(self, sizes_bytes: FloatArray, shift: FloatArray | None = None) -> FloatArray:
@@ -73,7 +78,9 @@ def fit_transfers(sizes_bytes: FloatArray, shared_ns: FloatArray) -> Fit | NoFor
         sizes_bytes: ``[num_collectives]``
         shared_ns: As from `share_time`, ``[num_cycles, num_collectives]``.
     """
-    if sizes_bytes.min() <= 0 or sizes_bytes.max() < MIN_SIZE_RATIO * sizes_bytes.min():
+    if len(sizes_bytes) < MIN_TRANSFERS or sizes_bytes.min() <= 0:
+        return NoForecast.FEW
+    if sizes_bytes.max() < MIN_SIZE_RATIO * sizes_bytes.min():
         return NoForecast.ALIKE
     middle_ns, spread_ns = find_median(shared_ns, axis=0), find_spread(shared_ns.T)
     if not (middle_ns > 0).all():
@@ -89,7 +96,7 @@ def fit_transfers(sizes_bytes: FloatArray, shared_ns: FloatArray) -> Fit | NoFor
     mean_ns = usual_ns.mean(axis=0)
     missed_ns = mean_ns - line @ terms
     middle = line.mean(axis=0)
-    variance = float((missed_ns**2).mean() + middle @ covariance @ middle)
+    variance = float((missed_ns**2).mean()) + float(middle @ covariance @ middle)
     error_ratio = float(np.sqrt(variance) / mean_ns.mean())
     if error_ratio > MAX_ERROR_RATIO:
         return NoForecast.INEXACT
@@ -108,7 +115,7 @@ def _solve(line: FloatArray, usual_ns: FloatArray) -> tuple[FloatArray, FloatArr
     drawn = by_cycle[draw_blocks(len(by_cycle))].mean(axis=1)
     covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
     spare = len(line) - line.shape[1]
-    if spare > 0:
-        missed_ns = usual_ns.mean(axis=0) - line @ terms
-        covariance = covariance + float(missed_ns @ missed_ns) / spare * np.linalg.inv(line.T @ line)
-    return terms, covariance
+    missed_ns = usual_ns.mean(axis=0) - line @ terms
+    wider = (SURE_OF_FEW[spare - 1] if spare <= len(SURE_OF_FEW) else SURE) / SURE
+    missed = wider**2 * float(missed_ns @ missed_ns) / spare * np.linalg.inv(line.T @ line)
+    return terms, covariance + missed

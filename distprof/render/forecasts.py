@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from distprof.render.units import clean_text, format_bytes, format_number, format_ratio, format_time
+from distprof.render.units import clean_text, format_bytes, format_ratio, format_time
 from distprof.render.verdict import show_change
-from distprof.report.forecast_report import ChangedSetting, Forecast, NoForecast, TransferFit
+from distprof.report.forecast_report import ChangedSetting, Forecast, NoForecast, TransferFit, Unanswered
 from distprof.report.report import Report
 
 _MISSING = {
     NoForecast.NOT_RECORDED: "the collectives of single steps are not known on the headline clock",
     NoForecast.OTHER_ORDER: "the ranks do not issue their collectives in the expected order",
     NoForecast.ENDS_UNSEEN: "it was not seen when the collectives end",
+    NoForecast.FEW: "with fewer than three buckets it is not known how well latency and bandwidth explain transfers",
     NoForecast.ALIKE: (
         "the recorded buckets are of nearly one size (less than twice the smallest), which does not tell latency from "
         "bandwidth"
@@ -18,10 +19,12 @@ _MISSING = {
     NoForecast.NEGATIVE: "the recorded transfers give a latency or a bandwidth below zero",
     NoForecast.INEXACT: "latency and bandwidth explain the recorded transfers no better than to within 10 %",
     NoForecast.MISSED: "with fitted transfers the replay misses the recorded steps by more than 10 %",
+    NoForecast.UNSURE: "the error of the answer is more than 20 % of a step",
 }
 _CHANGES = {
     ChangedSetting.BUCKET_MB: "buckets of another size",
     ChangedSetting.GRAD_ACCUM: "another number of micro-steps",
+    ChangedSetting.RESHARD_AFTER_FORWARD: "not resharding after forward",
 }
 _BUCKETS = "computing is as fast whatever is transferred meanwhile"
 _FINER = (
@@ -57,12 +60,15 @@ def list_bases(report: Report) -> list[str]:
 
 
 def list_unanswered(report: Report) -> list[str]:
-    """Why there is no forecast of a setting, a sentence each."""
+    """Why there is no forecast of a setting, or of some of its values, a sentence each."""
     items = () if report.forecasts is None else report.forecasts.unanswered
-    return [
-        f"no forecast for {_CHANGES.get(item.setting, 'not resharding after forward')}: {describe_missing(item.reason)}"
-        for item in items
-    ]
+    return [f"no forecast for {_name_unanswered(item)}: {describe_missing(item.reason)}" for item in items]
+
+
+def _name_unanswered(item: Unanswered) -> str:
+    if item.values:
+        return f"{item.setting} {', '.join(f'{value:g}' for value in item.values)}"
+    return _CHANGES[item.setting]
 
 
 def describe_missing(reason: NoForecast) -> str:
@@ -84,7 +90,7 @@ def _name(item: Forecast) -> str:
     match item.setting:
         case ChangedSetting.BUCKET_MB:
             number = "1 bucket" if item.num_buckets == 1 else f"{item.num_buckets:,} buckets"
-            return f"bucket_mb {format_number(item.value).rstrip('0').rstrip('.')} ({number})"
+            return f"bucket_mb {item.value:g} ({number})"
         case ChangedSetting.GRAD_ACCUM:
             return f"{item.value:,.0f} micro-step{'s' if item.value > 1 else ''}"
     return "no resharding after forward"

@@ -28,6 +28,8 @@ class NoForecast(enum.StrEnum):
     """They are not issued as DDP, or FSDP2, issues them."""
     ENDS_UNSEEN = "ends_unseen"
     """It was not seen when they end."""
+    FEW = "few"
+    """There are fewer than three of them in a step."""
     ALIKE = "alike"
     """Their sizes do not vary enough to tell latency from bandwidth."""
     NEGATIVE = "negative"
@@ -36,6 +38,8 @@ class NoForecast(enum.StrEnum):
     """The fit's relative error is too large."""
     MISSED = "missed"
     """With fitted transfers, the replay misses the recorded steps."""
+    UNSURE = "unsure"
+    """The error of the answer is too large."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,8 @@ class Unanswered:
     """A setting for which there is no forecast."""
 
     setting: ChangedSetting
+    values: tuple[float, ...]
+    """As in `Forecast`. Empty: all of them."""
     reason: NoForecast
 
 
