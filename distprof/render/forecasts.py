@@ -90,7 +90,7 @@ def _name(item: Forecast) -> str:
     match item.setting:
         case ChangedSetting.BUCKET_MB:
             number = "1 bucket" if item.num_buckets == 1 else f"{item.num_buckets:,} buckets"
-            return f"bucket_mb {item.value:g} ({number})"
+            return f"bucket_mb {item.value:g} ({number}{', interpolated' if item.interpolated else ''})"
         case ChangedSetting.GRAD_ACCUM:
             return f"{item.value:,.0f} micro-step{'s' if item.value > 1 else ''}"
     return "no resharding after forward"

@@ -51,9 +51,11 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     traced = is_traced(report)
     assumptions = (clean_text(f"{item.change}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
     evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), told_only=traced)
-    what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *list_forecasts(report)], told_only=traced)
+    forecasts = list_forecasts(report)
+    what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], told_only=traced)
     waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
     causes = list_causes(report)
+    about = "upper limits that do not add up" + ("; other settings are estimates" if forecasts else "")
     return [
         Section(
             key="causes", title="causes: what makes a step longer than it need be",
@@ -62,7 +64,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
-            key="what_if", title="what if: the recorded steps, replayed", about="upper limits that do not add up",
+            key="what_if", title="what if: the recorded steps, replayed", about=about,
             columns=what_ifs, notes=tuple(list_unanswered(report)),
             details=(*dict.fromkeys(assumptions), *list_bases(report)),
         ),
