@@ -36,12 +36,16 @@ _RESHARDING = "an upper limit: nothing is gathered in backward, and memory holds
 
 
 def list_forecasts(report: Report) -> list[list[str]]:
-    """A row per forecast, in the form of `distprof.render.verdict.list_what_ifs`."""
+    """A row per forecast, in the form of `distprof.render.verdict.list_what_ifs`.
+
+    Of bucket sizes that divide the gradients alike, such as all those above their sum, the smallest has a row.
+    """
     if report.forecasts is None:
         return []
+    shown = {(item.num_buckets, item.step_ns): item for item in reversed(report.forecasts.forecasts)}
     return [
         show_change(_name(item), item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
-        for item in report.forecasts.forecasts
+        for item in reversed(shown.values())
     ]
 
 

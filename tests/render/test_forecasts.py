@@ -33,7 +33,7 @@ def make_report(*forecasts: Forecast, unanswered: tuple[Unanswered, ...] = ()) -
 
 def make_forecast(setting: ChangedSetting, value: float, num_buckets: int | None = None) -> Forecast:
     return Forecast(
-        setting=setting, value=value, step_ns=80.0 * MS, saved_ratio=Estimate(value=0.2, low=0.1, high=0.3),
+        setting=setting, value=value, step_ns=(80.0 if num_buckets else 81.0 + value) * MS, saved_ratio=Estimate(value=0.2, low=0.1, high=0.3),
         tokens_per_s=1000.0, rank_hours_per_day=19.2, num_buckets=num_buckets,
         interpolated=num_buckets is not None and value < 5,
     )  # fmt: skip
@@ -45,7 +45,9 @@ def test_rows() -> None:
         make_forecast(ChangedSetting.GRAD_ACCUM, 4), make_forecast(ChangedSetting.GRAD_ACCUM, 1),
         make_forecast(ChangedSetting.RESHARD_AFTER_FORWARD, 0),
     )  # fmt: skip
-    rows = list_forecasts(report)
+    again = make_forecast(ChangedSetting.BUCKET_MB, 200, 1)  # gradients are divided as with 100
+    assert report.forecasts is not None
+    rows = list_forecasts(make_report(*report.forecasts.forecasts[:2], again, *report.forecasts.forecasts[2:]))
     assert [row[0] for row in rows] == [
         "bucket_mb 2.5 (9 buckets, interpolated)", "bucket_mb 100 (1 bucket)", "4 micro-steps", "1 micro-step",
         "no resharding after forward",
