@@ -31,7 +31,7 @@ class ModuleCase:
     parameters: int
 
 
-class Functional(nn.Module):
+class FunctionalProduct(nn.Module):
     """A product outside of any submodule."""
 
     def __init__(self, equation: str | None = None) -> None:
@@ -46,7 +46,7 @@ class Functional(nn.Module):
         return mixed
 
 
-class Twice(nn.Module):
+class CalledTwice(nn.Module):
     """One layer called two times."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Twice(nn.Module):
         return again
 
 
-class Attention(nn.Module):
+class AttentionAlone(nn.Module):
     """Fused attention alone, after a layer without which there would be no parameters."""
 
     def __init__(self) -> None:
@@ -107,19 +107,19 @@ def list_cases() -> list[ModuleCase]:
             multiply_adds=2 * TOKENS * wide, backward=3 * TOKENS * wide, parameters=2 * wide + WIDER + WIDTH,
         ),
         ModuleCase(
-            name="functional linear", make=Functional, give=give_states, derivation="16 tokens x 32 x 64",
+            name="functional linear", make=FunctionalProduct, give=give_states, derivation="16 tokens x 32 x 64",
             multiply_adds=TOKENS * wide, backward=TOKENS * wide, parameters=wide,
         ),
         ModuleCase(
-            name="einsum", make=lambda: Functional("btd,ed->bte"), give=give_states, derivation="16 tokens x 32 x 64",
+            name="einsum", make=lambda: FunctionalProduct("btd,ed->bte"), give=give_states, derivation="16 tokens x 32 x 64",
             multiply_adds=TOKENS * wide, backward=TOKENS * wide, parameters=wide,
         ),
         ModuleCase(
-            name="one layer called twice", make=Twice, give=give_states, derivation="2 x 16 tokens x 32 x 32",
+            name="one layer called twice", make=CalledTwice, give=give_states, derivation="2 x 16 tokens x 32 x 32",
             multiply_adds=2 * TOKENS * square, backward=3 * TOKENS * square, parameters=square + WIDTH,
         ),
         ModuleCase(
-            name="fused attention", make=Attention, give=give_states,
+            name="fused attention", make=AttentionAlone, give=give_states,
             derivation="16 tokens x 32 x 32, and scores and mixing 2 x (2 x 8 x 8 x 32)",
             multiply_adds=TOKENS * square + 2 * scores, backward=None, parameters=square,
         ),
