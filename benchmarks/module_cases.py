@@ -111,8 +111,8 @@ def list_cases() -> list[ModuleCase]:
             multiply_adds=TOKENS * wide, backward=TOKENS * wide, parameters=wide,
         ),
         ModuleCase(
-            name="einsum", make=lambda: FunctionalProduct("btd,ed->bte"), give=give_states, derivation="16 tokens x 32 x 64",
-            multiply_adds=TOKENS * wide, backward=TOKENS * wide, parameters=wide,
+            name="einsum", make=lambda: FunctionalProduct("btd,ed->bte"), give=give_states,
+            derivation="16 tokens x 32 x 64", multiply_adds=TOKENS * wide, backward=TOKENS * wide, parameters=wide,
         ),
         ModuleCase(
             name="one layer called twice", make=CalledTwice, give=give_states, derivation="2 x 16 tokens x 32 x 32",
