@@ -37,9 +37,9 @@ JOB = (
 DESCRIPTION = f"""\
 Runs a job of four ranks on two hosts, which are network namespaces of this machine, once for each bucket size; the
 second host sends no faster than --rate. From each job it foretells the steps of the others, and prints what was
-foretold beside what was measured, as Markdown. All sizes run in turn, --rounds times; of the jobs of one size that
-counts in which the ranks computed fastest, because other programs on the machine slow them down. So that these do not
-hide how good the transfers are that a forecast supposes, a second column has them with the computing of the job itself.
+foretold beside what was measured, as Markdown. All sizes run in turn, --rounds times. Other programs on the machine
+slow jobs down, so of the jobs of one size that counts in which the ranks computed for most nearly the median time of
+all jobs; and a second column has the transfers that the forecast supposes with the computing of the job itself.
 Needs root, iproute2 and util-linux. The job: {" ".join(JOB)}
 """
 EPILOG = """\
@@ -95,14 +95,15 @@ def run_buckets(options: argparse.Namespace) -> int:
                 console.print(f"round {number}, bucket_mb={size_mb:g} ...", style="dim")
                 _run_job(folder, [*JOB, *options.overrides, f"strategy.bucket_mb={size_mb:g}"], options.rate)
             jobs.append(_measure(read_run(folder / "run"), size_mb, sizes_mb))
-    jobs = [_choose([job for job in jobs if job.size_mb == size_mb]) for size_mb in sizes_mb]
+    usual_ns = float(np.median([job.own_ns for job in jobs]))
+    jobs = [_choose([job for job in jobs if job.size_mb == size_mb], usual_ns) for size_mb in sizes_mb]
     for line in [*list_table(jobs), "", *_list_fits(jobs)]:
         console.print(line, soft_wrap=True, markup=False)
     return EXIT_OK
 
 
-def _choose(jobs: Sequence[Measured]) -> Measured:
-    return min(jobs, key=lambda job: job.own_ns)
+def _choose(jobs: Sequence[Measured], usual_ns: float) -> Measured:
+    return min(jobs, key=lambda job: abs(job.own_ns - usual_ns))
 
 
 def _run_job(folder: Path, arguments: Sequence[str], rate: str) -> None:
