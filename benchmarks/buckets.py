@@ -94,7 +94,7 @@ def run_buckets(options: argparse.Namespace) -> int:
             if not (folder / "run" / "report.json").exists():
                 console.print(f"round {number}, bucket_mb={size_mb:g} ...", style="dim")
                 _run_job(folder, [*JOB, *options.overrides, f"strategy.bucket_mb={size_mb:g}"], options.rate)
-            jobs.append(_measure(read_run(folder / "run"), size_mb, sizes_mb))
+            jobs.append(measure(read_run(folder / "run"), size_mb, sizes_mb))
     usual_ns = float(np.median([job.own_ns for job in jobs]))
     jobs = [_choose([job for job in jobs if job.size_mb == size_mb], usual_ns) for size_mb in sizes_mb]
     for line in [*list_table(jobs), "", *_list_fits(jobs)]:
@@ -113,7 +113,12 @@ def _run_job(folder: Path, arguments: Sequence[str], rate: str) -> None:
         raise DistprofError(f"{folder}: the job failed, as its logs say: {job.outputs[0][-400:]}")
 
 
-def _measure(run: Run, size_mb: float, sizes_mb: tuple[float, ...]) -> Measured:
+def measure(run: Run, size_mb: float, sizes_mb: tuple[float, ...]) -> Measured:
+    """What a job took, and what it foretells for other sizes.
+
+    Raises:
+        DistprofError: It has no steps with buckets.
+    """
     measured_steps = find_measured_steps(run)
     cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     buckets = None if cycles is None else find_buckets(cycles, size_mb * MIB)

@@ -17,7 +17,6 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.module_cases import ModuleCase, list_cases
-from distprof import __version__
 from distprof.errors import EXIT_OK
 from distprof.modules.profile import profile_model
 
@@ -46,24 +45,24 @@ def add_modules(subjects: argparse._SubParsersAction[Any]) -> None:
 def run_modules(options: argparse.Namespace) -> int:
     """Prints the table."""
     console = Console(highlight=False)
-    profilers: dict[str, Callable[[nn.Module, list[Tensor]], Counted]] = {f"distprof {__version__}": _ask_distprof}
-    for name, ask in (("deepspeed", _ask_deepspeed), ("torchinfo", _ask_torchinfo)):
-        if importlib.util.find_spec(name) is not None:
-            profilers[f"{name} {version(name)}"] = ask
-    lines = [_join(["model", "", "by hand", *profilers]), _join(["---", "---", *["---:"] * (len(profilers) + 1)])]
+    names = [name for name in PROFILERS if importlib.util.find_spec(name) is not None]
+    heads = [f"{name} {version(name)}" for name in names]
+    console.print(_join(["model", "", "by hand", *heads]), soft_wrap=True, markup=False)
+    console.print(_join(["---", "---", *["---:"] * (len(heads) + 1)]), soft_wrap=True, markup=False)
     for case in list_cases():
-        lines += _compare(case, [_run_quietly(ask, case) for ask in profilers.values()])
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+        for line in list_rows(case, names):
+            console.print(line, soft_wrap=True, markup=False)
     return EXIT_OK
 
 
-def _run_quietly(ask: Callable[[nn.Module, list[Tensor]], Counted], case: ModuleCase) -> Counted:
-    with contextlib.redirect_stdout(io.StringIO()), torch.set_grad_enabled(case.backward is not None):
-        return ask(case.make(), case.give())
+def list_rows(case: ModuleCase, names: Sequence[str]) -> list[str]:
+    """A row for forward, one for backward where that is known, and one for the parameters.
 
-
-def _compare(case: ModuleCase, counted: Sequence[Counted]) -> list[str]:
+    Args:
+        case: The model.
+        names: Of the profilers, as in `PROFILERS`.
+    """
+    counted = [_run_quietly(PROFILERS[name], case) for name in names]
     rows = []
     truths = {"forward": case.multiply_adds, "backward": case.backward, "parameters": case.parameters}
     for index, (what, truth) in enumerate(truths.items()):
@@ -71,6 +70,11 @@ def _compare(case: ModuleCase, counted: Sequence[Counted]) -> list[str]:
             found = [_show(item[index], truth) for item in counted]
             rows.append(_join([case.name if index == 0 else "", what, f"{truth:,}", *found]))
     return rows
+
+
+def _run_quietly(ask: Callable[[nn.Module, list[Tensor]], Counted], case: ModuleCase) -> Counted:
+    with contextlib.redirect_stdout(io.StringIO()), torch.set_grad_enabled(case.backward is not None):
+        return ask(case.make(), case.give())
 
 
 def _show(found: int | None, truth: int) -> str:
@@ -106,3 +110,9 @@ def _find_mode(model: nn.Module) -> str:
 
 def _join(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+PROFILERS: dict[str, Callable[[nn.Module, list[Tensor]], Counted]] = {
+    "distprof": _ask_distprof, "deepspeed": _ask_deepspeed, "torchinfo": _ask_torchinfo,
+}  # fmt: skip
+"""By the name of their package."""

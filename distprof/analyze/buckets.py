@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks import map_clocks
-from distprof.analyze.collective_order import MAX_CELLS, choose_tables
+from distprof.analyze.collective_order import choose_tables
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import find_median
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles, take_cycles
@@ -23,6 +23,8 @@ from distprof.report.forecast_report import NoForecast
 
 NUM_AT_ONCE = (1, 2)
 """Buckets that may be under way at a time; all of them is tried too."""
+MAX_CELLS = 200_000
+"""Ranks x cycles x collectives that are replayed with one size; of longer runs, every n-th cycle is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +195,7 @@ def rebuild_cycles(
 
 def limit_cells(cycles: SyncCycles, num_collectives: int) -> SyncCycles:
     """Every n-th cycle, so that as many collectives in each are not too much."""
-    cells = len(cycles.positions) * len(cycles.steps) * num_collectives
-    every = -(-cells // MAX_CELLS)
+    every = -(-len(cycles.positions) * len(cycles.steps) * num_collectives // MAX_CELLS)
     return cycles if every <= 1 else take_cycles(cycles, np.arange(0, len(cycles.steps), every))
 
 

@@ -203,16 +203,17 @@ class _Model:
 
     def __init__(self, cycles: SyncCycles, buckets: Buckets, fit: Fit, num_micro_steps: float) -> None:
         self._cycles, self._buckets, self._fit, self._num_micro_steps = cycles, buckets, fit, num_micro_steps
-        as_is_ns = replay(cycles)
-        self._missed_ns = abs(float((self._play(buckets.borders_bytes) - as_is_ns).mean()))
+        some = limit_cells(cycles, len(buckets.sizes_bytes))
+        as_is_ns = replay(some)
+        self._missed_ns = abs(float((self._play(some, buckets.borders_bytes) - as_is_ns).mean()))
         self.missed_ratio = self._missed_ns / float(as_is_ns.mean())
         """Mean step of the model, less the recorded one, over that one."""
 
     def compare(self, ends_bytes: FloatArray, shift: FloatArray | None = None) -> FloatArray:
         """What other buckets save in each of some cycles, ns; with ``shift`` added to the terms of the fit."""
-        saved_ns: FloatArray = self._play(self._buckets.borders_bytes, shift, len(ends_bytes)) - self._play(
-            ends_bytes, shift, len(ends_bytes)
-        )
+        borders_bytes = self._buckets.borders_bytes
+        some = limit_cells(self._cycles, max(len(ends_bytes), len(borders_bytes)))
+        saved_ns: FloatArray = self._play(some, borders_bytes, shift) - self._play(some, ends_bytes, shift)
         return saved_ns
 
     def save(self, ends_bytes: FloatArray) -> tuple[FloatArray, float]:
@@ -227,8 +228,7 @@ class _Model:
         variance = by_term @ (self._fit.covariance / np.outer(scale, scale)) @ by_term
         return saved_ns, math.hypot(SURE * math.sqrt(max(float(variance), 0.0)), self._missed_ns)
 
-    def _play(self, ends_bytes: FloatArray, shift: FloatArray | None = None, room: int = 0) -> FloatArray:
-        cycles = limit_cells(self._cycles, max(len(ends_bytes), room))
+    def _play(self, cycles: SyncCycles, ends_bytes: FloatArray, shift: FloatArray | None = None) -> FloatArray:
         return replay(
             rebuild_cycles(
                 cycles, self._buckets, ends_bytes, self._fit, shift=shift, num_micro_steps=self._num_micro_steps

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distprof.analyze import analyze
+from distprof.analyze import analyze, buckets
 from distprof.analyze.buckets import Buckets, divide_gradients
 from distprof.analyze.forecasts import MIB
 from distprof.facts.run import Phase, Run
@@ -27,14 +27,14 @@ WORK = DRAWS.dirichlet(np.full(60, 2.0))
 
 def make_job(cap_mb: float, *, mb_per_s: float = 1500, **changes: Any) -> SimulatedJob:
     """Gradients in buckets of at least ``cap_mb``, as DDP fills them."""
-    buckets, size, work = [], 0, 0.0
+    filled, size, work = [], 0, 0.0
     for number, (more, share) in enumerate(zip(GRADIENTS_BYTES.tolist(), WORK.tolist(), strict=True)):
         size, work = size + more, work + share
         if size >= cap_mb * MIB or number == len(WORK) - 1:
             transfer_ns = LATENCY_NS + size / MIB / mb_per_s * 1e9
-            buckets.append(SimulatedBucket(size_bytes=size, backward_ratio=work, transfer_ns=transfer_ns))
+            filled.append(SimulatedBucket(size_bytes=size, backward_ratio=work, transfer_ns=transfer_ns))
             size, work = 0, 0.0
-    return SimulatedJob(num_ranks=4, ranks_per_host=4, num_steps=20, buckets=tuple(buckets), **changes)
+    return SimulatedJob(num_ranks=4, ranks_per_host=4, num_steps=20, buckets=tuple(filled), **changes)
 
 
 def run_job(job: SimulatedJob, cap_mb: float) -> Run:
@@ -143,8 +143,8 @@ def test_parameters_that_stay_gathered_take_as_long_as_a_job_that_keeps_them(str
 
 
 def divide(sizes: list[float], cap: float, wanted: float) -> list[float]:
-    buckets = Buckets(first=0, end=len(sizes), sizes_bytes=np.array(sizes), cap_bytes=cap)
-    return divide_gradients(buckets, wanted).tolist()
+    recorded = Buckets(first=0, end=len(sizes), sizes_bytes=np.array(sizes), cap_bytes=cap)
+    return divide_gradients(recorded, wanted).tolist()
 
 
 def test_the_recorded_size_gives_the_recorded_buckets() -> None:
@@ -161,6 +161,15 @@ def test_larger_buckets_exceed_their_size_as_recorded_ones_do() -> None:
     assert divide([26, 26, 26, 26, 9], 25, 50) == [52, 104, 113]
     assert divide([26, 26, 26, 26, 9], 25, 40) == [41, 82, 113]
     assert divide([26, 26, 26, 26, 9], 25, 500) == [113]
+
+
+def test_of_long_runs_some_steps_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_job(make_job(5), 5)
+    every = find_forecasts(run, ChangedSetting.BUCKET_MB)
+    monkeypatch.setattr(buckets, "MAX_CELLS", 4 * 17 * 6)  # of 19 steps of 17 collectives, every fourth
+    some = find_forecasts(run, ChangedSetting.BUCKET_MB)
+    for cap_mb, item in every.items():
+        assert some[cap_mb].step_ns == pytest.approx(item.step_ns, rel=0.01) and some[cap_mb] != item
 
 
 def test_late_ranks_are_late_with_other_buckets_too() -> None:

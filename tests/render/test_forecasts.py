@@ -33,9 +33,9 @@ def make_report(*forecasts: Forecast, unanswered: tuple[Unanswered, ...] = ()) -
 
 def make_forecast(setting: ChangedSetting, value: float, num_buckets: int | None = None) -> Forecast:
     return Forecast(
-        setting=setting, value=value, step_ns=(80.0 if num_buckets else 81.0 + value) * MS, saved_ratio=Estimate(value=0.2, low=0.1, high=0.3),
-        tokens_per_s=1000.0, rank_hours_per_day=19.2, num_buckets=num_buckets,
-        interpolated=num_buckets is not None and value < 5,
+        setting=setting, value=value, step_ns=(80.0 if num_buckets else 81.0 + value) * MS,
+        saved_ratio=Estimate(value=0.2, low=0.1, high=0.3), tokens_per_s=1000.0, rank_hours_per_day=19.2,
+        num_buckets=num_buckets, interpolated=num_buckets is not None and value < 5,
     )  # fmt: skip
 
 
