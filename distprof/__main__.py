@@ -11,7 +11,7 @@ def main() -> None:
     """Runs the command line. Verbs do not load torch; a training job loads everything."""
     arguments = sys.argv[1:]
     guard_streams(arguments)
-    if arguments and arguments[0].isidentifier():
+    if arguments and arguments[0].replace("-", "_").isidentifier() and arguments[0][0] != "-":
         from distprof.cli.parser import run_verb
 
         sys.exit(run_verb(arguments))

@@ -32,6 +32,7 @@ ALLOWED = {
     "cli/doctor/torch_facts.py",
     "accelerate": "train attach",
     "wandb": "render/wandb_log.py",
+    "wandb_workspaces": "render/wandb_workspace.py",
     "rich": "render/terminal.py render/terminal_tables.py render/nsys_tables.py render/progress.py cli __main__ "
     "train/job.py",
     "nvtx": "record",
@@ -159,7 +160,7 @@ def test_the_page_is_made_without_rich() -> None:
 def test_slow_imports_wait_until_they_are_needed() -> None:
     for path in FILES:
         at_import = {name.split(".")[0] for name in read_code(path).at_import}
-        wrong = at_import & {"wandb", "accelerate", "nvtx", "pynvml"}
+        wrong = at_import & {"wandb", "wandb_workspaces", "accelerate", "nvtx", "pynvml"}
         assert not wrong, f"{name_file(path)}: import {sorted(wrong)} inside a function"
 
 

@@ -212,6 +212,7 @@ def test_fault_02_a_failing_rank_leaves_its_traceback_also_with_the_launcher(tmp
         (["train.steps=[", ""], "train.steps=["),
         (["data=text", "data.path=/nowhere"], "/nowhere: no such file"),
         (["runs_dir=/proc/none"], "cannot make the run folder"),
+        (["inject.rank=0", "inject.module=blocks.9"], "no module of this name; did you mean blocks."),
     ],
 )
 def test_a_slip_is_one_message_and_exit_code_2(tmp_path: Path, overrides: list[str], message: str) -> None:
@@ -254,9 +255,10 @@ def test_fault_04_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
 
 
 def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_path: Path) -> None:
+    from distprof.render.wandb_panels import SECTIONS
     from tests.wandb_file import read_wandb_file
 
-    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1", PEAK]
+    overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1", PEAK, "logger.group=sweep-1"]
     own = tmp_path / "tmp"
     own.mkdir()
     done = fork_ranks(2, overrides, tmp_path, WANDB_MODE="offline", HF_TOKEN="canary-hf", TMPDIR=str(own))
@@ -270,6 +272,15 @@ def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_p
     assert told.summary["summary/step_mean_ms"] == pytest.approx(report["headline"]["step_mean_ns"] / 1e6)
     (table,) = path.parent.glob("files/media/table/ranks_by_phase*.json")
     assert len(json.loads(table.read_text())["data"]) == 2
+    assert told.group == "sweep-1" and told.config["logger"]["group"] == "sweep-1"
+    assert {"ranks_by_phase", "causes", "rank_by_step", "heat_map/step", "heat_map/exposed"} <= told.media.keys()
+    page, *others = told.artifacts["distprof-report"]
+    assert page.read_bytes() == (find_folder(tmp_path) / "report.html").read_bytes()
+    assert [path.name for path in others] == ["report.json", "trace.json.gz"]
+    for panel in (panel for section in SECTIONS for panel in section.panels if panel.kind in ("lines", "stack")):
+        there = {name for point in told.history for name in point} & {*panel.names}
+        rare = {"straggler/rank", "flops/mfu_ratio"}  # where none stands out, and the peak is unknown
+        assert there or rare & {*panel.names} or "device clock" in panel.title, panel
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or b"canary" not in file.read_bytes(), file
 

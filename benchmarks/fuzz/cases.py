@@ -10,11 +10,12 @@ from pathlib import Path
 
 from benchmarks.fuzz.captures import make_capture_case, make_sound_capture
 from benchmarks.fuzz.kineto import make_kineto_case, make_sound_trace
+from benchmarks.fuzz.modules import make_module_case
 from benchmarks.fuzz.streams import Folder, make_stream_case
 from distprof.traces.tables.projection import PROJECTIONS
 from distprof.traces.tables.six_tables import TABLES
 
-KINDS = ("streams", "sqlite", "kineto", "mixed")
+KINDS = ("streams", "sqlite", "kineto", "mixed", "modules")
 TABLES_RATIO = 0.25
 """How often inputs with traces are passed to ``tables``."""
 
@@ -34,9 +35,12 @@ def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Cas
     """Writes a case's input into ``folder``. Equal number, seed and kinds give equal input."""
     draws = random.Random(f"{seed}/{number}")
     kind = kinds[number % len(kinds)]
-    make = {"streams": _make_streams, "sqlite": _make_sqlite, "kineto": _make_kineto, "mixed": _make_mixed}[kind]
+    make = {
+        "streams": _make_streams, "sqlite": _make_sqlite, "kineto": _make_kineto, "mixed": _make_mixed,
+        "modules": _make_modules,
+    }[kind]  # fmt: skip
     paths, told = make(folder, draws)
-    traces = kind != "streams"
+    traces = kind not in ("streams", "modules")
     arguments = _ask_tables(draws) if traces and draws.random() < TABLES_RATIO else _ask_report(draws, traces)
     return Case(kind=kind, arguments=(arguments[0], *paths, *arguments[1:]), told=tuple(told))
 
@@ -73,6 +77,10 @@ Made = tuple[list[str], list[str]]
 
 def _make_streams(folder: Path, draws: random.Random) -> Made:
     return ["run"], make_stream_case(folder / "run", draws)
+
+
+def _make_modules(folder: Path, draws: random.Random) -> Made:
+    return ["run"], make_module_case(folder / "run", draws)
 
 
 def _make_sqlite(folder: Path, draws: random.Random) -> Made:

@@ -33,10 +33,10 @@ TOLD_EVERY = 1_000
 DESCRIPTION = """\
 Changes valid inputs at random and reports on them: run folders with records that no rank would write, behind valid
 checksums (streams); Nsight Systems exports with changed schemas, changed rows and damaged pages (sqlite); PyTorch
-profiler traces with fields that are missing, repeated, huge or of another type (kineto); and several of these together
-(mixed). Whatever the input, `distprof report` and `distprof tables` must end in time and within 1 GiB, with an exit
-code of 0 to 3 and without a traceback; with one line if they fail, otherwise with strict JSON, printable text and
-shares of at most 100 %. A case's input depends on the seed, its number and --only.
+profiler traces with fields that are missing, repeated, huge or of another type (kineto); several of these together
+(mixed); and module profiles of ranks (modules). Whatever the input, `distprof report` and `distprof tables` must end in
+time and within 1 GiB, with an exit code of 0 to 3 and without a traceback; with one line if they fail, otherwise with
+strict JSON, printable text and shares of at most 100 %. A case's input depends on the seed, its number and --only.
 """
 
 

@@ -20,7 +20,7 @@ PARTS = {
 def report_between(measured_steps: MeasuredSteps) -> BetweenReport | None:
     """The time between steps on the host clock; None: no measured step follows a measured one.
 
-    Begins and ends of a rank's steps are on its own clock, so no clocks are compared. Steps after a kernel window or a
+    Begins and ends of a rank's steps are on its own clock, so no clocks are compared. Steps after a window or a
     shadow step are left out with the window: what the profiler itself does there is not the job's.
     """
     run = measured_steps.run

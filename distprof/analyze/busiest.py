@@ -21,6 +21,19 @@ def _find_own_phases(measured_steps: MeasuredSteps, timing: Timing) -> FloatArra
     return own_ns
 
 
+def pick_busiest(own_ns: FloatArray, job_step_ns: float) -> tuple[int, float, bool]:
+    """The row with the most own time, of equals the first; its excess over the median of the others, ns; and whether it
+    stands out.
+
+    Args:
+        own_ns: ``[num_ranks]``, at least two, all measured.
+        job_step_ns: The job's mean step.
+    """
+    busiest = int(np.argmax(own_ns))
+    excess_ns = float(find_excess(own_ns, busiest))
+    return busiest, excess_ns, excess_ns >= STANDS_OUT_RATIO * job_step_ns
+
+
 def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank | None:
     """The rank with the most own time; of equals the lowest.
 
@@ -36,18 +49,17 @@ def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank |
     if len(there) < 2:
         return None
     own_ns, by_phase_ns = everyone_ns[there], _find_own_phases(measured_steps, timing)[there]
-    busiest = int(np.argmax(own_ns))
+    busiest, excess_ns, stands_out = pick_busiest(own_ns, float(timing.job_step_ns.mean()))
     phase_excess_ns = find_excess(by_phase_ns, busiest)
     if not np.isfinite(phase_excess_ns).any():
         return None
     most = int(np.nanargmax(phase_excess_ns))
     above = bool(phase_excess_ns[most] > 0)
-    excess_ns = float(find_excess(own_ns, busiest))
     return BusiestRank(
         rank=measured_steps.numbers[int(there[busiest])],
         own_ns=float(own_ns[busiest]),
         excess_ns=excess_ns,
-        stands_out=excess_ns >= STANDS_OUT_RATIO * float(timing.job_step_ns.mean()),
+        stands_out=stands_out,
         phase=OWN_PHASES[most].value if above else None,
         phase_excess_ns=float(phase_excess_ns[most]) if above else None,
     )

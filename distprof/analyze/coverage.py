@@ -113,7 +113,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append(f"{shadows} shadow step(s) ran without recording, to measure what it costs, and are left out")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
-        notes.append(f"{windows} step(s) ran under the kernel window, which slows them down, and are left out")
+        notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")
     left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
     left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted
     if partial := int(left_out.any(axis=0).sum()):

@@ -45,5 +45,10 @@ def find_waits(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
 
 def find_own(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     """A rank's own time: its mean step less exposed communication, ns, ``[num_ranks]``; NaN: not measured."""
-    own_ns: FloatArray = np.maximum(timing.mean_step_ns - find_exposed(measured_steps, timing), 0)
+    return subtract_exposed(timing.mean_step_ns, find_exposed(measured_steps, timing))
+
+
+def subtract_exposed(step_ns: FloatArray, exposed_ns: FloatArray) -> FloatArray:
+    """Own time: the step less exposed communication, and never below 0; NaN: not measured."""
+    own_ns: FloatArray = np.maximum(step_ns - exposed_ns, 0)
     return own_ns

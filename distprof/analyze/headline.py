@@ -12,7 +12,8 @@ from distprof.analyze.exposed import find_exposed
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.statistics import as_number, find_share, spread_over_ranks
 from distprof.facts.run import Clock
-from distprof.report.report import Headline, Spread
+from distprof.report.report import Headline
+from distprof.report.spread import Spread
 
 
 def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from distprof import __version__
@@ -15,9 +16,11 @@ from distprof.analyze.forecasts import report_forecasts
 from distprof.analyze.headline import report_headline
 from distprof.analyze.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
 from distprof.analyze.merge_traces import report_activity
+from distprof.analyze.modules import report_modules
 from distprof.analyze.overhead import measure_overhead
 from distprof.analyze.phases import report_phases, report_step
 from distprof.analyze.ranks import report_ranks
+from distprof.analyze.slow_module import find_slow_module
 from distprof.analyze.stalls import list_stalls
 from distprof.analyze.sync_cycles import find_cycles
 from distprof.analyze.verdict import find_shortage, find_verdict
@@ -42,6 +45,8 @@ def analyze(run: Run) -> Report:
     short = find_shortage(measured_steps, cycles)
     judgement = None if short else find_causes(measured_steps, cycles)
     verdict = find_verdict(measured_steps, cycles, judgement)
+    if run.modules:
+        verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
     summary = report_headline(measured_steps, headline, reached)
     enough = None if short else cycles
     replayed = None if measured_steps.num_missing else enough
@@ -65,6 +70,7 @@ def analyze(run: Run) -> Report:
         between=report_between(measured_steps),
         communication=tuple(report_communication(measured_steps)),
         activity=report_activity(run),
+        modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, tokens_per_s=summary.tokens_per_s)),
         forecasts=report_forecasts(measured_steps, replayed, tokens_per_s=summary.tokens_per_s),

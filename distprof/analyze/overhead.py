@@ -40,8 +40,8 @@ def measure_overhead(run: Run) -> OverheadReport | None:
 def read_costs(rows: FloatArray) -> StepCosts:
     """The job's steps from rows of every rank, ``[num_ranks, num_steps, ROW_WIDTH]``.
 
-    Warm-up, failed and missing steps, and those under a kernel window, are neither shadow nor plain; nor is a step that
-    was shadow on some ranks and plain on others.
+    Warm-up, failed and missing steps, and those in a profiler's window, are neither shadow nor plain; nor is a step
+    that was shadow on some ranks and plain on others.
     """
     step_ns = rows[:, :, COLUMN["step_host_ns"]]
     whole = np.isfinite(step_ns) & (rows[:, :, COLUMN["warmup"]] == 0) & (rows[:, :, COLUMN["failed"]] == 0)

@@ -32,7 +32,7 @@ def _report_rank(
 ) -> RankReport:
     run, info = measured_steps.run, measured_steps.run.ranks[position]
     look, recorded = info.snapshot, measured_steps.recorded[position]
-    usual = recorded & (run.column("window")[position] != 1)  # a kernel window takes memory of its own
+    usual = recorded & (run.column("window")[position] != 1)  # a profiler's window takes memory of its own
     peaks = run.column("memory_peak_bytes")[position, usual]
     known = peaks[np.isfinite(peaks)]
     steps = run.column("step")[position, recorded]

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from distprof.facts.run import FloatArray, IntArray
-from distprof.report.report import Spread
+from distprof.report.spread import Spread
 from distprof.report.wait_report import Estimate
 
 NUM_DRAWS = 400

@@ -226,8 +226,8 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
 
 
 def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:
-    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no whole row of it, or it ran under a
-    kernel window, after which every rank writes its trace."""
+    """Position of the step just before each, ``[num_cycles]``; -1: some rank has no whole row of it, or it ran in a
+    profiler's window, after which every rank writes a file."""
     numbers = np.nanmax(measured_steps.run.column("step")[measured_steps.present], axis=0, initial=-1)
     whole = measured_steps.recorded[measured_steps.present].all(axis=0) & (
         measured_steps.run.column("failed")[measured_steps.present] == 0

@@ -12,14 +12,16 @@ def sum_steps_ns(run: Run, item: TraceSummary) -> float | None:
     """Host time of the steps in a rank's trace, ns: their mean times their number. None: no step is known.
 
     The mean is over the steps in the traces or, without such, those under a kernel window, else all measured ones.
+    Steps in which modules were profiled are in no trace of ours.
     """
     rows = _find_rows(run, item)
     if rows is None:
         return None
     step_ns = rows[:, COLUMN["step_host_ns"]]
     counted = np.isfinite(step_ns) & (rows[:, COLUMN["warmup"]] == 0) & (rows[:, COLUMN["failed"]] == 0)
-    under_window = counted & (rows[:, COLUMN["window"]] == 1)
-    chosen = step_ns[under_window if under_window.any() else counted]
+    in_window = rows[:, COLUMN["window"]] == 1
+    under_window = counted & in_window & (not run.modules)
+    chosen = step_ns[under_window if under_window.any() else counted & ~in_window]
     return float(chosen.mean()) * item.num_steps if len(chosen) else None
 
 

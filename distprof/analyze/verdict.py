@@ -73,7 +73,8 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
             "that distprof cannot see into"
         )
     if len(cycles.steps) < MIN_CYCLES:
-        return f"{len(cycles.steps)} measured steps: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
+        counted = f"{len(cycles.steps)} measured step{'' if len(cycles.steps) == 1 else 's'}"
+        return f"{counted}: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
     long_ns = (cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)).mean(axis=1)
     if long_ns.max() > APART_FACTOR * long_ns.min():
         longest = measured_steps.numbers[int(cycles.positions[int(long_ns.argmax())])]

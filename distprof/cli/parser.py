@@ -12,7 +12,7 @@ from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError
 from distprof.render.units import clean_text
 
-VERBS = ("report", "tables", "model", "doctor", "bench")
+VERBS = ("report", "tables", "model", "doctor", "bench", "wandb-dashboard")
 EXIT_INTERRUPTED = 130
 """The exit code that shells use for a command ended by Ctrl-C."""
 LONGEST_MESSAGE = 2000
@@ -94,6 +94,11 @@ def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
 
         add_doctor(verbs)
         return run_doctor
+    if verb == "wandb-dashboard":
+        from distprof.cli.wandb_dashboard import add_wandb_dashboard, run_wandb_dashboard
+
+        add_wandb_dashboard(verbs)
+        return run_wandb_dashboard
     from distprof.cli.bench.command import add_bench, run_bench
 
     add_bench(verbs)

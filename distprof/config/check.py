@@ -38,13 +38,15 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     every, limit = config.profile.shadow_every, config.profile.max_overhead_ratio
     _require(every == 0 or every > 1, f"profile.shadow_every={every}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"profile.max_overhead_ratio={limit}: above 0 and finite, or null")
-    kept, first = config.profile.kernel_steps, config.profile.kernel_from
-    _require(kept >= 1, f"profile.kernel_steps={kept}: must be 1 or more")
     last = train.warmup_steps + train.steps
-    _require(
-        first is None or train.warmup_steps <= first <= last,
-        f"profile.kernel_from={first}: must be {train.warmup_steps}, after the warm-up, to {last}, after the last step",
-    )
+    for window in ("kernel", "module"):
+        kept, first = getattr(config.profile, f"{window}_steps"), getattr(config.profile, f"{window}_from")
+        _require(kept >= 1, f"profile.{window}_steps={kept}: must be 1 or more")
+        _require(
+            first is None or train.warmup_steps <= first <= last,
+            f"profile.{window}_from={first}: must be {train.warmup_steps}, after the warm-up, to {last}, after the "
+            "last step",
+        )
     _require(
         not isinstance(strategy, DdpConfig) or 0 < strategy.bucket_mb < math.inf,
         f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0 and finite",
@@ -96,13 +98,21 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
 def _check_inject(config: Config, world_size: int) -> None:
     inject, train = config.inject, config.train
     if inject.rank is None:
-        wanted = inject.delay_ms != 0 or inject.action != "delay"
-        _require(not wanted, "inject.delay_ms or inject.action without a rank: add inject.rank=R")
+        wanted = inject.delay_ms != 0 or inject.action != "delay" or inject.module is not None
+        _require(not wanted, "inject.delay_ms, inject.action or inject.module without a rank: add inject.rank=R")
         return
     _require(0 <= inject.rank < world_size, f"inject.rank={inject.rank}: this job has ranks 0 to {world_size - 1}")
     _require(0 <= inject.delay_ms < math.inf, f"inject.delay_ms={inject.delay_ms}: must be 0 or more and finite")
     total = train.warmup_steps + train.steps
     _require(0 <= inject.from_step < total, f"inject.from_step={inject.from_step}: this job has steps 0 to {total - 1}")
+    _require(
+        inject.module is None or inject.phase in ("data", "forward"),
+        f"inject.module={inject.module}: happens in the module's forward: leave out inject.phase={inject.phase}",
+    )
+    _require(
+        inject.module is None or not train.compile,
+        f"inject.module={inject.module}: a compiled block has no modules to stop in: use train.compile=false",
+    )
     runs = {
         "backward": train.mode != "forward",
         "grad_norm": train.mode == "train" and train.clip_norm is not None,

@@ -127,8 +127,9 @@ class HardwareConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileConfig:
-    level: Literal["off", "phases", "kernels"]
-    """What is recorded. kernels: phases, and a torch.profiler window of a few steps."""
+    level: Literal["off", "phases", "kernels", "modules"]
+    """What is recorded. kernels: phases, and a torch.profiler window of a few steps. modules: phases, and a few steps
+    in which the work and time of every module are taken."""
     nvtx: bool | Literal["auto"]
     """NVTX ranges. auto: when a tool is attached."""
     nvtx_module_depth: int
@@ -143,12 +144,16 @@ class ProfileConfig:
     """Steps that a kernel window keeps; one more runs before them under the profiler and is dropped."""
     kernel_from: int | None = None
     """The step at which a kernel window begins. None: after the last measured step; in your own loop, the first step
-    that is not warm-up and not before `distprof.record.kernel_window.EARLIEST_STEP`."""
+    that is not warm-up and not before `distprof.record.step_window.EARLIEST_STEP`."""
+    module_steps: int = 5
+    """Steps in which a module profile takes the time; two more run before them: one is counted, and one warms up."""
+    module_from: int | None = None
+    """The step at which a module profile begins; None as for ``kernel_from``."""
 
     @property
     def window_steps(self) -> int:
-        """Steps that a kernel window takes, including the dropped one; 0: there is no window."""
-        return self.kernel_steps + 1 if self.level == "kernels" else 0
+        """Steps that the window of this level takes, with those that it runs before the ones it keeps; 0: none."""
+        return {"kernels": self.kernel_steps + 1, "modules": self.module_steps + 2}.get(self.level, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +170,8 @@ class WandbConfig:
     """W&B project."""
     entity: str | None
     """W&B team or user. None: the login's default."""
+    group: str | None
+    """W&B shows runs of the same group together, such as those of a sweep. None: ``WANDB_RUN_GROUP``, if it is set."""
     mode: Literal["auto", "online", "offline"]
     """auto: online when logged in."""
     init_timeout_s: float
@@ -186,6 +193,8 @@ class InjectConfig:
     """The first affected step; kill and fail happen in it."""
     action: Literal["delay", "kill", "fail"]
     """Sleep, die by SIGKILL, or raise."""
+    module: str | None = None
+    """The module in whose forward it happens, by its name in the model. None: at the begin of ``phase``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

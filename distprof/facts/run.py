@@ -17,7 +17,10 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
+from distprof.facts.modules import ModuleTable
 from distprof.facts.presence import LastWrite
+from distprof.facts.readings import ClockReading as ClockReading
+from distprof.facts.readings import LinkReading as LinkReading
 from distprof.facts.trace_summary import TraceSummary
 
 FloatArray = npt.NDArray[np.float64]
@@ -157,29 +160,6 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReading:
-    """One comparison of a rank's monotonic clock with rank 0's."""
-
-    rank: int
-    at_ns: int
-    """Time of the comparison on rank 0's clock."""
-    offset_ns: int
-    """The rank's clock less rank 0's."""
-    bound_ns: int
-    """The error is at most this: half the shortest round trip. 0: the ranks share the clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReading:
-    """The bandwidth between rank 0's host and another, of one probe."""
-
-    rank: int
-    """The rank of the other host that took part."""
-    bytes_per_s: float
-    """In one direction, over the CPU's network."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
     """Facts about the whole job."""
 
@@ -206,7 +186,8 @@ class RunMeta:
     """Host clocks against rank 0's, in the order read. Empty: not read; ranks of several hosts are not compared."""
     link_readings: tuple[LinkReading, ...] = ()
     """At the start of the job, one per host other than rank 0's. Empty: one host, or not probed."""
-    last_link_readings: tuple[LinkReading, ...] = ()  # at its end; without hosts that there was no time for
+    last_link_readings: tuple[LinkReading, ...] = ()
+    """At its end, without the hosts that there was no time for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +239,8 @@ class Run:
     """One table per process group and order of collectives, where they were kept."""
     activity: tuple[TraceSummary, ...] = ()
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
+    modules: tuple[ModuleTable, ...] = ()
+    """The ranks' module profiles, in ascending order of rank. Empty: modules were not profiled."""
     traced_rows: FloatArray | None = None
     """The steps of a recorded run as its traces show them, on the same axes; NaN: not traced."""
 
@@ -280,7 +263,7 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or kernel window."""
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window."""
         marked = (self.column("shadow") == 1) | (self.column("window") == 1)
         counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0) & ~marked
         return counted

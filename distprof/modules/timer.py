@@ -59,12 +59,9 @@ class ModuleTimer:
 
     def take(self) -> dict[tuple[int, ModulePass], float]:
         """Own time since the last call, ns, by path and stage. Waits for the device."""
-        for handle in self._handles:
-            handle.remove()
         if self.clock == "device":
             torch.cuda.synchronize()
-        intervals = [each for each in self._intervals if each.end is not None]
-        self._handles, self._intervals = [], []
+        intervals = [each for each in self.drop() if each.end is not None]
         own_ns: dict[tuple[int, ModulePass], float] = {}
         for each in intervals:
             length_ns = self._measure(each)
@@ -73,6 +70,14 @@ class ModuleTimer:
                 outer = each.inside.path, each.inside.stage
                 own_ns[outer] = own_ns.get(outer, 0.0) - length_ns
         return own_ns
+
+    def drop(self) -> list[_Interval]:
+        """Forgets what was seen since the last call of `take`, without waiting for the device, and returns it."""
+        for handle in self._handles:
+            handle.remove()
+        intervals, self._handles, self._intervals = self._intervals, [], []
+        self._open = threading.local()
+        return intervals
 
     def _measure(self, interval: _Interval) -> float:
         if self.clock == "device":

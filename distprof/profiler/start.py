@@ -16,13 +16,14 @@ from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
 from distprof.profiler.host_readings import HostReadings
-from distprof.profiler.kernel_profiler import KernelProfiler
+from distprof.profiler.module_window import plan_modules
 from distprof.profiler.overhead_budget import ShadowPlan, describe_stop
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.provenance import read_commit, read_versions
 from distprof.profiler.rank_zero import RankZero
 from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
+from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.gather import Exchange, GatherThread
@@ -168,12 +169,14 @@ def _make_profiler(
     gather_thread = _make_gather_thread(
         setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)
     )
-    window = plan_window(
-        profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
-        recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
-    )  # fmt: skip
+    window = None
+    for plan_one in (plan_window, plan_modules):
+        window = window or plan_one(
+            profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
+            recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
+        )  # fmt: skip
     gather_thread.start()
-    make = Profiler if window is None else partial(KernelProfiler, window)
+    make = Profiler if window is None else partial(WindowProfiler, window)
     profiler = make(
         recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,

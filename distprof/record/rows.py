@@ -31,7 +31,7 @@ def pack_row(
         record: The step.
         memory_bytes: Memory in use, read when the step was packed.
         memory_peak_bytes: The largest amount so far, read when the step was packed.
-        window: Whether the step ran under a kernel window.
+        window: Whether the step ran in a profiler's window.
     """
     facts: dict[str, float | None] = {
         "step": record.step, "warmup": record.warmup, "failed": record.failed, "shadow": record.shadow,

@@ -76,7 +76,7 @@ class StepWriter:
         return rows
 
     def mark_window(self, steps: range) -> None:
-        """Marks these steps as part of a kernel window. Call it before the first of them begins."""
+        """Marks these steps as part of a profiler's window. Call it before the first of them begins."""
         self._window = steps
 
     def note(self, text: str) -> None:

@@ -19,7 +19,8 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.render.verdict import describe_clocks, describe_stall
-from distprof.report.report import Headline, Report, Spread
+from distprof.report.report import Headline, Report
+from distprof.report.spread import Spread
 
 TEXT_LIMIT = 300
 SOURCE_LIMIT = 1_000

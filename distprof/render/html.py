@@ -13,6 +13,7 @@ from pathlib import Path
 from distprof.facts.run import Phase
 from distprof.render.ends import describe_ends
 from distprof.render.headline import list_job_facts
+from distprof.render.job_modules import draw_modules
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
 from distprof.render.section_types import Fact, Section
 from distprof.render.sections import list_sections
@@ -100,12 +101,16 @@ def _show_facts(facts: Sequence[Fact]) -> str:
 def _draw(report: Report, section: Section) -> str:
     if section.key == "phases":
         return draw_phases(report, section.clock)
+    if section.key == "job_modules":
+        return draw_modules(report)
     if section.key == "device_time" and report.activity is not None:
         return draw_devices(choose_devices(report.activity))
     return draw_steps(report) if section.key == "step_times" else ""
 
 
 def _tabulate(section: Section) -> str:
+    if section.key == "job_modules":
+        return ""  # it is drawn whole
     rows = show_rows(section.rows)
     if section.key == "phases":
         rows = [[_mark(row[0]), *row[1:]] for row in rows]

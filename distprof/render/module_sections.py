@@ -13,6 +13,7 @@ from distprof.render.units import (
     format_factor,
     format_flops,
     format_flops_per_s,
+    format_macs,
     format_ratio,
     format_time,
 )
@@ -32,7 +33,7 @@ def list_module_sections(
         top: Modules named at each depth.
         fold: Show identical siblings as one row.
     """
-    tree = grow_tree(report, fold=fold)
+    tree = grow_tree(report.rows, fold=fold)
     return [
         Section(key="headline", title="Summary", facts=tuple(_list_facts(report))), _show_depths(report, top),
         _show_tree(report, tree, depth), _show_layers(tree),
@@ -43,15 +44,15 @@ def _list_facts(report: ModuleReport) -> list[Fact]:
     whole = report.rows[0]
     forward, backward = whole.total_flops.forward, whole.total_flops.backward
     facts = [Fact(label="parameters", number=format_count(whole.parameters), text=_say_held(whole))]
-    facts.append(Fact(label="forward", number=_format_macs(forward), text=f" multiply-adds ({format_flops(forward)})"))
+    facts.append(Fact(label="forward", number=format_macs(forward), text=f" multiply-adds ({format_flops(forward)})"))
     if backward:
         ratio = f", {format_factor(backward / forward)} forward" if forward else ""
-        facts.append(Fact(label="backward", number=_format_macs(backward), text=f" multiply-adds, counted{ratio}"))
+        facts.append(Fact(label="backward", number=format_macs(backward), text=f" multiply-adds, counted{ratio}"))
     if again := whole.total_flops.recomputed:
-        facts.append(Fact(label="recomputed", number=_format_macs(again), text=" multiply-adds, forward again"))
+        facts.append(Fact(label="recomputed", number=format_macs(again), text=" multiply-adds, forward again"))
     outside = report.outside_flops.forward + report.outside_flops.backward
     if outside:
-        facts.append(Fact(label="outside", number=_format_macs(outside), text=" multiply-adds in no module"))
+        facts.append(Fact(label="outside", number=format_macs(outside), text=" multiply-adds in no module"))
     if whole.activation_bytes is not None:
         text = " kept for backward at the end of forward"
         facts.append(Fact(label="activations", number=format_bytes(whole.activation_bytes), text=text))
@@ -98,7 +99,7 @@ def _name_top(rows: Sequence[ModuleRow], measure: Callable[[ModuleRow], float], 
     return ", ".join(f"{clean_text(kind, 40)} {format_ratio(amount / whole)}" for kind, amount in largest if amount)
 
 
-def _show_tree(report: ModuleReport, tree: Branch, depth: int | None) -> Section:
+def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None) -> Section:
     whole = report.rows[0]
     all_ns = _add_times(whole)
     rows = []
@@ -112,9 +113,9 @@ def _show_tree(report: ModuleReport, tree: Branch, depth: int | None) -> Section
         rows.append(
             (
                 _indent(level, branch), clean_text(branch.first.kind, 40), format_count(parameters),
-                _format_share(parameters, whole.parameters), _format_macs(work.forward),
-                _format_share(work.forward, whole.total_flops.forward), _format_macs(work.backward),
-                _format_macs(work.recomputed) if work.recomputed else "",
+                _format_share(parameters, whole.parameters), format_macs(work.forward),
+                _format_share(work.forward, whole.total_flops.forward), format_macs(work.backward),
+                format_macs(work.recomputed) if work.recomputed else "",
                 "" if activations is None else format_bytes(activations),
                 *(_format_passes(branch, stage) for stage in ("forward_ns", "backward_ns")),
                 "" if took_ns is None or not all_ns else format_ratio(took_ns / all_ns),
@@ -134,7 +135,7 @@ def _show_tree(report: ModuleReport, tree: Branch, depth: int | None) -> Section
     )  # fmt: skip
 
 
-def _show_layers(tree: Branch) -> Section:
+def _show_layers(tree: Branch[ModuleRow]) -> Section:
     rows = []
     for level, name, branch in walk_tree(tree):
         if branch.inner:
@@ -146,7 +147,7 @@ def _show_layers(tree: Branch) -> Section:
                 clean_text(row.kind, 40), str(level), clean_text(name), clean_text(shapes, 60),
                 format_count(sum(each.own_parameters for each in branch.rows)),
                 str(sum(each.calls for each in branch.rows)),
-                _format_macs(sum(each.total_flops.forward for each in branch.rows)),
+                format_macs(sum(each.total_flops.forward for each in branch.rows)),
             )
         )  # fmt: skip
     heads = ("class", "depth", "module", "output", "parameters", "calls", "multiply-adds")
@@ -160,7 +161,7 @@ def _show_layers(tree: Branch) -> Section:
     )  # fmt: skip
 
 
-def _indent(level: int, branch: Branch) -> str:
+def _indent(level: int, branch: Branch[ModuleRow]) -> str:
     times = f" ({len(branch.rows)} x)" if len(branch.rows) > 1 else ""
     return "  " * level + clean_text(branch.name or "(model)") + times
 
@@ -176,13 +177,9 @@ def _add_up(values: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _format_passes(branch: Branch, field: str) -> str:
+def _format_passes(branch: Branch[ModuleRow], field: str) -> str:
     took_ns = _add_up([getattr(row.total_time, field) for row in branch.rows])
     return "" if took_ns is None else format_time(took_ns)
-
-
-def _format_macs(flops: float) -> str:
-    return format_flops(flops / 2).removesuffix("FLOP").rstrip() or "0"
 
 
 def _format_share(part: float, whole: float) -> str:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from distprof.report.module_report import ModuleReport, ModuleRow
+
+class TreeRow(Protocol):
+    """A module of a report."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parent(self) -> int | None: ...
+    @property
+    def likeness(self) -> tuple[object, ...]: ...
+
+
+Row = TypeVar("Row", bound=TreeRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Generic[Row]):
     """One row of the tree: a module, or identical ones in the same place of identical modules."""
 
-    rows: tuple[ModuleRow, ...]
+    rows: tuple[Row, ...]
     """In the model's order."""
-    inner: tuple[Branch, ...]
+    inner: tuple[Branch[Row], ...]
 
     @property
-    def first(self) -> ModuleRow:
+    def first(self) -> Row:
         """The module that stands for all."""
         return self.rows[0]
 
@@ -28,20 +41,20 @@ class Branch:
         return names[0] if len({*names}) == 1 else f"{names[0]}-{names[-1]}"
 
 
-def grow_tree(report: ModuleReport, *, fold: bool) -> Branch:
-    """The tree of a report; ``fold``: identical siblings with consecutive numbers become one branch."""
-    inner: list[list[int]] = [[] for _ in report.rows]
-    for row, item in enumerate(report.rows):
+def grow_tree(rows: Sequence[Row], *, fold: bool) -> Branch[Row]:
+    """The tree of a report's rows; ``fold``: identical siblings with consecutive numbers become one branch."""
+    inner: list[list[int]] = [[] for _ in rows]
+    for row, item in enumerate(rows):
         if item.parent is not None:
             inner[item.parent].append(row)
-    branches: dict[int, Branch] = {}
-    for row in reversed(range(len(report.rows))):  # submodules come after what holds them
+    branches: dict[int, Branch[Row]] = {}
+    for row in reversed(range(len(rows))):  # submodules come after what holds them
         children = [branches.pop(child) for child in inner[row]]
-        branches[row] = Branch(rows=(report.rows[row],), inner=tuple(_fold(children) if fold else children))
+        branches[row] = Branch(rows=(rows[row],), inner=tuple(_fold(children) if fold else children))
     return branches[0]
 
 
-def walk_tree(branch: Branch) -> Iterator[tuple[int, str, Branch]]:
+def walk_tree(branch: Branch[Row]) -> Iterator[tuple[int, str, Branch[Row]]]:
     """Every branch with its depth and its whole name, ``blocks.0-11.attention``, each before those inside it."""
     pending = [(0, "", branch)]
     while pending:
@@ -50,9 +63,9 @@ def walk_tree(branch: Branch) -> Iterator[tuple[int, str, Branch]]:
         pending += [(depth + 1, f"{name}.{inner.name}".lstrip("."), inner) for inner in reversed(each.inner)]
 
 
-def _fold(children: Sequence[Branch]) -> list[Branch]:
+def _fold(children: Sequence[Branch[Row]]) -> list[Branch[Row]]:
     """One branch for each run of siblings that are alike."""
-    runs: list[list[Branch]] = []
+    runs: list[list[Branch[Row]]] = []
     for child in children:
         if runs and child.name.isdecimal() and runs[-1][0].name.isdecimal() and _is_alike(runs[-1][0], child):
             runs[-1].append(child)
@@ -61,7 +74,7 @@ def _fold(children: Sequence[Branch]) -> list[Branch]:
     return [_join(run) for run in runs]
 
 
-def _join(run: Sequence[Branch]) -> Branch:
+def _join(run: Sequence[Branch[Row]]) -> Branch[Row]:
     if len(run) == 1:
         return run[0]
     return Branch(
@@ -70,18 +83,11 @@ def _join(run: Sequence[Branch]) -> Branch:
     )
 
 
-def _is_alike(left: Branch, right: Branch) -> bool:
+def _is_alike(left: Branch[Row], right: Branch[Row]) -> bool:
     """Whether two siblings are the same at every depth, except for their own names."""
-    if _describe(left.first) != _describe(right.first) or len(left.inner) != len(right.inner):
+    if left.first.likeness != right.first.likeness or len(left.inner) != len(right.inner):
         return False
     return all(
         len(one.rows) == len(other.rows) and one.name == other.name and _is_alike(one, other)
         for one, other in zip(left.inner, right.inner, strict=True)
     )
-
-
-def _describe(row: ModuleRow) -> tuple[object, ...]:
-    return (
-        row.kind, row.calls, row.output_shapes, row.own_parameters, row.parameters, row.held_parameters,
-        row.self_flops, row.total_flops,
-    )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from distprof.render.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.forecasts import list_bases, list_forecasts, list_unanswered
 from distprof.render.headline import list_coverage, list_headline
+from distprof.render.job_modules import show_modules
 from distprof.render.section_types import Section, make_columns
 from distprof.render.sections_phases import show_phases
 from distprof.render.sections_ranks import list_rank_sections
@@ -39,6 +40,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         *(show_phases(report, step) for step in report.steps),
         *list_trace_sections(report),
         *_list_verdict_sections(report),
+        show_modules(report),
         Section(key="step_times", title="step time"),
         *list_rank_sections(report),
         _show_communication(report),

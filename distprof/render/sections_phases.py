@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from distprof.facts.run import Clock
 from distprof.render.section_types import Section, make_columns
 from distprof.render.units import NOT_MEASURED, format_milliseconds, format_ratio
-from distprof.report.report import BetweenReport, Report, Spread, StepReport
+from distprof.report.report import BetweenReport, Report, StepReport
+from distprof.report.spread import Spread
 
 PHASE_HEADS = ("phase", "min", "median", "max", "rank", "share")
 MAX_RANK_COLUMNS = 8

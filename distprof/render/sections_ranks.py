@@ -36,6 +36,16 @@ def choose_rows(report: Report) -> list[int]:
     return [*ordered[:EXTREMES], *ordered[max(EXTREMES, last - EXTREMES) : last]]
 
 
+def choose_spread(report: Report, most: int) -> list[int]:
+    """Positions of all ranks or, when there are more than ``most``, of the verdict's rank, those with the most and the
+    least own time, and every n-th, about half of ``most``."""
+    count = len(report.ranks)
+    if count <= most:
+        return list(range(count))
+    named = [position for position, rank in enumerate(report.ranks) if rank.rank == report.verdict.rank]
+    return sorted({*named, *choose_rows(report), *range(0, count, -(-count // (most // 2)))})
+
+
 def find_own_times(report: Report) -> list[float | None]:
     """Own time by position, or without phases the mean step, ns on the headline clock; None: not measured."""
     if report.phases:

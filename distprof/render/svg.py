@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.facts.run import FloatArray
-from distprof.render.sections_ranks import choose_rows
+from distprof.render.sections_ranks import choose_spread
 from distprof.render.units import format_time
 from distprof.report.report import Report
 
@@ -20,7 +20,7 @@ WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 84
 def draw_phases(report: Report, clock: str) -> str:
     """A bar per rank with its phases side by side; when there are many ranks, a selection of them."""
     phases = [phase for phase in report.phases if phase.clock == clock]
-    positions = _choose_bars(report)
+    positions = choose_spread(report, MAX_BARS)
     table = _as_table([phase.mean_ns for phase in phases])
     longest_ns = float(np.nansum(table, axis=0).max()) if table.size else 0.0
     if longest_ns <= 0:
@@ -48,15 +48,6 @@ def draw_phases(report: Report, clock: str) -> str:
         f'<ul class="legend">{legend}</ul>{frame(shapes, height, "Time per phase and rank")}'
         f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
     )
-
-
-def _choose_bars(report: Report) -> list[int]:
-    """All ranks or, when there are many, the verdict's rank, those with the most and least own time, and every n-th."""
-    count = len(report.ranks)
-    if count <= MAX_BARS:
-        return list(range(count))
-    named = [position for position, rank in enumerate(report.ranks) if rank.rank == report.verdict.rank]
-    return sorted({*named, *choose_rows(report), *range(0, count, -(-count // (MAX_BARS // 2)))})
 
 
 def draw_steps(report: Report) -> str:

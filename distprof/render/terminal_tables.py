@@ -26,6 +26,17 @@ SPARE: dict[str, tuple[str, ...]] = {
     "waits": ("group", "payload", "count"),
     "module_depths": ("most time", "modules"),
     "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
+    "job_modules": (
+        "class",
+        "backward least",
+        "forward least",
+        "recomputed",
+        "backward",
+        "held",
+        "parameters",
+        "forward",
+        "backward most",
+    ),
     "module_layers": ("depth", "calls", "output", "class"),
 }
 """Columns that can be dropped on a narrow terminal, by section: the first one first."""

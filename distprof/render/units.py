@@ -71,6 +71,11 @@ def format_flops(value_flops: float | None) -> str:
     return _format_decimal(value_flops, "FLOP")
 
 
+def format_macs(value_flops: float | None) -> str:
+    """The multiply-adds of so many floating-point operations: ``54.5 M``."""
+    return _format_decimal(None if value_flops is None else value_flops / 2, "").rstrip()
+
+
 def format_flops_per_s(value_flops_per_s: float | None) -> str:
     """Floating-point operations per second: ``312.4 TFLOP/s``."""
     return _format_decimal(value_flops_per_s, "FLOP/s")

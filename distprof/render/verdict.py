@@ -94,6 +94,8 @@ def _say_told_when(report: Report) -> str:
 def _say_why(verdict: Verdict) -> str:
     excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
     phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
+    if verdict.module is not None:
+        phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
     return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
 
 

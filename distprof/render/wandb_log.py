@@ -1,4 +1,4 @@
-"""Weights & Biases, from rank 0: scalars while the job runs, a table and a summary at its end.
+"""Weights & Biases, from rank 0: scalars while the job runs; a summary, tables, images and files at its end.
 
 wandb is imported only when used and never trusted: an error is reported once, and training goes on. Its own record of
 the command line and the machine is switched off, because overrides may hold secrets.
@@ -18,12 +18,20 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
-from distprof.facts.run import FloatArray, RunMeta
-from distprof.render.wandb_scalars import METRICS, make_points, make_summary, make_table
+from distprof.facts.run import FloatArray, Run, RunMeta
+from distprof.render.units import clean_text
+from distprof.render.wandb_end import ARTIFACT_TYPE, keep_files, word_alert
+from distprof.render.wandb_heat_map import collect_times, draw_maps
+from distprof.render.wandb_scalars import METRICS, Points
+from distprof.render.wandb_summary import make_summary
+from distprof.render.wandb_tables import make_tables
 from distprof.report.report import Report
 
+MAX_GROUP_LENGTH = 128
+"""More characters are refused by W&B."""
 PUBLIC_SERVER = "https://api.wandb.ai"
 
 
@@ -76,14 +84,14 @@ def end_service(*, only_stopped: bool) -> None:
 class WandbLogger:
     """One W&B run. Called from one thread at a time; no error reaches training."""
 
-    def __init__(self, run: Any, *, meta: RunMeta, peaks: Sequence[float | None], say: Callable[[str], None]) -> None:
+    def __init__(self, run: Any, *, folder: Path, points: Points, say: Callable[[str], None]) -> None:
         """Wraps an open run; see `start`."""
-        self._run, self._meta, self._peaks, self._say = run, meta, peaks, say
+        self._run, self._folder, self._points, self._say = run, folder, points, say
         self._failed = False
         self.got_steps = 0
         """Steps that wandb's service has confirmed."""
         self.concluded = self.closed = False
-        """Whether the table and summary are logged; whether the run is closed and, if online, uploaded."""
+        """Whether the tables and summary are logged; whether the run is closed and, if online, uploaded."""
 
     @classmethod
     def start(
@@ -122,12 +130,12 @@ class WandbLogger:
                     reason = f" (not online: {type(error).__name__})"
             run = run or _open(meta, config, folder, "offline")
             for metric, step_metric in METRICS:
-                run.define_metric(metric, step_metric=step_metric)
+                run.define_metric(metric, step_metric=step_metric, summary="none")
         except Exception as error:
             say(f"wandb: not used, {type(error).__name__}; the run folder holds everything")
             return None
         say(_describe(run, reason))
-        return cls(run, meta=meta, peaks=peaks, say=say)
+        return cls(run, folder=folder, points=Points(meta, peaks), say=say)
 
     def log_rows(self, rows: FloatArray) -> None:
         """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.
@@ -137,10 +145,16 @@ class WandbLogger:
         if not self._failed:
             self._attempt(lambda: self._log(rows))
 
-    def conclude(self, report: Report) -> None:
-        """Logs the table and the summary. Waits until wandb's service has answered."""
+    def conclude(self, report: Report, run: Run) -> None:
+        """Logs the summary, the tables and the images, attaches the report's files, and sends an alert if the verdict
+        is critical. Waits until wandb's service has answered.
+
+        Args:
+            report: Of the whole job.
+            run: What the report is about.
+        """
         if not self._failed:
-            self._attempt(lambda: self._conclude(report))
+            self._attempt(lambda: self._conclude(report, run))
 
     def close(self) -> None:
         """Closes the run; waits for the upload however long it takes."""
@@ -152,19 +166,37 @@ class WandbLogger:
         return Path(self._run.dir).parent
 
     def _log(self, rows: FloatArray) -> None:
-        for point in make_points(rows, self._meta, self._peaks):
+        for point in self._points.add(rows):
             self._run.log(point)
         self._run.status()  # wait for an answer: a service that hangs never reads what it is sent
         self.got_steps += rows.shape[1]
 
-    def _conclude(self, report: Report) -> None:
+    def _conclude(self, report: Report, run: Run) -> None:
         import wandb
 
-        columns, rows = make_table(report)
-        self._run.log({"ranks_by_phase": wandb.Table(columns=[*columns], data=rows)})
         self._run.summary.update(make_summary(report))
+        times = collect_times(run, report)
+        end: dict[str, Any] = self._points.end()
+        for name, table in make_tables(report, times).items():
+            end[name] = wandb.Table(columns=[*table.columns], data=table.rows)
+        for name, image, caption in draw_maps(times):
+            end[name] = wandb.Image(image, caption=caption)
+        self._run.log(end)
+        if (told := word_alert(report)) is not None:
+            self._run.alert(title=told[0], text=told[1], level="ERROR")
+        self._attach(keep_files(self._folder, self.folder, self._say))
         self._run.status()
         self.concluded = True
+
+    def _attach(self, files: Sequence[Path]) -> None:
+        """The report's files as an artifact; wandb reads them where they lie, and copies them nowhere else."""
+        import wandb
+
+        if files:
+            artifact = wandb.Artifact(f"distprof-{self._run.id}", type=ARTIFACT_TYPE)
+            for path in files:
+                artifact.add_file(str(path), policy="immutable")
+            self._run.log_artifact(artifact)
 
     def _close(self) -> None:
         import wandb
@@ -190,9 +222,13 @@ def _open(meta: RunMeta, config: WandbConfig, folder: Path, mode: Literal["onlin
         x_disable_machine_info=True, init_timeout=config.init_timeout_s,
     )  # fmt: skip
     return wandb.init(
-        project=config.project, entity=config.entity, name=meta.name, dir=str(folder), config=dict(meta.config),
-        mode=mode, reinit="finish_previous", settings=settings,
+        project=config.project, entity=config.entity, name=meta.name, group=_clean_group(config.group),
+        dir=str(folder), config=dict(meta.config), mode=mode, reinit="finish_previous", settings=settings,
     )  # fmt: skip
+
+
+def _clean_group(group: str | None) -> str | None:
+    return None if group is None else clean_text(mask(group, secret_values()), MAX_GROUP_LENGTH)
 
 
 def _describe(run: Any, reason: str) -> str:

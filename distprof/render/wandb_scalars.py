@@ -1,4 +1,8 @@
-"""What Weights & Biases is told: points of scalars by step, one table, and the summary."""
+"""What Weights & Biases is told of the steps: a few scalars at every step, and the rest as means of several steps.
+
+A point of every scalar at every step would be several kilobytes a step. So a step has those that a chart of steps
+needs, and every `DETAIL_STEPS` steps the others are added. Neither grows with the number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.exposed import sum_exposed
-from distprof.analyze.statistics import find_share
-from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, FloatArray, RunMeta
-from distprof.report.report import Report
+from distprof.analyze.busiest import pick_busiest
+from distprof.analyze.exposed import subtract_exposed
+from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
+from distprof.render.wandb_details import EXPOSED, Details, Means, choose_clock, find_exposed_ratio, is_shadow, shorten
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""
-MAX_FINDINGS = 3
-"""Findings that the summary names."""
-DEVICE_RATIOS = (
-    ("compute", "compute_ns"), ("copies", "memory_ns"), ("exposed", "idle_communication_ns"),
-    ("idle_host", "idle_host_ns"), ("idle_launch", "idle_launch_ns"), ("idle_unknown", "idle_unknown_ns"),
-)  # fmt: skip
-BETWEEN = (
-    "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns", "between_wait_host_ns",
-)  # fmt: skip
-"""Time between the step before and this one."""
-GROUPS = ("step", "phase", "between", "flops", "comm", "memory")
+DETAIL_STEPS = 100
+"""Steps whose means make one point of the details."""
+GROUPS = ("step", "phase", "between", "flops", "comm", "memory", "straggler")
 METRICS = (("step", None), *((f"{group}/*", "step") for group in GROUPS))
-"""Metrics to define, and the metric on their x axis."""
+"""Metrics to define, and the metric on their x axis. None of them has a summary of its own: W&B would log it at every
+step, and ``summary/...`` has what the report says."""
+
+
+class Points:
+    """Makes points of new steps, and adds the details of the last `DETAIL_STEPS` whenever there are so many."""
+
+    def __init__(self, meta: RunMeta, peaks: Sequence[float | None]) -> None:
+        """Takes the job's facts, and the peak FLOP/s by rank; None: unknown."""
+        self._meta, self._peaks = meta, peaks
+        self._details = Details()
+
+    def add(self, rows: FloatArray) -> list[dict[str, float]]:
+        """The points of new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+        points = make_points(rows, self._meta, self._peaks)
+        whole = len(points) == 1  # of one step or of many
+        for index, point in enumerate(points):
+            self._details.add(rows if whole else rows[:, index : index + 1])
+            if self._details.steps >= DETAIL_STEPS:
+                points[index] = self._details.end() | point
+        return points
+
+    def end(self) -> dict[str, float]:
+        """The details of the steps that have none yet; empty if there are no such steps."""
+        return self._details.end()
 
 
 def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> list[dict[str, float]]:
@@ -42,130 +62,48 @@ def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
 
 
 def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
-    """Means over a window's steps of the mean or the worst rank; shadow steps count where there is no other."""
-    recorded = (rows[:, :, COLUMN["shadow"]] != 1).all(axis=0)
+    recorded = ~is_shadow(rows)
     rows = rows[:, recorded] if recorded.any() else rows
-    table = rows.mean(axis=1)  # [num_ranks, ROW_WIDTH]; NaN stays NaN: a part is not the whole
+    means = Means()
+    means.add(rows)
+    table = means.read()
+    assert table is not None
     job_step_ns = float(rows[:, :, COLUMN["step_host_ns"]].max(axis=0).mean())
+    tokens = float(table[:, COLUMN["tokens"]].sum())  # 0: the loop does not count them
+    clock = choose_clock(table)
     point = {
-        "step": float(rows[0, -1, COLUMN["step"]]),
         "step/time_ms": job_step_ns / 1e6,
-        "step/tokens_per_s": float(table[:, COLUMN["tokens"]].sum()) / job_step_ns * 1e9,
+        "step/tokens_per_s": tokens / job_step_ns * 1e9 if tokens > 0 else np.nan,
         "step/loss": float(table[:, COLUMN["loss"]].mean()),
         "step/grad_norm": float(table[:, COLUMN["grad_norm"]].mean()),
-        "step/warmup": float(rows[0, -1, COLUMN["warmup"]]),
-        "memory/current_bytes_max": float(table[:, COLUMN["memory_bytes"]].max()),
-        "memory/peak_bytes_max": float(table[:, COLUMN["memory_peak_bytes"]].max()),
+        f"comm/exposed_{clock}_ratio": find_exposed_ratio(table, clock),
     }
-    for clock in Clock:
-        for phase in PHASES:
-            values = table[:, COLUMN[f"{phase}_{clock}_ns"]] / 1e6
-            point[f"phase/{phase}/{clock}_ms_mean"] = float(values.mean())
-            point[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
-            if np.isfinite(values).all():
-                point[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
-        share = find_share(sum_exposed(rows, clock).mean(axis=1), table[:, COLUMN[f"step_{clock}_ns"]])
-        point[f"comm/exposed_{clock}_ratio"] = np.nan if share is None else share
-    for name in BETWEEN:
-        point[f"between/{name.removesuffix('_host_ns')}_host_ms_mean"] = float(table[:, COLUMN[name]].mean()) / 1e6
-    for kind in KINDS:
-        for fact in ("count", "bytes"):
-            point[f"comm/{kind}/{fact}"] = float(table[:, COLUMN[f"{kind}_{fact}"]].mean())
-        for time in ("busy_host", "exposed_host", "exposed_device"):
-            point[f"comm/{kind}/{time}_ms"] = float(table[:, COLUMN[f"{kind}_{time}_ns"]].mean()) / 1e6
-    point |= _measure_flops(table, meta, peaks)
-    return {name: value for name, value in point.items() if np.isfinite(value)}
+    for phase in PHASES:
+        times_ns = table[:, COLUMN[f"{phase}_{clock}_ns"]]
+        if times_ns.any():  # a phase that no rank spent time in is no part of the step
+            point[f"phase/{phase}/{clock}_ms"] = float(times_ns.mean()) / 1e6
+    point |= _find_straggler(rows, table, clock)
+    point |= _measure_flops(table, meta, peaks, clock)
+    return {"step": float(rows[0, -1, COLUMN["step"]]), **shorten(point)}
 
 
-def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
+def _find_straggler(rows: FloatArray, table: FloatArray, clock: Clock) -> dict[str, float]:
+    """The rank with the most own time, named only if it stands out, and by how much it exceeds the others' median."""
+    step = COLUMN[f"step_{clock}_ns"]
+    own_ns = subtract_exposed(table[:, step], table[:, EXPOSED[clock]])
+    if len(own_ns) < 2 or not np.isfinite(own_ns).all():
+        return {}
+    rank, excess_ns, stands_out = pick_busiest(own_ns, float(rows[:, :, step].max(axis=0).mean()))
+    return {"straggler/excess_ms": excess_ns / 1e6} | ({"straggler/rank": float(rank)} if stands_out else {})
+
+
+def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | None], clock: Clock) -> dict[str, float]:
     if meta.work is None:
         return {}
-    device_ns = table[:, COLUMN["step_device_ns"]]
-    step_ns = device_ns if np.isfinite(device_ns).all() else table[:, COLUMN["step_host_ns"]]
-    achieved = meta.work.model_flops_per_micro_step * table[:, COLUMN["micro_steps"]] / step_ns * 1e9
+    micro_steps, step_ns = table[:, COLUMN["micro_steps"]], table[:, COLUMN[f"step_{clock}_ns"]]
+    achieved = meta.work.model_flops_per_micro_step * np.where(micro_steps > 0, micro_steps, np.nan) / step_ns * 1e9
     point = {"flops/achieved_per_device": float(achieved.mean())}
-    known = [peak for peak in peaks if peak is not None]
+    known = [peak for peak in peaks if peak is not None and peak > 0]
     if known and len(known) == len(achieved) and float((achieved / np.array(known)).max()) <= 1:
         point["flops/mfu_ratio"] = float((achieved / np.array(known)).mean())
     return point
-
-
-def make_table(report: Report) -> tuple[list[str], list[list[float | str | None]]]:
-    """Ranks by phase on the headline clock and, on the host clock, what lies between steps; times in ms."""
-    clock = report.headline.clock
-    phases = [phase for phase in report.phases if phase.clock == clock]
-    steps = next((step.mean_ns for step in report.steps if step.clock == clock), (None,) * len(report.ranks))
-    columns = ["rank", "host", "device", "clock", "step_ms", *(f"{phase.phase}_ms" for phase in phases)]
-    between = () if report.between is None else report.between.parts
-    means = [*(phase.mean_ns for phase in phases), *(part.mean_ns for part in between)]
-    columns += [f"{part.part.replace(' ', '_')}_host_ms" for part in between]
-    rows: list[list[float | str | None]] = [
-        [
-            rank.rank, rank.host, rank.device_name or rank.device, clock, _to_ms(steps[position]),
-            *(_to_ms(mean_ns[position]) for mean_ns in means),
-            rank.achieved_flops_per_s, rank.mfu_ratio, rank.memory_peak_bytes,
-        ]
-        for position, rank in enumerate(report.ranks)
-    ]  # fmt: skip
-    return [*columns, "achieved_flops_per_s", "mfu_ratio", "memory_peak_bytes"], rows
-
-
-def make_summary(report: Report) -> dict[str, float | str | bool]:
-    """The headline as ``summary/...``, without what was not measured, and a busiest rank only if one stands out."""
-    head = report.headline
-    busiest = head.busiest if head.busiest and head.busiest.stands_out else None
-    facts: dict[str, float | str | bool | None] = {
-        "clock": head.clock,
-        "step_mean_ms": _to_ms(head.step_mean_ns),
-        "step_median_ms": _to_ms(head.step_median_ns),
-        "step_p95_ms": _to_ms(head.step_p95_ns),
-        "tokens_per_s": head.tokens_per_s,
-        "achieved_flops_per_s": head.achieved_flops_per_s.median if head.achieved_flops_per_s else None,
-        "mfu_ratio": head.mfu_ratio,
-        "hfu_ratio": head.hfu_ratio,
-        "exposed_ratio": head.exposed_ratio,
-        "busiest_rank": busiest.rank if busiest else None,
-        "busiest_phase": busiest.phase if busiest else None,
-        "verdict": report.verdict.kind.value,
-        "verdict_critical": report.verdict.critical,
-        "verdict_rank": report.verdict.rank,
-        "verdict_phase": report.verdict.phase,
-        "verdict_lost_ms": None if report.verdict.lost_ns is None else _to_ms(report.verdict.lost_ns.value),
-        "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
-        **_summarise_causes(report),
-        "complete": report.coverage.complete,
-        **_summarise_activity(report),
-    }
-    return {f"summary/{name}": value for name, value in facts.items() if value is not None}
-
-
-def _summarise_causes(report: Report) -> dict[str, float | str | bool | None]:
-    """How long it is from step to step, how many causes there are, and what they cost together."""
-    causes, between = report.causes, report.between
-    facts: dict[str, float | str | bool | None] = {}
-    if between is not None:
-        facts |= {"cycle_ms": _to_ms(between.cycle_spread_ns.median), "between_ratio": between.between_ratio}
-    if causes is not None:
-        facts["causes"] = float(len(causes.causes))
-        if causes.step_ns > 0:
-            facts["causes_lost_ratio"] = sum(cause.joint_ns for cause in causes.causes) / causes.step_ns
-    return facts
-
-
-def _summarise_activity(report: Report) -> dict[str, float | str | bool | None]:
-    """Where the devices' time went, all ranks together, and the first findings; nothing without traces."""
-    activity = report.activity
-    if activity is None:
-        return {}
-    facts: dict[str, float | str | bool | None] = {"findings": float(len(activity.findings))}
-    for number, finding in enumerate(activity.findings[:MAX_FINDINGS], start=1):
-        facts |= {f"finding_{number}": finding.rule, f"finding_{number}_share_ratio": finding.share_ratio}
-    span_ns = sum(device.span_ns for device in activity.devices)
-    if span_ns > 0:
-        for name, field in DEVICE_RATIOS:
-            facts[f"device_{name}_ratio"] = sum(getattr(device, field) for device in activity.devices) / span_ns
-    return facts
-
-
-def _to_ms(time_ns: float | None) -> float | None:
-    return None if time_ns is None else time_ns / 1e6

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from distprof.config.schema import WandbConfig
-from distprof.facts.run import FloatArray, RunMeta
+from distprof.facts.run import FloatArray, Run, RunMeta
 from distprof.record import live
 from distprof.record.live import Listener
 from distprof.render.wandb_log import WandbLogger, choose_mode, end_service, wants_online
@@ -53,21 +53,21 @@ class WandbThread:
         self._told_steps += rows.shape[1]
         self._listener.tell(rows)
 
-    def finish(self, report: Report) -> str | None:
-        """Logs the table and the summary and closes the run, within a limited time.
+    def finish(self, report: Report, run: Run) -> str | None:
+        """Logs what belongs to the end, as `WandbLogger.conclude` does, and closes the run, within a limited time.
 
         Returns:
             What W&B did not get, which the user has been told. None: nothing is missing.
         """
         limits_s = {"limit_s": FINISH_TIMEOUT_S, "last_limit_s": self._close_limit_s}
-        ended = self._listener.finish(lambda: self._conclude(report), self._close, **limits_s)
+        ended = self._listener.finish(lambda: self._conclude(report, run), self._close, **limits_s)
         logger = self._logger
         if not self._wanted or (ended and logger is not None and logger.concluded and logger.closed):
             return None
         steps = self._told_steps - (logger.got_steps if logger is not None else 0)
         parts = [f"{steps} of {self._told_steps} steps"] if steps else []
         if logger is None or not logger.concluded:
-            parts.append("the table and the summary")
+            parts.append("the tables and the summary")
         elif not parts:
             late = f"the upload is not done after {self._close_limit_s:.0f} s"
             self._say(f"wandb: {late}; later: wandb sync {logger.folder}")
@@ -78,9 +78,9 @@ class WandbThread:
         self._say(f"wandb: {missed}; {self._folder} holds everything")
         return missed
 
-    def _conclude(self, report: Report) -> None:
+    def _conclude(self, report: Report, run: Run) -> None:
         if self._logger is not None:
-            self._logger.conclude(report)
+            self._logger.conclude(report, run)
 
     def _close(self) -> None:
         if self._logger is not None:

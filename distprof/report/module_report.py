@@ -80,6 +80,14 @@ class ModuleRow:
     self_time: Taken
     total_time: Taken
 
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """The same for modules that differ in their names only."""
+        return (
+            self.kind, self.calls, self.output_shapes, self.own_parameters, self.parameters, self.held_parameters,
+            self.self_flops, self.total_flops,
+        )  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleReport:

@@ -12,21 +12,12 @@ from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
 from distprof.report.forecast_report import ForecastReport
+from distprof.report.job_modules import JobModules
+from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
 
 SCHEMA = "distprof.report/1"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A quantity across ranks: median and extremes, and the ranks of these."""
-
-    median: float | None
-    min: float | None
-    min_rank: int | None
-    max: float | None
-    max_rank: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +261,8 @@ class Report:
     communication: tuple[CommunicationReport, ...]
     activity: TraceReport | None
     """The devices' time according to traces, and the findings. None: there are no traces."""
+    modules: JobModules | None
+    """What the modules of the model hold, compute and take on the ranks. None: they were not profiled."""
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
     what_if: tuple[WhatIf, ...]

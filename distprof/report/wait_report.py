@@ -75,6 +75,21 @@ class Cause(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlowModule:
+    """The module in which a rank that is late loses most of the time, according to the profile of its modules."""
+
+    name: str
+    """Dotted, as in the unwrapped model; the deepest that explains it."""
+    rank_ns: float
+    """Its time on that rank in a step of the profile, in the phase of the verdict; the usual one of these steps."""
+    others_ns: float
+    """The same of the other ranks' median."""
+    share_ratio: float
+    """``rank_ns - others_ns`` over the verdict's ``late_ns``, 1 at most."""
+    steps_used: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Who held whom up and why, or that nobody can be named."""
 
@@ -91,6 +106,8 @@ class Verdict:
     """Where the rank loses the time: a phase of the step, or a stretch between steps."""
     cause: Cause | None
     """What the rank does there; of a slow link "network". None: nothing is named."""
+    module: SlowModule | None = None
+    """None: no single module explains it by more than chance, or modules were not profiled."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None

@@ -20,6 +20,7 @@ from distprof.config.decode import decode, load_json, require_flat
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, KINDS, Run, RunMeta
 from distprof.storage.match_collectives import align_rows, match_collectives
+from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_file, open_folder
 from distprof.storage.rank_stream import MAX_WORLD, RankStream, read_stream
 
@@ -164,8 +165,9 @@ def read_run(folder: Path) -> Run:
     with _open_run(folder) as root:
         meta = _read_meta(folder / "run.json", root)
         streams = _read_streams(folder / "ranks", root, meta, warnings, unread)
-    run = _assemble(meta, [streams[rank] for rank in sorted(streams)], warnings)
-    return replace(run, unread=tuple(unread))
+        modules, left_out = read_modules(folder, root, meta.run_id, sorted(streams))
+    run = _assemble(meta, [streams[rank] for rank in sorted(streams)], [*warnings, *left_out])
+    return replace(run, unread=tuple(unread), modules=tuple(modules))
 
 
 def _read_streams(

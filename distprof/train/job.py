@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
+from torch import nn
 
 from distprof.analyze import analyze
 from distprof.config.compose import to_yaml
 from distprof.config.schema import Config, ProfileConfig, WandbConfig
-from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError
-from distprof.facts.run import FloatArray, RankInfo, RunMeta
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
+from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
+from distprof.modules.names import list_modules
 from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.record.signals import SignalWatch
 from distprof.render.files import Written, write_files
@@ -28,6 +32,7 @@ from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
 from distprof.train.memory import require_memory
+from distprof.train.model import Transformer
 from distprof.train.strategy import build_strategy, require_sharding, wait_for_everyone
 from distprof.world import World
 
@@ -83,12 +88,12 @@ class JobReporter:
         Raises:
             DataError: The run folder is gone or damaged.
         """
-        report, written = self._write(folder, completed_rows)
-        missed = self._wandb.finish(report) if self._wandb is not None else None
+        run, report, written = self._write(folder, completed_rows)
+        missed = self._wandb.finish(report, run) if self._wandb is not None else None
         if missed is not None:
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(folder, missed)
-                report, written = self._write(folder, completed_rows)
+                run, report, written = self._write(folder, completed_rows)
         render_terminal(report, self._console)
         again = f"again: distprof report {folder}"
         if written.problem is not None:
@@ -97,10 +102,10 @@ class JobReporter:
         self.say(f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})")
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
-    def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Report, Written]:
+    def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:
         run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows, which are written by now
         report = analyze(run)
-        return report, write_files(folder, run, report)
+        return run, report, write_files(folder, run, report)
 
 
 def run_job(
@@ -125,11 +130,12 @@ def run_job(
         signals: What watches for signals.
 
     Raises:
-        UsageError: The run folder cannot be made, on every rank; this torch cannot shard on a CPU, on every rank;
-            or the model does not fit, on rank 0.
+        UsageError: The run folder cannot be made, this torch cannot shard on a CPU, or the model has no module of that
+            name, on every rank; or the model does not fit, on rank 0.
         DataError: Rank 0 can no longer read the run folder.
     """
     require_sharding(config, world.device)
+    _require_module(config)
     reporter = JobReporter(config, console)
     if signals is not None:
         signals.add(lambda name: reporter.stop())
@@ -164,16 +170,34 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
     wait_for_everyone()
     train(
         config.train, strategy=strategy, batches=batches, profiler=job.profiler,
-        inject=make_injection(config.inject, world.rank), device=world.device,
+        inject=make_injection(config.inject, world.rank, _find_module(config, strategy.model)), device=world.device,
         window_steps=config.profile.window_steps,
     )  # fmt: skip
 
 
+def _require_module(config: Config) -> None:
+    wanted = config.inject.module
+    if wanted is None:
+        return
+    with torch.device("meta"):
+        names = [item.name for item in list_modules(Transformer(config.train.model))]
+    if wanted not in names or not wanted:
+        close = difflib.get_close_matches(wanted, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[1:4])}, ..."
+        raise UsageError(f"inject.module={wanted}: the model has no module of this name; {hint}")
+
+
+def _find_module(config: Config, model: nn.Module) -> nn.Module | None:
+    return next((item.module for item in list_modules(model) if item.name == config.inject.module), None)
+
+
 def _place_window(config: Config) -> ProfileConfig:
-    """Puts the kernel window after the measured steps, unless configured otherwise."""
-    after = config.train.warmup_steps + config.train.steps
-    first = config.profile.kernel_from
-    return dataclasses.replace(config.profile, kernel_from=after if first is None else first)
+    """Puts the level's window after the measured steps, unless configured otherwise."""
+    after, profile = config.train.warmup_steps + config.train.steps, config.profile
+    return dataclasses.replace(
+        profile, kernel_from=after if profile.kernel_from is None else profile.kernel_from,
+        module_from=after if profile.module_from is None else profile.module_from,
+    )  # fmt: skip
 
 
 def _describe_strategy(config: Config) -> str:

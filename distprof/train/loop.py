@@ -24,7 +24,7 @@ def train(
     device: torch.device,
     window_steps: int = 0,
 ) -> None:
-    """Runs the warm-up, the measured steps and the kernel window's steps. Collective.
+    """Runs the warm-up, the measured steps and those of the profiler's window. Collective.
 
     Args:
         config: Sizes and mode.
@@ -33,7 +33,7 @@ def train(
         profiler: Records every phase.
         inject: Called at the start of every phase, once per step.
         device: Where the model is.
-        window_steps: Additional steps for the profiler's kernel window.
+        window_steps: Additional steps for the profiler's window.
     """
     torch.set_grad_enabled(config.mode != "forward")
     for step in range(config.warmup_steps + config.steps + window_steps):

@@ -11,7 +11,7 @@ from distprof.analyze import analyze
 from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
 from distprof.render.headline import describe_busiest
 from distprof.render.verdict import describe_verdict
-from distprof.render.wandb_scalars import make_summary
+from distprof.render.wandb_summary import make_summary
 from distprof.report.wait_report import Verdict
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
 from tests.factories import MS, USUAL_NS, make_run

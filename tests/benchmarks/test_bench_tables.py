@@ -17,7 +17,7 @@ from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.tables.six_tables import TABLES
 
 
-def test_a_made_up_capture_has_the_rows_that_were_asked_for(tmp_path: Path) -> None:
+def test_a_synthetic_capture_has_the_rows_that_were_asked_for(tmp_path: Path) -> None:
     rows = make_capture(tmp_path / "synthetic.sqlite", rows=20_000)
     assert 19_000 < rows < 21_000
     traces = read_nsys(tmp_path / "synthetic.sqlite", all_processes=True)
@@ -89,6 +89,6 @@ def test_the_exit_code_says_whether_a_cell_differs(
 
 
 @pytest.mark.nsys
-def test_the_tables_of_a_made_up_capture_are_those_of_nsys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_of_a_synthetic_capture_are_those_of_nsys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "--rows", "5000", "--repeats", "1"]) == 0
     assert "\n0 of " in capsys.readouterr().out

@@ -45,7 +45,16 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"train.model.ffn_width": 0}, "train.model.ffn_width=0"),
     ({"name": " "}, "name: empty"),
     (
-        {"logger": {"name": "wandb", "project": "p", "entity": None, "mode": "auto", "init_timeout_s": float("nan")}},
+        {
+            "logger": {
+                "name": "wandb",
+                "project": "p",
+                "entity": None,
+                "group": None,
+                "mode": "auto",
+                "init_timeout_s": float("nan"),
+            }
+        },
         "logger.init_timeout_s=nan",
     ),
     ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
@@ -53,12 +62,20 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
     ({"profile.kernel_from": 2}, "profile.kernel_from=2: must be 3, after the warm-up, to 23, after the last step"),
+    ({"profile.module_steps": 0}, "profile.module_steps=0"),
+    ({"profile.module_from": 24}, "profile.module_from=24: must be 3, after the warm-up, to 23, after the last step"),
     ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
     ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
     ({"data": {**TEXT, "max_bytes": 0}}, "data.max_bytes=0"),
     ({"inject": {**VICTIM, "from_step": 10**6}}, "inject.from_step=1000000: this job has steps 0 to"),
-    ({"inject.delay_ms": 5}, "inject.delay_ms or inject.action without a rank"),
-    ({"inject.action": "kill"}, "inject.delay_ms or inject.action without a rank"),
+    ({"inject.delay_ms": 5}, "inject.delay_ms, inject.action or inject.module without a rank"),
+    ({"inject.action": "kill"}, "inject.delay_ms, inject.action or inject.module without a rank"),
+    ({"inject.module": "head"}, "inject.delay_ms, inject.action or inject.module without a rank"),
+    (
+        {"inject": {**VICTIM, "phase": "backward", "module": "head"}},
+        "inject.module=head: happens in",
+    ),
+    ({"inject": {**VICTIM, "module": "head"}, "train.compile": True}, "inject.module=head: a compiled block"),
     ({"inject": {**VICTIM, "rank": 2}}, "inject.rank=2: this job has ranks 0 to 1"),
     ({"inject": {**VICTIM, "rank": -1}}, "inject.rank=-1"),
     ({"inject": {**VICTIM, "delay_ms": -1.0}}, "inject.delay_ms=-1.0"),
@@ -73,6 +90,7 @@ def test_the_job_that_the_refusals_start_from_can_run() -> None:
     check(make_config(), world_size=2, device_type="cpu")
     check(make_config({"inject": VICTIM}), world_size=2, device_type="cpu")
     check(make_config({"data": TEXT}), world_size=2, device_type="cpu")
+    check(make_config({"inject": {**VICTIM, "module": "head"}}), world_size=2, device_type="cpu")
     check(make_config({"profile.kernel_from": 23}), world_size=2, device_type="cpu")
 
 

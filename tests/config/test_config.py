@@ -92,10 +92,12 @@ def test_the_default_job_is_shortened_on_a_cpu(device: int, expected: tuple[int,
     assert (train.seq_len, train.precision, train.steps) == expected
 
 
-def test_a_kernel_window_keeps_the_rest_of_phases() -> None:
+def test_a_window_keeps_the_rest_of_phases() -> None:
     phases, kernels = (decode(Config, compose(f"profile={level}")).profile for level in ("phases", "kernels"))
     assert dataclasses.replace(kernels, level="phases") == phases
     assert (kernels.window_steps, phases.window_steps) == (kernels.kernel_steps + 1, 0)
+    modules = decode(Config, compose("profile=modules")).profile
+    assert dataclasses.replace(modules, level="phases") == phases and modules.window_steps == modules.module_steps + 2
 
 
 def test_an_experiment_changes_other_groups() -> None:
@@ -116,7 +118,7 @@ def test_what_a_file_leaves_open_is_asked_for_by_path() -> None:
     [
         ({"sede": 1}, "sede: unknown key; did you mean 'seed'?"),
         ({"train.model.lairs": 1}, "train.model.lairs: unknown key; did you mean 'layers'?"),
-        ({"inject.zzz": 1}, "inject.zzz: unknown key; known keys: rank, phase, delay_ms, from_step, action"),
+        ({"inject.zzz": 1}, "inject.zzz: unknown key; known keys: rank, phase, delay_ms, from_step, action, module"),
         ({"train.steps": "???"}, "train.steps: missing; give it a value: train.steps=..."),
         ({"train.steps": "x"}, "train.steps='x': expected a whole number"),
         ({"train.steps": 1.5}, "train.steps=1.5: expected a whole number"),

@@ -201,6 +201,7 @@ def _call(asked: dict[str, Any]) -> int:
     try:
         os.environ.clear()
         os.environ.update(asked["environment"])
+        tempfile.tempdir = None  # it was looked up by an import, before there was this environment
         os.chdir(asked["cwd"])
         sys.path.insert(0, asked["cwd"])  # as `python -m` does
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -163,6 +163,6 @@ def test_fault_31_a_wandb_that_stands_still_holds_nobody_up_and_leaves_nothing(t
     report = read_report(tmp_path)
     assert report["coverage"]["complete"]
     (note,) = (note for note in report["coverage"]["notes"] if note.startswith("W&B did not get "))
-    assert re.match(r"W&B did not get \d+ of 61 steps and the table and the summary", note)
+    assert re.match(r"W&B did not get \d+ of 61 steps and the tables and the summary", note)
     assert f"wandb: {note.partition(':')[0]}" in said.replace("\n", " ")
     assert [path.name for path in own.iterdir() if not path.name.startswith("torch")] == []

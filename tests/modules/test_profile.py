@@ -211,6 +211,9 @@ def test_compiled_and_wrapped_modules_have_their_own_names() -> None:
     assert [row.name for row in report.rows] == ["", "0", "1"] and report.model == "Sequential"
     assert report.rows[1].total_flops.forward == report.rows[2].total_flops.forward == 8
     assert any("compiled" in note for note in report.notes) and report.rows[0].total_time.forward_ns
+    assert not profile_model(inner, torch.randn(1, 2), passes=0).notes
+    inner[0].compile(backend="eager")
+    assert any("compiled" in note for note in profile_model(inner, torch.randn(1, 2), passes=0).notes)
 
 
 def test_what_cannot_be_differentiated_is_said() -> None:

@@ -13,11 +13,12 @@ import torch
 
 from distprof.config.schema import ProfileConfig
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.profiler.kernel_profiler import KernelProfiler
 from distprof.profiler.profiler import Profiler
+from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record import kernel_window, trace_ranges
-from distprof.record.kernel_window import EARLIEST_STEP, KernelWindow
+from distprof.record.kernel_window import KernelWindow
 from distprof.record.recorder import Recorder
+from distprof.record.step_window import EARLIEST_STEP
 from distprof.storage.run_folder import kernel_path
 from tests.fakes import FakeAnnotation
 
@@ -81,7 +82,7 @@ class Rank:
         )  # fmt: skip
 
     def run(self, window: KernelWindow, steps: range, num_warmup: int = 0) -> None:
-        """Steps as `KernelProfiler` runs them, of which every one enters a phase."""
+        """Steps as `WindowProfiler` runs them, of which every one enters a phase."""
         for step in steps:
             covered = window.covers(step, warmup=step < num_warmup)
             if covered:
@@ -194,7 +195,7 @@ def test_a_step_at_level_phases_does_not_know_of_windows() -> None:
     assert dataclasses.replace(PROFILE, level="phases").window_steps == 0 and PROFILE.window_steps == 3
     for function in (Profiler.step, Recorder.begin_step, Recorder.end_step, Recorder._record):
         assert not [name for name in function.__code__.co_names if "window" in name.lower()], function
-    assert "_window" in KernelProfiler.step.__code__.co_names  # had one, it would have been seen
+    assert "_window" in WindowProfiler.step.__code__.co_names  # had one, it would have been seen
 
 
 # A device

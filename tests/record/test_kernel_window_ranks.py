@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import HardwareConfig
 from distprof.facts.run import PHASE_CODE, Phase, Run
-from distprof.profiler.kernel_profiler import KernelProfiler
 from distprof.profiler.start import start_profiler
+from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record import kernel_window
 from distprof.record.cuda_clock import CudaClock
 from distprof.record.kernel_window import KernelWindow
@@ -35,7 +35,7 @@ def train_small(world: World, runs_dir: str, level: Any) -> list[float]:
         world, name="job", strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir, say=lambda text: None,
         profile=dataclasses.replace(PROFILE, level=level), hardware=HardwareConfig(peak=1e9),
     )  # fmt: skip
-    assert isinstance(job.profiler, KernelProfiler) == (level == "kernels")
+    assert isinstance(job.profiler, WindowProfiler) == (level == "kernels")
     torch.manual_seed(3)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
     job.profiler.watch(model)
@@ -135,7 +135,7 @@ def test_the_trainer_runs_the_window_on_top_of_the_measured_steps(tmp_path: Path
     assert read_trace(kernel_path(folder, 0))["distprof"]["steps"] == [4]
     coverage = json.loads((folder / "report.json").read_text())["coverage"]
     assert coverage["complete"] and (coverage["steps_measured"], coverage["steps_planned"]) == (2, 3)
-    assert [note for note in coverage["notes"] if note.startswith("2 step(s) ran under the kernel window")]
+    assert [note for note in coverage["notes"] if note.startswith("2 step(s) ran in the profiler's window")]
 
 
 @pytest.mark.cuda

@@ -16,9 +16,11 @@ from distprof.analyze.between import PARTS
 from distprof.facts.run import COLUMN
 from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
-from distprof.render.wandb_scalars import make_points, make_summary, make_table
+from distprof.render.wandb_summary import make_summary
+from distprof.render.wandb_tables import make_table
 from distprof.report.report import Report
 from tests.factories import MS, USUAL_NS, make_run
+from tests.wandb_file import read_details
 
 NUM_STEPS = 12
 OWN = dict.fromkeys(PARTS.values(), 0.0)
@@ -110,8 +112,8 @@ def test_the_page_has_the_same_rows_without_a_colour() -> None:
 
 
 def test_wandb_gets_them_on_the_host_clock() -> None:
-    columns, rows = make_table(EVALUATES)
-    table = [dict(zip(columns, row, strict=True)) for row in rows]
+    told = make_table(EVALUATES)
+    table = [dict(zip(told.columns, row, strict=True)) for row in told.rows]
     assert [row["evaluation_host_ms"] for row in table] == [5, 0]
     assert [row["waits_between_steps_host_ms"] for row in table] == [0, 5]
     assert [row["between_steps_host_ms"] for row in table] == [3, 3]
@@ -123,8 +125,8 @@ def test_wandb_gets_them_on_the_host_clock() -> None:
 def test_points_hold_what_was_measured() -> None:
     run = make_run(columns={**OWN, "evaluation_host_ns": [[5.0 * MS], [0]]})
     run.rows[:, :, COLUMN["logging_host_ns"]] = np.nan
-    point = make_points(run.rows, run.meta, [])[0]
+    point = read_details(run.rows)
     assert {name: value for name, value in point.items() if name.startswith("between/")} == {
-        "between/between_data_host_ms_mean": 0, "between/evaluation_host_ms_mean": 2.5,
-        "between/checkpoint_host_ms_mean": 0, "between/between_wait_host_ms_mean": 0,
+        "between/between_data_host_ms": 0, "between/evaluation_host_ms": 2.5,
+        "between/checkpoint_host_ms": 0, "between/between_wait_host_ms": 0,
     }  # fmt: skip

@@ -23,7 +23,7 @@ from distprof.render.html import render_html
 from distprof.render.terminal import render_terminal
 from distprof.render.terminal_tables import SPARE
 from distprof.render.verdict import describe_verdict
-from distprof.render.wandb_scalars import make_summary
+from distprof.render.wandb_summary import make_summary
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, CauseReport, Pattern, VerdictKind
 from tests.made_causes import FIRST, LAST, STEP_NS, make_cause, make_estimate, make_report

@@ -49,7 +49,7 @@ def make_blocks(number: int, odd: int = -1) -> ModuleReport:
 
 
 def list_names(report: ModuleReport, *, fold: bool) -> list[tuple[str, int]]:
-    return [(name, len(branch.rows)) for _, name, branch in walk_tree(grow_tree(report, fold=fold))]
+    return [(name, len(branch.rows)) for _, name, branch in walk_tree(grow_tree(report.rows, fold=fold))]
 
 
 def test_identical_siblings_fold_and_unfold() -> None:

@@ -29,7 +29,7 @@ from distprof.render.trace_rows import (
     list_devices,
     list_kernels,
 )
-from distprof.render.wandb_scalars import make_summary
+from distprof.render.wandb_summary import make_summary
 from distprof.report.finding_report import Lack, NotChecked, RuleName
 from distprof.report.report import Report
 from distprof.report.trace_report import TraceReport, WindowCheck

@@ -20,7 +20,7 @@ from distprof.render.wandb_log import WandbLogger
 from distprof.render.wandb_thread import WandbThread
 from tests.factories import make_run
 
-CONFIG = WandbConfig(name="wandb", project="test", entity=None, mode="offline", init_timeout_s=1e6)
+CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode="offline", init_timeout_s=1e6)
 
 
 class SilentWandb:
@@ -28,6 +28,9 @@ class SilentWandb:
 
     offline, summary = True, SimpleNamespace(update=lambda told: None)
     Settings = Table = SimpleNamespace
+
+    def Image(self, *_: Any, **__: Any) -> None:  # noqa: N802
+        """Takes it."""
 
     def __init__(self, place: str, folder: Path) -> None:
         self.place, self.logged, self.dir = place, 0, str(folder / "run" / "files")
@@ -68,16 +71,16 @@ def log_whole_run(run: Run, folder: Path) -> tuple[str | None, list[str]]:
     wandb.start()
     wandb.tell(run.rows[:, :2])
     wandb.tell(run.rows[:, 2:])
-    return wandb.finish(analyze(run)), said
+    return wandb.finish(analyze(run), run), said
 
 
 @pytest.mark.parametrize(
     ("place", "missed"),
     [
-        ("init", "W&B did not get 5 of 5 steps and the table and the summary: it gave no answer in time"),
-        ("log", "W&B did not get 3 of 5 steps and the table and the summary: it gave no answer in time"),
-        ("status", "W&B did not get 3 of 5 steps and the table and the summary: it gave no answer in time"),
-        ("table", "W&B did not get the table and the summary: it gave no answer in time"),
+        ("init", "W&B did not get 5 of 5 steps and the tables and the summary: it gave no answer in time"),
+        ("log", "W&B did not get 3 of 5 steps and the tables and the summary: it gave no answer in time"),
+        ("status", "W&B did not get 3 of 5 steps and the tables and the summary: it gave no answer in time"),
+        ("table", "W&B did not get the tables and the summary: it gave no answer in time"),
         ("finish", None),
         ("teardown", None),
         ("nowhere", None),
@@ -107,7 +110,7 @@ def test_fault_10_a_run_that_could_not_be_opened_is_missing_and_one_that_nobody_
     monkeypatch.setattr(broken, "init", lambda **_: 1 / 0)
     monkeypatch.setitem(sys.modules, "wandb", broken)  # type: ignore[arg-type]
     note, said = log_whole_run(make_run(num_steps=5), tmp_path)
-    assert note == "W&B did not get 5 of 5 steps and the table and the summary" and len(said) == 2
+    assert note == "W&B did not get 5 of 5 steps and the tables and the summary" and len(said) == 2
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setattr(sys.modules[__name__], "CONFIG", dataclasses.replace(CONFIG, mode="auto"))
     assert log_whole_run(make_run(num_steps=5), tmp_path) == (None, ["wandb: disabled by WANDB_MODE"])
@@ -121,5 +124,5 @@ def test_fault_10_what_wandb_refuses_is_missing_too(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(WandbLogger, "_log", refuse)
     note, said = log_whole_run(make_run(num_steps=5), tmp_path)
-    assert note == "W&B did not get 5 of 5 steps and the table and the summary" and "canary" not in str(said)
+    assert note == "W&B did not get 5 of 5 steps and the tables and the summary" and "canary" not in str(said)
     assert said[1] == "wandb: logging stopped, RuntimeError; the run folder holds everything"

@@ -23,19 +23,20 @@ from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render import finding_texts
 from distprof.render.files import describe_plain
-from distprof.report import finding_report, forecast_report, report, trace_report, wait_report
+from distprof.report import finding_report, forecast_report, job_modules, report, trace_report, wait_report
 from distprof.report.report import SCHEMA, Report
 from distprof.report.wait_report import VerdictKind
 from distprof.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
 from tests.made_causes import make_cause, make_report
+from tests.made_modules import make_module_run
 from tests.traces.traced_ranks import make_activity
 
 DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.schema.json").read_text("utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for module in (report, wait_report, forecast_report, trace_report, finding_report, finding_texts)
+    for module in (report, wait_report, forecast_report, trace_report, finding_report, finding_texts, job_modules)
     for name, part in vars(module).items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)
 }
@@ -64,6 +65,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,
     "buckets": lambda: simulate(SimulatedJob(num_ranks=2, ranks_per_host=2, buckets=BUCKETS), seed=1).run,
     "two clocks apart": lambda: simulate(LINK, seed=1).run,
+    "modules": make_module_run,
     "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
 }
 

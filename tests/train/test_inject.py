@@ -6,6 +6,8 @@ import os
 import signal
 
 import pytest
+import torch
+from torch import nn
 
 from distprof.config.schema import InjectConfig
 from distprof.facts.run import Phase
@@ -27,6 +29,31 @@ def test_a_delay_strikes_once_and_only_there(monkeypatch: pytest.MonkeyPatch) ->
             for phase in Phase:
                 strike(phase, step)
     assert slept == [0.25, 0.25]  # rank 1, data, steps 2 and 3
+
+
+def test_a_module_suffers_once_a_step_in_its_forward_and_keeps_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    strike = make_injection(make_config(module="1"), 1, model[1])
+    assert make_injection(make_config(module="1"), 0, model[1])(Phase.FORWARD, 5) is None
+    for step in range(4):
+        for phase in Phase:
+            strike(phase, step)
+            for _ in range(2 * (phase is Phase.FORWARD)):  # two micro-steps
+                before = len(slept)
+                model[0](torch.ones(2))
+                assert len(slept) == before
+                model[1](torch.ones(2))
+    assert slept == [0.25, 0.25]  # steps 2 and 3
+    assert not any(each._forward_pre_hooks for each in model.modules())
+
+
+def test_a_failure_in_a_module_names_it() -> None:
+    model = nn.Linear(2, 2)
+    make_injection(make_config(action="fail", module="blocks.1"), 1, model)(Phase.FORWARD, 2)
+    with pytest.raises(InjectedFailure, match=r"rank 1 in blocks\.1 of step 2"):
+        model(torch.ones(2))
 
 
 def test_without_a_rank_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

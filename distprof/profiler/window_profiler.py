@@ -1,22 +1,29 @@
-"""A profiler whose job has a kernel window: a few steps that torch.profiler traces, on every rank at once."""
+"""A profiler whose job has a window: a few steps that are looked at more closely, on every rank at once."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Any
 
+from torch import nn
+
 from distprof.profiler.profiler import Context, Profiler
-from distprof.record.kernel_window import KernelWindow
 from distprof.record.recorder import Recorder
+from distprof.record.step_window import StepWindow
 
 
-class KernelProfiler(Profiler):
-    """A profiler with a kernel window. Outside the window a step costs one more comparison."""
+class WindowProfiler(Profiler):
+    """A profiler with a window. Outside the window a step costs one more comparison."""
 
-    def __init__(self, window: KernelWindow, **parts: Any) -> None:
+    def __init__(self, window: StepWindow, **parts: Any) -> None:
         """Takes a window and the parts of `Profiler`."""
         super().__init__(**parts)
         self._window = window
+
+    def watch(self, model: nn.Module) -> None:
+        """As `Profiler.watch`; the window hears of the model too."""
+        super().watch(model)
+        self._window.watch(model)
 
     def step(self, *, warmup: bool = False) -> Context:
         """As `Profiler.step`; collective where the window begins and ends. The window has no shadow steps."""
@@ -40,7 +47,7 @@ class KernelProfiler(Profiler):
 class _WindowContext:
     __slots__ = ("_number", "_recorder", "_warmup", "_window")
 
-    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: KernelWindow) -> None:
+    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: StepWindow) -> None:
         self._recorder, self._number, self._warmup, self._window = recorder, number, warmup, window
 
     def __enter__(self) -> None:
@@ -51,5 +58,4 @@ class _WindowContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._recorder.end_step(failed=error is not None)
-        if error is None:
-            self._window.after(self._number)
+        self._window.after(self._number, error)

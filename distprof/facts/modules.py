@@ -1,0 +1,54 @@
+"""What the modules of one rank's model hold, compute and take, in the steps of a job that were given to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTable:
+    """The modules of one rank by column, each module before its submodules; the first is the model itself."""
+
+    rank: int
+    model: str
+    """The model's class."""
+    clock: str
+    """"host" or "device": of every time here."""
+    counted_step: int | None
+    """The step whose work was counted. None: it failed."""
+    timed_steps: tuple[int, ...]
+    """The steps whose time was taken, in order."""
+    names: tuple[str, ...]
+    """Dotted, as in the unwrapped model; "" is the model itself."""
+    kinds: tuple[str, ...]
+    """Classes."""
+    parents: tuple[int | None, ...]
+    """Position of the module that holds it. None: the model itself."""
+    calls: tuple[int, ...]
+    """Of forward in the counted step, recomputation left out."""
+    own_parameters: tuple[int, ...]
+    """Elements of its own parameters, whole; one that several modules share counts in the first."""
+    parameters: tuple[int, ...]
+    """Its own and those of its submodules, each once, whole."""
+    held_parameters: tuple[int, ...]
+    """Of ``parameters``, the elements that this rank holds."""
+    flops: tuple[tuple[int, ...], ...]
+    """Forward, backward and recomputed in the counted step, submodules included: three by module."""
+    outside_flops: tuple[int, ...]
+    """The same of operations in no module."""
+    forward_ns: npt.NDArray[np.float64]
+    """Time of a step, submodules included, ``[num_modules, num_timed_steps]``; NaN: it did not run."""
+    backward_ns: npt.NDArray[np.float64]
+    """Likewise."""
+    recomputed_ns: npt.NDArray[np.float64]
+    """Likewise, of forward that backward repeats."""
+    notes: tuple[str, ...]
+    """What is not counted, and why."""
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """The same for ranks with the same model."""
+        return self.names, self.kinds, self.parents, self.parameters

@@ -1,0 +1,69 @@
+"""What the modules of a job's model hold, compute and take, with the ranks side by side.
+
+Times are of a step: of all its micro-steps. They come from a few steps of their own, which count in nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from distprof.report.module_report import ModuleFlops
+from distprof.report.spread import Spread
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobModule:
+    """One module, submodules included."""
+
+    name: str
+    """Dotted, as in the unwrapped model; "" is the model itself."""
+    kind: str
+    """Its class."""
+    parent: int | None
+    """Position of the module that holds it. None: the model itself."""
+    calls: int
+    """Of forward in a step, recomputation left out."""
+    own_parameters: int
+    """Elements of its own parameters, whole; one that several modules share counts in the first."""
+    parameters: int
+    """Its own and those of its submodules, each once, whole."""
+    held_parameters: Spread
+    """Of ``parameters``, the elements that each rank holds: fewer where they are sharded."""
+    flops: ModuleFlops | None
+    """In a step of the lowest rank. None: not counted."""
+    forward_ns: Spread
+    """Each rank's median over the timed steps."""
+    backward_ns: Spread
+    """Likewise, recomputation left out."""
+    recomputed_ns: Spread
+    """Likewise, of forward that backward repeats."""
+
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """The same for modules that differ in their names and times only."""
+        return self.kind, self.calls, self.own_parameters, self.parameters, self.held_parameters, self.flops
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobModules:
+    """The modules of the model, and what it cost to look at them."""
+
+    model: str
+    """Its class."""
+    clock: str
+    """Of the modules' times."""
+    ranks: tuple[int, ...]
+    """The ranks whose profiles are here."""
+    timed_steps: int
+    rows: tuple[JobModule, ...]
+    """Each module before its submodules. The first is the model."""
+    outside_flops: ModuleFlops | None
+    """Of operations outside of the model."""
+    step_ns: float | None
+    """Median of the timed steps, of the slowest rank; on the headline's clock, as the next two. None: not measured."""
+    counted_step_ns: float | None
+    """The step in which operations were counted."""
+    usual_step_ns: float | None
+    """Median of the measured steps."""
+    notes: tuple[str, ...]
+    """What is not counted, and why."""

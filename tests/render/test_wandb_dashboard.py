@@ -1,0 +1,274 @@
+"""The W&B workspace: every panel finds its data in what a job logs, and the specification is what it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distprof.analyze import analyze
+from distprof.config.schema import WandbConfig
+from distprof.facts.run import COLUMN, Peak, Phase, Run
+from distprof.render.files import write_files
+from distprof.render.wandb_log import WandbLogger
+from distprof.render.wandb_panels import PINNED, SECTIONS, STEP, Panel
+from distprof.render.wandb_workspace import describe_workspace, make_workspace, save_workspace
+from distprof.report.report import Report
+from distprof.simulate import Delay, SimulatedJob, simulate
+from distprof.storage.run_folder import write_whole
+from tests.factories import MS, WORK
+from tests.wandb_file import WandbFile, read_wandb_file
+
+GOLDEN = Path(__file__).parent / "wandb_workspace.json"
+CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode="offline", init_timeout_s=2)
+PANELS = [panel for section in SECTIONS for panel in section.panels]
+needs_workspaces = pytest.mark.skipif(
+    importlib.util.find_spec("wandb_workspaces") is None, reason="needs wandb-workspaces: pip install -e '.[dashboard]'"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """A job, and what it sent to W&B."""
+
+    run: Run
+    report: Report
+    folder: Path
+    """Where wandb kept it."""
+    told: WandbFile
+
+
+def simulate_gpus() -> Run:
+    """FSDP on 8 devices with both clocks; rank 5 is 40 ms late in forward since step 25."""
+    late = Delay(rank=5, phase=Phase.FORWARD, delay_ns=40 * MS, first_step=25)
+    job = SimulatedJob(strategy="fsdp", num_ranks=8, num_steps=60, num_warmup=5, delays=(late,))
+    run = simulate(job, seed=1, truth=False).run
+    for name, index in COLUMN.items():
+        if name.endswith("_device_ns"):
+            run.rows[:, :, index] = run.rows[:, :, COLUMN[name.replace("_device_", "_host_")]]
+    for name, value in {"memory_bytes": 2e9, "memory_peak_bytes": 3e9, "loss": 2.5, "grad_norm": 0.5}.items():
+        run.rows[:, :, COLUMN[name]] = value
+    peak = Peak(flops_per_s=1e12, source="made up")
+    ranks = tuple(dataclasses.replace(info, peak=peak, device="cuda:0") for info in run.ranks)
+    meta = dataclasses.replace(run.meta, work=WORK, device_type="cuda", config={"seed": 7})
+    return dataclasses.replace(run, meta=meta, ranks=ranks)
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
+    folder, run = tmp_path_factory.mktemp("run"), simulate_gpus()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HF_TOKEN", "canary-hf-token")
+        config = dataclasses.replace(CONFIG, group="nightly canary-hf-token")
+        peaks = [info.peak.flops_per_s for info in run.ranks]
+        logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=print, peaks=peaks)
+        assert logger is not None
+        for first in range(0, 60, 7):
+            logger.log_rows(run.rows[:, first : first + 7])
+        report = analyze(run)
+        assert write_files(folder, run, report).problem is None
+        logger.conclude(report, run)
+        logger.close()
+        assert logger.concluded and logger.closed
+        (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+        write_whole(folder / "report.html", "made again")  # must not change what is uploaded later
+        yield Logged(run=run, report=report, folder=path.parent, told=read_wandb_file(path))
+
+
+def read_table(logged: Logged, name: str) -> list[dict[str, Any]]:
+    path = logged.folder / "files" / logged.told.media[name]["path"]
+    table = json.loads(path.read_text())
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.kind}: {panel.title}")
+def test_a_panel_finds_its_data(panel: Panel, logged: Logged) -> None:
+    told = logged.told
+    for name in panel.names:
+        if panel.kind in ("lines", "stack"):
+            assert told.metrics[f"{name.split('/')[0]}/*"] == STEP
+            assert any(STEP in point and name in point for point in told.history), name
+        elif panel.kind in ("runs", "groups"):
+            assert isinstance(told.summary[name], float | int), name
+        elif panel.kind == "image":
+            assert told.media[name]["_type"] == "image-file"
+        elif panel.kind == "table":
+            assert told.media[name]["_type"] == "table-file" and read_table(logged, name)
+        else:
+            rows = read_table(logged, panel.table or "")
+            assert len(rows) == 8 and all(row[name] is not None for row in rows), name
+
+
+def test_the_columns_of_the_list_of_runs_are_in_the_summary(logged: Logged) -> None:
+    assert {f"summary/{name}" for name in PINNED} <= logged.told.summary.keys()
+
+
+def test_who_how_much_and_since_when(logged: Logged) -> None:
+    told, verdict = logged.told, logged.report.verdict
+    assert verdict.critical and verdict.lost_ratio is not None
+    (cause, *_) = read_table(logged, "causes")
+    assert (cause["cause"], cause["where"], cause["rank"]) == ("slow rank", "rank 5, forward", 5)
+    assert cause["first_step"] == told.summary["summary/verdict_first_step"] == 25
+    assert cause["when"] == "since step 25" and cause["critical"] == "yes"
+    assert cause["lost_ratio"] == told.summary["summary/verdict_lost_ratio"] == verdict.lost_ratio.value
+    points = {point["step"]: point for point in told.history if "step/time_ms" in point}
+    named = [points[step].get("straggler/rank") for step in range(60)]
+    assert named[25:] == [5.0] * 35 and named[:25].count(5.0) < 5
+    assert points[40]["straggler/excess_ms"] == pytest.approx(40, abs=5)
+
+
+def test_a_critical_verdict_is_one_alert(logged: Logged) -> None:
+    ((title, text, level),) = logged.told.alerts
+    assert (title, level) == ("simulated: critical: rank 5 (forward)", "ERROR")
+    assert text.startswith("critical: rank 5 is ") and "since step 25" in text
+
+
+def test_the_phases_of_a_point_add_up_to_the_step(logged: Logged) -> None:
+    point = logged.told.history[30]
+    phases = [value for name, value in point.items() if name.endswith("/device_ms") and name.startswith("phase/")]
+    mean_ns = logged.run.rows[:, int(point["step"]), COLUMN["step_device_ns"]].mean()
+    assert len(phases) == 8 and sum(phases) == pytest.approx(mean_ns / 1e6, rel=1e-5)
+
+
+def test_the_table_of_ranks_is_the_reports(logged: Logged) -> None:
+    rows = read_table(logged, "ranks_by_phase")
+    for row, rank in zip(rows, logged.report.ranks, strict=True):
+        assert row["rank"] == rank.rank and row["clock"] == "device" and row["mfu_ratio"] == rank.mfu_ratio
+        assert row["exposed_ms"] == pytest.approx((rank.exposed_ns or 0) / 1e6)
+        assert row["own_ms"] == pytest.approx((rank.own_ns or 0) / 1e6)
+
+
+def test_the_table_of_ranks_by_steps_is_the_reports(logged: Logged) -> None:
+    cells = {(row["rank"], row["step"]): row for row in read_table(logged, "rank_by_step")}
+    assert len(cells) == 8 * 55 and {(row["ranks"], row["steps"]) for row in cells.values()} == {(1, 1)}
+    for (rank, step), row in cells.items():
+        assert row["step_ms"] == pytest.approx((logged.report.step_times_ns[rank][step] or 0) / 1e6, abs=1e-4)
+    means = [np.mean([cells[rank, step]["exposed_ms"] for step in range(5, 60)]) for rank in range(8)]
+    assert means == pytest.approx([(rank.exposed_ns or 0) / 1e6 for rank in logged.report.ranks], rel=1e-4)
+
+
+def test_the_images_are_whole(logged: Logged) -> None:
+    for name in ("heat_map/step", "heat_map/exposed"):
+        facts = logged.told.media[name]
+        width, height, pixels = read_png((logged.folder / "files" / facts["path"]).read_bytes())
+        assert (width, height) == (facts["width"], facts["height"]) == (55 * 16, 8 * 16)
+        assert len(pixels) == height * (width * 3 + 1)
+        assert facts["caption"].startswith(("step time by rank", "exposed communication by rank"))
+        assert "device clock, without warm-up; dark " in facts["caption"]
+
+
+def read_png(data: bytes) -> tuple[int, int, bytes]:
+    """Width, height and the filtered pixels, every chunk verified by its checksum."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, position = dict[bytes, bytes](), 8
+    while position < len(data):
+        (length,), kind = struct.unpack_from(">I", data, position), data[position + 4 : position + 8]
+        body = data[position + 8 : position + 8 + length]
+        assert struct.unpack_from(">I", data, position + 8 + length) == (zlib.crc32(kind + body),)
+        chunks[kind] = chunks.get(kind, b"") + body
+        position += length + 12
+    width, height = struct.unpack_from(">II", chunks[b"IHDR"])
+    return width, height, zlib.decompress(chunks[b"IDAT"])
+
+
+def test_the_reports_files_are_an_artifact_that_a_later_report_does_not_change(logged: Logged) -> None:
+    files = logged.told.artifacts["distprof-report"]
+    assert [path.name for path in files] == ["report.html", "report.json", "trace.json.gz"]
+    assert {path.parent for path in files} == {logged.folder / "artifact"}
+    assert "made again" not in files[0].read_text()
+
+
+def test_the_group_is_told_without_secrets(logged: Logged) -> None:
+    assert logged.told.group == "nightly [redacted]"
+    for path in logged.folder.parent.rglob("*"):
+        assert not path.is_file() or b"canary" not in path.read_bytes(), path
+
+
+def read_golden() -> dict[str, Any]:
+    golden: dict[str, Any] = json.loads(GOLDEN.read_text())
+    return golden
+
+
+def list_golden_panels() -> list[dict[str, Any]]:
+    sections = read_golden()["section"]["panelBankConfig"]["sections"]
+    return [panel for section in sections for panel in section["panels"]]
+
+
+@pytest.mark.parametrize(
+    ("panel", "specified"), zip(PANELS, list_golden_panels(), strict=True), ids=[panel.title for panel in PANELS]
+)
+def test_the_specification_asks_for_the_panels_names(panel: Panel, specified: dict[str, Any]) -> None:
+    view, config = specified["viewType"], specified["config"]
+    if panel.kind in ("lines", "stack"):
+        assert (view, config["xAxis"], config["metrics"]) == ("Run History Line Plot", STEP, [*panel.names])
+        assert config["plotType"] == ("stacked-area" if panel.kind == "stack" else "line")
+    elif panel.kind in ("runs", "groups"):
+        assert (view, config["metrics"]) == ("Bar Chart", [*panel.names])
+        assert config.get("groupBy") == ("group" if panel.kind == "groups" else None)
+    elif panel.kind == "image":
+        assert (view, config["mediaKeys"]) == ("Media Browser", [*panel.names])
+    elif panel.kind == "table":
+        key = config["panel2Config"]["exp"]["fromOp"]["inputs"]["key"]
+        assert (view, key["val"]) == ("Weave", *panel.names)
+    else:
+        assert view == "Vega2" and (*config["fieldSettings"].values(),) == panel.names
+        assert {"name": "tableKey", "value": panel.table} in config["userQuery"]["queryFields"][0]["fields"][0]["args"]
+    if panel.kind != "table":
+        assert panel.title in (config.get("chartTitle"), config.get("stringSettings", {}).get("title"))
+
+
+@needs_workspaces
+def test_the_specification_is_the_golden_one() -> None:
+    """To renew it: write what `make_golden` returns."""
+    assert json.loads(make_golden()) == read_golden()
+
+
+def make_golden() -> str:
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: clean(inner) for name, inner in value.items() if name != "__id__"}  # drawn at random
+        return [clean(inner) for inner in value] if isinstance(value, list) else value
+
+    return json.dumps(clean(describe_workspace(make_workspace("team", "project"))), indent=1) + "\n"
+
+
+@needs_workspaces
+def test_the_packages_own_classes_read_the_golden_specification() -> None:
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces.workspaces import internal
+
+    spec = internal.WorkspaceViewspec.model_validate(read_golden())
+    view = internal.View(entity="team", project="project", display_name="distprof", name="nw-1-v", id="1", spec=spec)
+    workspace = ws.Workspace._from_model(view)
+    assert [section.name for section in workspace.sections] == [section.name for section in SECTIONS]
+    names = [type(panel).__name__ for section in workspace.sections for panel in section.panels]
+    kinds = {"lines": "LinePlot", "stack": "LinePlot", "runs": "BarPlot", "groups": "BarPlot", "image": "MediaBrowser"}
+    kinds |= {"table": "WeavePanelSummaryTable", "rank bars": "CustomChart"}
+    assert names == [kinds[panel.kind] for panel in PANELS]
+
+
+@needs_workspaces
+def test_what_is_saved_is_the_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wandb_workspaces.workspaces import Workspace, internal
+
+    sent: list[Any] = []
+
+    def upsert(view: Any) -> dict[str, Any]:
+        sent.append(view)
+        return {"upsertView": {"view": {"name": "nw-abc-v", "id": "1"}}}
+
+    monkeypatch.setattr(internal, "upsert_view2", upsert)
+    monkeypatch.setattr(Workspace, "url", "https://wandb.example/team/project?nw=abc")
+    workspace = make_workspace("team", "project", "nightly")
+    assert save_workspace(workspace) == "https://wandb.example/team/project?nw=abc"
+    (view,) = sent
+    assert (view.entity, view.project, view.display_name) == ("team", "project", "nightly")
+    assert view.spec.model_dump(mode="json", by_alias=True, exclude_none=True) == describe_workspace(workspace)
