@@ -71,7 +71,11 @@ class BucketForecasts:
 
 
 def report_forecasts(
-    measured_steps: MeasuredSteps, cycles: SyncCycles | None, *, tokens_per_s: float | None
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles | None,
+    *,
+    tokens_per_s: float | None,
+    sizes_mb: tuple[float, ...] = BUCKET_SIZES_MB,
 ) -> ForecastReport | None:
     """Every forecast that the facts allow, and why others are missing.
 
@@ -79,6 +83,7 @@ def report_forecasts(
         measured_steps: The ranks and steps that count.
         cycles: None: nothing to replay.
         tokens_per_s: Of the job as it ran.
+        sizes_mb: Sizes of DDP's buckets, MiB.
 
     Returns:
         None: nothing to replay, or none of the settings exists in this job.
@@ -90,7 +95,7 @@ def report_forecasts(
     if sharded:
         _add_resharding(found, cycles, tokens_per_s)
     elif measured_steps.run.meta.strategy == "ddp" or find_buckets(cycles, None) is not None:
-        _add_buckets(found, measured_steps, cycles, tokens_per_s)
+        _add_buckets(found, measured_steps, cycles, sizes_mb, tokens_per_s)
     else:
         return None
     _add_micro_steps(found, measured_steps, cycles, tokens_per_s, sharded=sharded)
@@ -139,9 +144,13 @@ def _change_micro_steps(cycles: SyncCycles, recorded: int, wanted: int, *, shard
 
 
 def _add_buckets(
-    found: _Answers, measured_steps: MeasuredSteps, cycles: SyncCycles, tokens_per_s: float | None
+    found: _Answers,
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles,
+    sizes_mb: tuple[float, ...],
+    tokens_per_s: float | None,
 ) -> None:
-    answer = foretell_buckets(measured_steps, cycles, BUCKET_SIZES_MB, tokens_per_s=tokens_per_s)
+    answer = foretell_buckets(measured_steps, cycles, sizes_mb, tokens_per_s=tokens_per_s)
     if isinstance(answer, NoForecast):
         found.refuse(ChangedSetting.BUCKET_MB, answer)
         return
