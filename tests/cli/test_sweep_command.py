@@ -145,7 +145,14 @@ def test_a_run_that_is_gone_is_a_note_and_the_rest_is_reported(
 @pytest.mark.slow
 def test_a_real_sweep(tmp_path: Path) -> None:
     """One job on two ranks, whose steps are the backward pass alone, and one that cannot work."""
-    own = ("sweep.ranks=2", "train.mode=backward", "train.steps=3", "train.warmup_steps=1", "train.precision=fp32,tf32")
+    own = (
+        "sweep.ranks=2",
+        "train.mode=backward",
+        "train.steps=3",
+        "train.warmup_steps=1",
+        "train.precision=fp32,tf32",
+        "hardware.peak=none",
+    )
     done = run_alone(["--multirun", *TINY, *own], tmp_path)
     assert done.returncode == EXIT_PARTIAL, done.stdout + done.stderr
     assert [job.status for job in read_sweep(tmp_path / "swept").jobs] == ["completed", "refused"]
