@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
 from distprof import __version__
 from distprof.analyze.measured_steps import choose_headline, find_measured_steps, read_timing
+from distprof.analyze.sweep_forecast import foretell_values
 from distprof.analyze.sweep_ratio import LogRatio, combine, compare_means
 from distprof.facts.run import Clock, FloatArray, Run
 from distprof.facts.sweep import Sweep, SweepJob
-from distprof.report.sweep_report import SCHEMA, SweepEffect, SweepPair, SweepReport, SweepRow
+from distprof.report.sweep_report import SCHEMA, SweepEffect, SweepPair, SweepRatio, SweepReport, SweepRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +28,17 @@ class JobSteps:
     """The slowest rank's, ``[num_steps]``; at least one."""
     tokens_per_step: float | None
     """Of all ranks, mean over steps. None: not counted, or of some ranks only."""
+    foretold: Mapping[tuple[str, str], SweepRatio] = field(default_factory=dict)
+    """By swept key and value: how many times as long a step would take with it, by this job's forecasts."""
 
 
-def measure_job(run: Run) -> JobSteps | None:
-    """The measured steps of a job, on the clock of its report. None: there are none."""
+def measure_job(run: Run, swept: Mapping[str, Sequence[str]] | None = None) -> JobSteps | None:
+    """The measured steps of a job, on the clock of its report. None: there are none.
+
+    Args:
+        run: The job's.
+        swept: Keys with the values that are foretold. None: nothing is.
+    """
     measured_steps = find_measured_steps(run)
     on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
     timing = choose_headline(measured_steps, on_host, on_device)
@@ -41,6 +49,7 @@ def measure_job(run: Run) -> JobSteps | None:
     return JobSteps(
         clock=timing.clock, step_ns=timing.job_step_ns,
         tokens_per_step=float(tokens.sum(axis=0).mean()) if whole else None,
+        foretold=foretell_values(measured_steps, timing, swept or {}),
     )  # fmt: skip
 
 
@@ -52,7 +61,7 @@ def report_sweep_jobs(sweep: Sweep, steps: Mapping[int, JobSteps], notes: Sequen
         steps: What was measured, by the number of the job; jobs without measured steps are left out.
         notes: What could not be read.
     """
-    keys = {key: tuple(dict.fromkeys(job.settings[key] for job in sweep.jobs)) for key in _list_keys(sweep)}
+    keys = list_values(sweep)
     pairs = [(pair, ratio) for key in keys for pair, ratio in _compare(sweep.jobs, steps, key)]
     clocks = {str(found.clock) for found in steps.values()}
     apart = ["jobs whose steps were timed on different clocks are not compared"] if len(clocks) > 1 else []
@@ -63,8 +72,10 @@ def report_sweep_jobs(sweep: Sweep, steps: Mapping[int, JobSteps], notes: Sequen
     )  # fmt: skip
 
 
-def _list_keys(sweep: Sweep) -> list[str]:
-    return list(sweep.jobs[0].settings) if sweep.jobs else []
+def list_values(sweep: Sweep) -> dict[str, tuple[str, ...]]:
+    """The swept keys with their values, in the order of the jobs."""
+    keys = list(sweep.jobs[0].settings) if sweep.jobs else []
+    return {key: tuple(dict.fromkeys(job.settings[key] for job in sweep.jobs)) for key in keys}
 
 
 def _describe_job(job: SweepJob, found: JobSteps | None) -> SweepRow:
@@ -115,6 +126,7 @@ def _make_pair(
         time=ratio.show(), base_spread_ratio=_find_spread(before.step_ns), spread_ratio=_find_spread(after.step_ns),
         throughput=None if throughput is None else throughput.show(),
         efficiency=None if efficiency is None else efficiency.show(),
+        foretold=before.foretold.get((key, job.settings[key])),
     )  # fmt: skip
     return pair, ratio
 
@@ -136,7 +148,18 @@ def _summarise(pairs: Sequence[tuple[SweepPair, LogRatio]]) -> Iterator[SweepEff
             base_spread_ratio=_find_median([pair.base_spread_ratio for pair in own]),
             spread_ratio=_find_median([pair.spread_ratio for pair in own]),
             efficiency=None if factor is None else whole.inverse(factor).show(),
+            foretold=_average([pair.foretold for pair in own]),
         )  # fmt: skip
+
+
+def _average(ratios: Sequence[SweepRatio | None]) -> SweepRatio | None:
+    """The geometric mean, of one its interval too. None: some are missing."""
+    known = [ratio for ratio in ratios if ratio is not None and ratio.value > 0]
+    if len(known) < len(ratios):
+        return None
+    if len(known) == 1:
+        return known[0]
+    return SweepRatio(value=math.exp(sum(math.log(ratio.value) for ratio in known) / len(known)), low=None, high=None)
 
 
 def _find_spread(step_ns: FloatArray) -> float | None:

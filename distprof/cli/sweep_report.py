@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distprof.analyze.sweep import JobSteps, measure_job, report_sweep_jobs
+from distprof.analyze.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.render.column_files import NO_PARQUET, can_write_parquet
 from distprof.render.files import Written
@@ -53,12 +53,13 @@ def read_sweep_report(folder: Path) -> SweepReport:
     """
     sweep = read_sweep(folder)
     steps: dict[int, JobSteps] = {}
+    swept = list_values(sweep)
     notes = []
     for job in sweep.jobs:
         if job.folder is None:
             continue
         try:
-            found = measure_job(read_run(require_inside(folder, job.folder)))
+            found = measure_job(read_run(require_inside(folder, job.folder)), swept)
         except (DataError, OSError) as error:
             if job.status == "completed":
                 notes.append(f"job {job.number}: {error}")

@@ -14,8 +14,21 @@ REASON_LIMIT = 300
 JOB_HEADS = ("steps", "mean", "median", "std", "min", "max", "total", "spread", "tokens/s")
 EFFECT_HEADS = (
     "key", "from", "to", "pairs", "step time", "95 %", "least to most", "longer, shorter", "spread", "efficiency",
+    "foretold",
 )  # fmt: skip
-PAIR_HEADS = ("key", "from", "to", "others", "jobs", "step time", "95 %", "spread", "throughput", "efficiency")
+PAIR_HEADS = (
+    "key",
+    "from",
+    "to",
+    "others",
+    "jobs",
+    "step time",
+    "95 %",
+    "spread",
+    "throughput",
+    "efficiency",
+    "foretold",
+)
 JOBS_NOTE = "std with n - 1; spread: std over mean; warm-up steps are left out"
 EFFECTS_NOTE = (
     "pairs differ in the key only; step time: how many times as long, the geometric mean over pairs; the interval of "
@@ -132,7 +145,7 @@ def _show_effect(effect: SweepEffect) -> tuple[str, ...]:
         f"{effect.time.value:.2f}", show_interval(effect.time), f"{effect.least:.2f} to {effect.most:.2f}",
         f"{effect.num_longer}, {effect.num_shorter}",
         f"{format_ratio(effect.base_spread_ratio)} to {format_ratio(effect.spread_ratio)}",
-        _show_optional(effect.efficiency),
+        _show_optional(effect.efficiency), _show_optional(effect.foretold),
     )  # fmt: skip
 
 
@@ -142,7 +155,7 @@ def _show_pair(pair: SweepPair) -> tuple[str, ...]:
         clean_text(pair.key), clean_text(pair.base), clean_text(pair.value), clean_text(others, 200),
         f"{pair.base_job}, {pair.job}", f"{pair.time.value:.2f}", show_interval(pair.time),
         f"{format_ratio(pair.base_spread_ratio)} to {format_ratio(pair.spread_ratio)}",
-        _show_optional(pair.throughput), _show_optional(pair.efficiency),
+        _show_optional(pair.throughput), _show_optional(pair.efficiency), _show_optional(pair.foretold),
     )  # fmt: skip
 
 

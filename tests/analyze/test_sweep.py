@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from distprof.analyze.sweep import JobSteps, measure_job, report_sweep_jobs
+from distprof.analyze.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.analyze.sweep_ratio import combine, compare_means
 from distprof.facts.run import Clock, FloatArray
 from distprof.facts.sweep import Sweep, SweepJob
-from distprof.report.sweep_report import SweepReport
+from distprof.report.sweep_report import SweepRatio, SweepReport
+from tests.analyze.test_forecasts import make_job, run_job
 from tests.factories import MS, make_run
 
 
@@ -145,3 +147,39 @@ def test_pairs_that_differ_by_more_than_their_steps_show_widen_the_interval() ->
         shown = found.show()
         hits += shown.low is not None and shown.high is not None and shown.low <= 1 <= shown.high
     assert 0.90 <= hits / 200 <= 0.995
+
+
+def test_what_the_first_job_foretells_stands_beside_what_was_measured() -> None:
+    """Buckets from 5 to 20 MiB: a size that reports do not list. No job foretells the precision."""
+    key, values = "strategy.bucket_mb", ("5", "20")
+    sweep = make_sweep([{key: value, "train.precision": "fp32"} for value in values])
+    swept = list_values(sweep)
+    assert swept == {key: values, "train.precision": ("fp32",)}
+    steps = {
+        number: measure_job(run_job(make_job(float(value)), float(value)), swept)
+        for number, value in enumerate(values, start=1)
+    }
+    report = report_sweep_jobs(sweep, {number: found for number, found in steps.items() if found is not None})
+    (pair,), (effect,) = report.pairs, report.effects
+    assert pair.foretold is not None and pair.foretold == effect.foretold
+    assert pair.foretold.value == pytest.approx(pair.time.value, rel=0.02)
+    assert pair.foretold.low is not None and pair.foretold.low < pair.foretold.value
+    found = steps[1]
+    assert found is not None and {*found.foretold} == {(key, "20")}
+    without = measure_job(run_job(make_job(5), 5))
+    assert without is not None and not without.foretold
+
+
+def test_several_forecasts_are_averaged_and_none_may_be_missing() -> None:
+    key, other = "train.grad_accum", "seed"
+    sweep = make_sweep([{key: value, other: seed} for seed in ("1", "2") for value in ("1", "2")])
+    told = [{(key, "2"): SweepRatio(value=value, low=value - 0.1, high=value + 0.1)} for value in (1.6, 2.5)]
+    plain = make_steps(around(100 * MS))
+    steps = {
+        1: dataclasses.replace(plain, foretold=told[0]), 2: plain, 3: dataclasses.replace(plain, foretold=told[1]),
+        4: plain,
+    }  # fmt: skip
+    assert report_sweep_jobs(sweep, steps).effects[0].foretold == SweepRatio(
+        value=pytest.approx(2.0), low=None, high=None
+    )
+    assert report_sweep_jobs(sweep, {**steps, 3: plain}).effects[0].foretold is None
