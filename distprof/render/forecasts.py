@@ -43,10 +43,14 @@ def list_forecasts(report: Report) -> list[list[str]]:
     if report.forecasts is None:
         return []
     shown = {(item.num_buckets, item.step_ns): item for item in reversed(report.forecasts.forecasts)}
-    return [
-        show_change(_name(item), item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
-        for item in reversed(shown.values())
-    ]
+    return [_show(item) for item in reversed(shown.values())]
+
+
+def _show(item: Forecast) -> list[str]:
+    row = show_change(_name(item), item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
+    if item.setting is ChangedSetting.GRAD_ACCUM:
+        row[2] = "not comparable"  # a step of other work; tokens/s tell what it is worth
+    return row
 
 
 def list_bases(report: Report) -> list[str]:
