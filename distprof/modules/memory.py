@@ -29,7 +29,7 @@ def predict_memory(
         buffers: Likewise; every rank holds all.
         num_shards: Ranks that share one copy of the model. 1: every rank holds all of it.
         rank: Position among these.
-        mode: "forward", "forward_backward" or "train".
+        mode: Of `train.mode`.
         activation_bytes: What one micro-batch keeps for backward.
     """
     held = sum(find_shard(tuple(each.shape), num_shards, rank) * each.element_size() for each in parameters)
@@ -45,7 +45,7 @@ def predict_training(held_bytes: int, mode: str) -> tuple[int, int]:
 
     Args:
         held_bytes: Of parameters.
-        mode: "forward", "forward_backward" or "train".
+        mode: Of `train.mode`.
     """
     return 0 if mode == "forward" else held_bytes, MOMENTS * held_bytes if mode == "train" else 0
 

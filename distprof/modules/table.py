@@ -37,7 +37,8 @@ def make_table(
     """
     report = profiler.report()
     rows = report.rows
-    memory = watch.measure(activations=rows[0].activation_bytes, gathered=profiler.gathered_bytes)
+    kept = rows[0].activation_bytes if rows[0].calls else None  # its forward may run outside the step
+    memory = watch.measure(activations=kept, gathered=profiler.gathered_bytes)
     return ModuleTable(
         rank=rank, model=report.model, clock=profiler.clock, counted_step=counted_step,
         timed_steps=tuple(timed_steps), names=tuple(row.name for row in rows), kinds=tuple(row.kind for row in rows),

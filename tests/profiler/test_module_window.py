@@ -116,6 +116,15 @@ def test_memory_is_measured_in_the_counted_step_and_stands_beside_the_prediction
         parameters=4 * 49, gradients=4 * 49, optimizer=2 * 4 * 49, buffers=0, activations=4 * 3 * 9, communication=0
     )
     assert (table.predicted_memory, table.peak_bytes, rank.notes) == (PREDICTED, 9_000, [])
+    outside = Rank(tmp_path)
+    outside.window.covers(2, warmup=False)
+    outside.window.before(2)
+    outside.window.after(2)  # a step without forward
+    outside.run(range(3, 8))
+    found = outside.read().memory
+    assert found == RankMemory(
+        parameters=4 * 49, gradients=None, optimizer=None, buffers=0, activations=None, communication=0
+    )
 
 
 def test_a_step_that_fails_is_left_out_and_the_window_goes_on(tmp_path: Path) -> None:
