@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import pytest
@@ -224,6 +225,16 @@ def test_compiled_and_wrapped_modules_have_their_own_names() -> None:
     assert not profile_model(inner, torch.randn(1, 2), passes=0).notes
     inner[0].compile(backend="eager")
     assert any("compiled" in note for note in profile_model(inner, torch.randn(1, 2), passes=0).notes)
+
+
+def test_a_scripted_module_counts_as_one() -> None:
+    """Its submodules are not called from Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))  # type: ignore[no-untyped-call]
+    report = profile_model(nn.Sequential(scripted, nn.Linear(4, 2)), torch.randn(3, 4), passes=0)
+    assert [row.name for row in report.rows] == ["", "0", "0.0", "0.1", "1"]
+    assert find_row(report, "0").self_flops == ModuleFlops(forward=2 * 3 * 16, backward=2 * 3 * 16)
 
 
 def test_what_cannot_be_differentiated_is_said() -> None:
