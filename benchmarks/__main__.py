@@ -1,15 +1,23 @@
-"""`python -m benchmarks SUBJECT`, from a checkout: compares distprof with other tools, and fuzzes its inputs."""
+"""`python -m benchmarks SUBJECT`, from a checkout: compares distprof with other tools and with jobs, and fuzzes it."""
 
 from __future__ import annotations
 
 import sys
 
+from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
+from benchmarks.module_profiles import add_modules, run_modules
 from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
 from benchmarks.traces import add_traces, run_traces
 from distprof.cli.parser import Parser, run_safely
 
-RUNNERS = {"traces": run_traces, "tables": run_nsys_tables, "fuzz": run_fuzz}
+RUNNERS = {
+    "traces": run_traces,
+    "tables": run_nsys_tables,
+    "fuzz": run_fuzz,
+    "buckets": run_buckets,
+    "modules": run_modules,
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -19,6 +27,8 @@ def main(arguments: list[str]) -> int:
     add_traces(subjects)
     add_nsys_tables(subjects)
     add_fuzz(subjects)
+    add_buckets(subjects)
+    add_modules(subjects)
     options = parser.parse_args(arguments)
     return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
 

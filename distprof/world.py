@@ -98,6 +98,11 @@ def resolve_device_type(wanted: str) -> str:
     return wanted if wanted != "auto" else "cuda" if available else "cpu"
 
 
+def count_devices(wanted: str) -> int:
+    """How many GPUs this machine has; 0 if none is wanted."""
+    return torch.cuda.device_count() if resolve_device_type(wanted) == "cuda" else 0
+
+
 def resolve_backend(
     wanted: str, *, device_type: str, local_world_size: int, num_devices: int
 ) -> tuple[str, str | None]:

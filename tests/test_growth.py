@@ -1,4 +1,4 @@
-"""Three thousand steps: neither the memory nor the work of a step grows. Counted, not timed."""
+"""Two thousand steps: neither the memory nor the work of a step grows. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distprof.record.step_writer import StepWriter
 from distprof.storage.rank_stream import StreamWriter
 from tests.factories import make_info
 
-STEPS, EARLY, WINDOW = 3000, 500, 100
+STEPS, EARLY, WINDOW = 2000, 500, 100
 EVERY = 20
 """One in this many steps is a shadow step; divides `WINDOW`, so that every window has the same number."""
 SLACK_BYTES = 12_000

@@ -18,8 +18,10 @@ from tests.forked_ranks import fork_alone, fork_ranks
 
 pytestmark = pytest.mark.slow
 MODULE, DELAY_MS = "blocks.1.feed_forward", 200
-OVERRIDES = ("train=gpt2_tiny", "train.steps=10", "train.warmup_steps=2", "logger=none", "profile=modules",
-             "inject.rank=1", f"inject.module={MODULE}", f"inject.delay_ms={DELAY_MS}", "run_dir=run")  # fmt: skip
+OVERRIDES = (
+    "train=gpt2_tiny", "train.steps=10", "train.warmup_steps=2", "logger=none", "profile=modules", "run_dir=run",
+    "hardware.peak=none", "inject.rank=1", f"inject.module={MODULE}", f"inject.delay_ms={DELAY_MS}",
+)  # fmt: skip
 
 
 class Job(NamedTuple):

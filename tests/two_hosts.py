@@ -60,7 +60,12 @@ def launch_on_two_hosts(arguments: Sequence[str], tmp_path: Path, *, clock_ahead
 
 
 def fork_on_two_hosts(
-    arguments: Sequence[str], tmp_path: Path, *, rate: str | None = None, clock_ahead_s: int = 0
+    arguments: Sequence[str],
+    tmp_path: Path,
+    *,
+    rate: str | None = None,
+    clock_ahead_s: int = 0,
+    timeout_s: float = TIMEOUT_S,
 ) -> TwoHostsJob:
     """The same without launchers; ``rate``: the bandwidth limit of host b, in tc's format, such as "100mbit"."""
     folder = tmp_path / "run"
@@ -74,7 +79,7 @@ def fork_on_two_hosts(
             command = Command(arguments=[*arguments, f"run_dir={folder}"], before=before)
             hosts += start(command, cwd=tmp_path)
             stack.callback(_stop_processes, name)
-        outputs = tuple("".join(each.communicate(TIMEOUT_S)) for each in hosts)
+        outputs = tuple("".join(each.communicate(timeout_s)) for each in hosts)
     return TwoHostsJob(folder=folder, exits=tuple(each.returncode or 0 for each in hosts), outputs=outputs)
 
 

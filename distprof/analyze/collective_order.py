@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.run import Collectives, FloatArray, IntArray, Phase
+from distprof.facts.run import CollectiveKind, Collectives, FloatArray, IntArray, Phase
 
 MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
@@ -24,9 +24,10 @@ class OrderedCollectives:
     parties: tuple[tuple[tuple[str, IntArray], ...], ...]
     """For each collective the groups that run it: name, and members as rows of axis 0 below."""
     phases: tuple[Phase, ...]
-    """``[num_collectives]``"""
+    """``[num_collectives]``, like the next two."""
+    kinds: tuple[CollectiveKind, ...]
     sizes_bytes: tuple[int | None, ...]
-    """Of the group that is listed first, ``[num_collectives]``; None: not known."""
+    """Of the group that is listed first; None: not known."""
     blocking: BoolArray
     """``[num_collectives]``"""
     arrival_ns: FloatArray
@@ -67,6 +68,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     parties = tuple(_find_parties(tables, orders, index) for index in range(count))
     return OrderedCollectives(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
+        kinds=tuple(CollectiveKind(kind) for kind, _ in first.shape[:count]),
         sizes_bytes=tuple(tables[number].sizes_bytes[column] for number, _, column in first.order[:count]),
         blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
         exposed_ns=exposed_ns[:, :, :count],

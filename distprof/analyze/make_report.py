@@ -12,6 +12,7 @@ from distprof.analyze.clock_report import report_clocks
 from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
 from distprof.analyze.efficiency import measure_efficiency, report_flops
+from distprof.analyze.forecasts import report_forecasts
 from distprof.analyze.headline import report_headline
 from distprof.analyze.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
 from distprof.analyze.merge_traces import report_activity
@@ -72,6 +73,7 @@ def analyze(run: Run) -> Report:
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, tokens_per_s=summary.tokens_per_s)),
+        forecasts=report_forecasts(measured_steps, replayed, tokens_per_s=summary.tokens_per_s),
         stalls=tuple(list_stalls(measured_steps, cycles)),
         clocks=tuple(report_clocks(measured_steps)),
         flops=report_flops(measured_steps),

@@ -17,7 +17,17 @@ from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.analyze.statistics import find_median
 from distprof.analyze.transfers import find_transfers
-from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.facts.run import (
+    COMMUNICATION_PHASES,
+    PHASE_CODE,
+    Clock,
+    CollectiveKind,
+    FloatArray,
+    IntArray,
+    Part,
+    Phase,
+    Stretch,
+)
 
 MIN_CYCLES = 8
 """With fewer, nothing can be said about a rank."""
@@ -50,7 +60,10 @@ class SyncCycles:
     phase_ns: FloatArray
     """Own time by part without waits, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured."""
     issued: tuple[Part, ...] = ()
-    """The part in which each collective is issued, ``[num_collectives]``. Empty: not known."""
+    """The part in which each collective is issued, ``[num_collectives]``. Empty, like the next two: not known."""
+    kinds: tuple[CollectiveKind, ...] = ()
+    sizes_bytes: tuple[int | None, ...] = ()
+    """As in `distprof.analyze.collective_order.OrderedCollectives`."""
     skipped: BoolArray | None = None
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
     ahead: Ahead | None = None
@@ -142,7 +155,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
         phase_ns=take_parts(
             measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
-        ), issued=ordered.phases, ahead=transfers.ahead,
+        ), issued=ordered.phases, kinds=ordered.kinds, sizes_bytes=ordered.sizes_bytes, ahead=transfers.ahead,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
 
@@ -177,6 +190,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
     return dataclasses.replace(
         cycles, parties=((("between steps", everyone),), *cycles.parties), skipped=skipped,
         blocking=np.concatenate([[True], cycles.blocking]), issued=(Stretch.BETWEEN, *cycles.issued),
+        kinds=(CollectiveKind.OTHER, *cycles.kinds), sizes_bytes=(None, *cycles.sizes_bytes),
         gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
         transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
         ahead=None if cycles.ahead is None else cycles.ahead.prepend(),

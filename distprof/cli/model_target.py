@@ -147,7 +147,7 @@ def _configure(target: Sequence[str], inputs: Sequence[str], mode: str | None) -
     if len(overrides) + len(counts) != len(target) or len(counts) > 1:
         raise UsageError("ranks=: expected one whole number, such as ranks=64")
     num_ranks = int(counts[0][1]) if counts else 1
-    request = read_request(overrides)
+    request = read_request([*overrides, "hydra.mode=RUN"])  # also of an experiment that is a sweep
     if request.shows_only or request.flags.multirun:
         raise UsageError("distprof model: takes overrides of one job, without flags of Hydra")
     (job,) = compose(request, launched=num_ranks > 1, arguments=overrides)

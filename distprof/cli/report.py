@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from distprof.analyze import analyze
 from distprof.cli.standard_streams import require_width
+from distprof.cli.sweep_report import report_sweep
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.files import write_files
@@ -19,17 +20,20 @@ from distprof.render.terminal import render_terminal
 from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
 from distprof.report.report import Report
+from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 
 DESCRIPTION = """\
 Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
 gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
-or from any mix that belongs to one job. File types are detected from content.
+or from any mix that belongs to one job. File types are detected from content. The folder of a sweep makes a report that
+compares its jobs.
 """
 EPILOG = """\
 examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp
+  distprof report runs/2026-01-31_12-00-00_multirun          a sweep: its jobs side by side
   distprof report traces/                                    one trace per rank, all of one job
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
@@ -38,10 +42,11 @@ Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; -
 Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
 names others. A pattern is a glob that matches a range's whole name; it takes precedence over the usual names.
 
-report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none.
+report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none. A sweep has
+report.html, report.json, and its tables as CSV and, with the extra distprof[parquet], as Parquet.
 
-Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing or
-the job is still running (the report says which), or a file could not be written.
+Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing, a
+job is still running or, in a sweep, did not complete (the report says which), or a file could not be written.
 """
 LONGEST_NAME = 1000
 """Length of a folder's name in a message."""
@@ -100,6 +105,8 @@ def run_report(options: argparse.Namespace) -> int:
     """
     names = read_names(options)
     require_width(options.width)
+    if sweeps := [path for path in options.paths if is_sweep(path)]:
+        return _report_sweep(options, sweeps[0])
     run = read_shown(options.paths, names)
     for line in list_unread(run.unread):
         print(line, file=sys.stderr)
@@ -107,6 +114,15 @@ def run_report(options: argparse.Namespace) -> int:
     written = options.no_write or _write(_choose_folder(options), run, report)
     render_terminal(report, Console(width=options.width))
     return EXIT_OK if report.coverage.complete and written else EXIT_PARTIAL
+
+
+def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
+    if len(options.paths) > 1 or options.phase or options.step is not None:
+        raise UsageError(
+            f"{clean_text(folder, LONGEST_NAME)}: a sweep: pass its folder alone, without --phase or --step"
+        )
+    out = None if options.no_write else options.out or folder
+    return report_sweep(folder, out=out, console=Console(width=options.width))
 
 
 def read_shown(paths: list[Path], names: NameMap) -> Run:

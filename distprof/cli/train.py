@@ -60,6 +60,11 @@ def _train(arguments: list[str], signals: SignalWatch | None) -> None:
     if request.shows_only and identity.rank != 0:
         return
     jobs = compose(request, launched=identity.launched, arguments=arguments)
+    if jobs and jobs[0].sweep_dir is not None:
+        from distprof.cli.sweep.command import run_sweep
+
+        console = Console(soft_wrap=False)
+        leave_now(run_sweep(jobs, request, arguments=arguments, console=console, signals=signals))
     configs = [_decode(job.values, identity) for job in jobs]
     from distprof.train.job import run_job  # imports torch.distributed: not needed for --help or usage errors
 

@@ -92,7 +92,24 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         _require(config.data.workers >= 0, f"data.workers={config.data.workers}: must be 0 or more")
         _require(config.data.max_bytes > 0, f"data.max_bytes={config.data.max_bytes}: must be above 0")
         _require(model.vocab_size >= 256, f"data=text has 256 tokens, but train.model.vocab_size={model.vocab_size}")
+    _require(
+        train.mode != "backward" or train.grad_accum == 1,
+        f"train.mode=backward train.grad_accum={train.grad_accum}: forward runs before the step: use grad_accum=1",
+    )
+    _check_sweep(config, world_size)
     _check_inject(config, world_size)
+
+
+def _check_sweep(config: Config, world_size: int) -> None:
+    ranks, timeout_s = config.sweep.ranks, config.sweep.timeout_s
+    _require(
+        ranks is None or ranks == world_size,
+        f"sweep.ranks={ranks}: this job has {world_size} rank(s); torchrun starts them, and --multirun runs sweeps",
+    )
+    _require(
+        timeout_s is None or 0 < timeout_s < math.inf,
+        f"sweep.timeout_s={timeout_s}: must be above 0 and finite, or null",
+    )
 
 
 def _check_inject(config: Config, world_size: int) -> None:
@@ -114,6 +131,8 @@ def _check_inject(config: Config, world_size: int) -> None:
         f"inject.module={inject.module}: a compiled block has no modules to stop in: use train.compile=false",
     )
     runs = {
+        "data": train.mode != "backward",
+        "forward": train.mode != "backward",
         "backward": train.mode != "forward",
         "grad_norm": train.mode == "train" and train.clip_norm is not None,
         "optimizer": train.mode == "train",

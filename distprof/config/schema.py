@@ -34,8 +34,8 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    mode: Literal["train", "forward_backward", "forward"]
-    """How much of a step is run."""
+    mode: Literal["train", "forward_backward", "forward", "backward"]
+    """How much of a step is run. backward: the step is the backward pass; its forward pass runs before it, untimed."""
     steps: int
     """Measured optimizer steps, after the warm-up."""
     warmup_steps: int
@@ -198,6 +198,16 @@ class InjectConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    ranks: int | None
+    """Ranks of a job of a sweep; may be swept. None: one per GPU, or one on a machine without."""
+    timeout_s: float | None
+    """A job of a sweep that has not ended after this long is ended. None: never."""
+    resume: str | None
+    """The folder of a sweep of which only the jobs run that have not completed. None: a new sweep."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The whole configuration of a training job."""
 
@@ -222,3 +232,4 @@ class Config:
     profile: ProfileConfig
     logger: LoggerConfig
     inject: InjectConfig
+    sweep: SweepConfig

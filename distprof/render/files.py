@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ def write_files(folder: Path, run: Run, report: Report) -> Written:
         "report.json": lambda path: write_json(path, describe_plain(report)),
         "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
     }
+    return write_each(folder, writers)
+
+
+def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> Written:
+    """Writes files by their names; what one cannot write keeps none of the others."""
     failures: dict[str, str] = {}
     for name, write in writers.items():
         try:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from collections.abc import Sequence
-from functools import cache
-from itertools import takewhile
-from pathlib import Path
 
 from distprof.facts.run import Phase
 from distprof.render.ends import describe_ends
 from distprof.render.headline import list_job_facts
 from distprof.render.job_modules import draw_modules
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
-from distprof.render.section_types import Fact, Section
+from distprof.render.page import capitalise, choose_class, end_sentence, make_page, show_facts
+from distprof.render.section_types import Section
 from distprof.render.sections import list_sections
 from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.trace_html import draw_devices, show_findings
@@ -29,9 +24,6 @@ MAX_TRACEBACKS = 8
 
 def render_html(report: Report) -> str:
     """A page that holds everything it shows; at most a few megabytes, whatever the number of ranks and steps."""
-    style = _read_style()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     title = show(report.name)
     body = "\n".join(
         [
@@ -39,23 +31,13 @@ def render_html(report: Report) -> str:
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
             _show_verdict(report),
             *(
-                make_section(show(_capitalise(section.title)), _show_content(report, section))
+                make_section(show(capitalise(section.title)), _show_content(report, section))
                 for section in list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
             ),
             f"<details><summary>Configuration</summary><pre>{_show_config(report)}</pre></details>",
         ]
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main></body></html>\n"
-    )
-
-
-@cache
-def _read_style() -> str:
-    return (Path(__file__).with_name("report.css")).read_text(encoding="utf-8")
+    return make_page(title, body)
 
 
 def _describe_job(report: Report) -> str:
@@ -70,10 +52,10 @@ def _show_verdict(report: Report) -> str:
 
 
 def _show_content(report: Report, section: Section) -> str:
-    notes = "".join(f"<p>{show(_end_sentence(note), 4_000)}</p>" for note in section.notes)
+    notes = "".join(f"<p>{show(end_sentence(note), 4_000)}</p>" for note in section.notes)
     content = "".join(
         [
-            _show_facts(section.facts),
+            show_facts(section.facts),
             show_findings(section.findings),
             _draw(report, section),
             _tabulate(section),
@@ -82,20 +64,8 @@ def _show_content(report: Report, section: Section) -> str:
             _show_tracebacks(report) if section.key == "ranks" else "",
         ]
     )
-    about = f"<p>{show(_end_sentence(section.about))}</p>" if section.about and content else ""
+    about = f"<p>{show(end_sentence(section.about))}</p>" if section.about and content else ""
     return about + content
-
-
-def _show_facts(facts: Sequence[Fact]) -> str:
-    """Figures as tiles, sentences as a list."""
-    tiles = "".join(
-        f"<div><dt>{show(fact.label)}</dt><dd>{show(fact.number)}</dd>"
-        + (f"<small>{show(fact.text.lstrip(' :'))}</small></div>" if fact.text else "</div>")
-        for fact in facts
-        if fact.number
-    )
-    sentences = [f"{fact.label}: {fact.text}" for fact in facts if not fact.number]
-    return (f'<dl class="tiles">{tiles}</dl>' if tiles else "") + list_texts(sentences)
 
 
 def _draw(report: Report, section: Section) -> str:
@@ -114,8 +84,7 @@ def _tabulate(section: Section) -> str:
     rows = show_rows(section.rows)
     if section.key == "phases":
         rows = [[_mark(row[0]), *row[1:]] for row in rows]
-    texts = len([*takewhile(lambda column: column.is_text, section.columns[1:])])
-    kind = "wide" + (f" left-{texts + 1}" if texts else "") + (" long" if section.key in ("kernels", "ranges") else "")
+    kind = choose_class(section) + (" long" if section.key in ("kernels", "ranges") else "")
     return tabulate([show(column.head) for column in section.columns], rows, kind, ruled=section.ruled)
 
 
@@ -143,11 +112,3 @@ def _show_lines(text: str) -> str:
     """Several lines, each with its indentation."""
     lines = text[:100_000].splitlines()
     return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + show(line) for line in lines)
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _end_sentence(text: str) -> str:
-    return _capitalise(text) + ("" if text.endswith((".", "...")) else ".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from distprof.render.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
+from distprof.render.forecasts import list_bases, list_forecasts, list_unanswered
 from distprof.render.headline import list_coverage, list_headline
 from distprof.render.job_modules import show_modules
 from distprof.render.section_types import Section, make_columns
@@ -52,9 +53,11 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     traced = is_traced(report)
     assumptions = (clean_text(f"{item.change}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
     evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), told_only=traced)
-    what_ifs = make_columns(WHAT_IF_HEADS, list_what_ifs(report), told_only=traced)
+    forecasts = list_forecasts(report)
+    what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], told_only=traced)
     waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
     causes = list_causes(report)
+    about = "upper limits that do not add up" + ("; other settings are estimates" if forecasts else "")
     return [
         Section(
             key="causes", title="causes: what makes a step longer than it need be",
@@ -63,8 +66,9 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
-            key="what_if", title="what if: the recorded steps, replayed", about="upper limits that do not add up",
-            columns=what_ifs, details=tuple(dict.fromkeys(assumptions)),
+            key="what_if", title="what if: the recorded steps, replayed", about=about,
+            columns=what_ifs, notes=tuple(list_unanswered(report)),
+            details=(*dict.fromkeys(assumptions), *list_bases(report)),
         ),
         Section(
             key="waits", title="waits: until the last rank arrives, then the transfer, per collective",

@@ -24,6 +24,8 @@ SPARE: dict[str, tuple[str, ...]] = {
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
+    "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
+    "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
     "module_depths": ("most time", "modules"),
     "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
     "job_modules": (

@@ -18,7 +18,7 @@ from distprof.render.other_causes import count_others, say_gain
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report.report import Report
-from distprof.report.wait_report import Pattern, Stall, Verdict, VerdictKind, WaitReport
+from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
 
 TEXT_LIMIT = 300
 BLURRED_RATIO = 0.1
@@ -162,10 +162,17 @@ def list_evidence(verdict: Verdict) -> list[list[str]]:
 def list_what_ifs(report: Report) -> list[list[str]]:
     """A row per change: its name, the resulting step, what is saved, tokens/s, rank-hours a day."""
     return [
-        [clean_text(item.change, NAME_LIMIT), format_time(item.step_ns), show_share(item.saved_ratio),
-         format_number(item.tokens_per_s), "" if item.rank_hours_per_day is None else f"{item.rank_hours_per_day:,.1f}"]
+        show_change(item.change, item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
         for item in report.what_if
-    ]  # fmt: skip
+    ]
+
+
+def show_change(
+    name: str, step_ns: float, saved: Estimate, tokens_per_s: float | None, rank_hours_per_day: float | None
+) -> list[str]:
+    """The row of a change."""
+    hours = "" if rank_hours_per_day is None else f"{rank_hours_per_day:,.1f}"
+    return [clean_text(name, NAME_LIMIT), format_time(step_ns), show_share(saved), format_number(tokens_per_s), hours]
 
 
 def list_waits(report: Report) -> list[list[str]]:

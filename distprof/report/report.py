@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
+from distprof.report.forecast_report import ForecastReport
 from distprof.report.job_modules import JobModules
 from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
@@ -265,6 +266,8 @@ class Report:
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
     what_if: tuple[WhatIf, ...]
+    forecasts: ForecastReport | None
+    """What other settings would do. None: nothing to replay, or the job has none of those settings."""
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""

@@ -1,7 +1,7 @@
 """Simulated jobs with known truth: ranks, buckets, links, delays, jitter and clocks are chosen."""
 
 from distprof.simulate.draw import Fault
-from distprof.simulate.job import Between, Clocks, Delay, SimulatedJob, Stop
+from distprof.simulate.job import Between, Clocks, Delay, SimulatedBucket, SimulatedJob, Stop
 from distprof.simulate.truth import FaultCost, Simulated, Truth, simulate
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Fault",
     "FaultCost",
     "Simulated",
+    "SimulatedBucket",
     "SimulatedJob",
     "Stop",
     "Truth",

@@ -82,6 +82,16 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedBucket:
+    """One of DDP's gradient buckets."""
+
+    size_bytes: int
+    backward_ratio: float
+    """Share of a micro-step's backward that lies between the bucket before and this one."""
+    transfer_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedJob:
     """A job. Times are means; jitter multiplies every phase of every rank and step."""
 
@@ -105,6 +115,12 @@ class SimulatedJob:
     shard_size: int | None = None
     """HSDP: ranks that share one copy of the parameters. None: half of the ranks."""
     bucket_bytes: int = 25_000_000
+    buckets: tuple[SimulatedBucket, ...] = ()
+    """DDP's, instead of ``num_buckets`` alike ones."""
+    micro_steps: int = 1
+    """Micro-steps of a step, of which only the last one reduces gradients; ``phase_ns`` is of one, data included."""
+    reshard_after_forward: bool = True
+    """FSDP's and HSDP's units gather their parameters again in backward."""
     jitter_ratio: float = 0.02
     """Sigma of the log-normal jitter."""
     autocorrelation: float = 0.0
@@ -143,8 +159,8 @@ class SimulatedJob:
             ValueError: A size is below one, a phase is not one of `OWN_PHASES`, the ranks are not a multiple of HSDP's
                 shards, or the shared rules are asked to stop a rank.
         """
-        if min(self.num_ranks, self.ranks_per_host, self.num_buckets) < 1 or self.num_steps < 0:
-            raise ValueError("a job needs at least one rank, one rank per host and one bucket")
+        if min(self.num_ranks, self.ranks_per_host, self.num_buckets, self.micro_steps) < 1 or self.num_steps < 0:
+            raise ValueError("a job needs at least one rank, one rank per host, one bucket and one micro-step")
         if not set(self.phase_ns) <= set(OWN_PHASES) or any(delay.phase not in OWN_PARTS for delay in self.delays):
             raise ValueError(f"own phases are {', '.join(OWN_PHASES)}")
         if self.strategy == "hsdp" and self.num_ranks % (self.shard_size or 2):

@@ -65,7 +65,7 @@ def _write_rows(
     scale = rate[:, None]
     facts: dict[str, npt.ArrayLike] = {
         "step": np.arange(job.num_steps), "warmup": np.arange(job.num_steps) < job.num_warmup, "failed": 0, "shadow": 0,
-        "window": 0, "micro_steps": 1, "tokens": tokens, "segments_lost": 0,
+        "window": 0, "micro_steps": job.micro_steps, "tokens": tokens, "segments_lost": 0,
         "begin_host_ns": np.round(base[:, None] + schedule.begin_ns * scale),
         "step_host_ns": (schedule.end_ns - schedule.begin_ns) * scale,
     }  # fmt: skip

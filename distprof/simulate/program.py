@@ -8,12 +8,13 @@ from typing import Literal
 import numpy as np
 
 from distprof.facts.run import PHASES, CollectiveKind, IntArray, Part, Phase, Stretch
-from distprof.simulate.job import SimulatedJob
+from distprof.simulate.job import SimulatedBucket, SimulatedJob
 
 PARTS: tuple[Part, ...] = (*PHASES, *Stretch)
 """Axis 2 of own times."""
 PART_CODE: dict[Part, int] = {part: code for code, part in enumerate(PARTS)}
 NUMBER_BYTES = 4
+_COMPUTING = (Phase.FORWARD, Phase.BACKWARD)
 
 Partition = Literal["world", "shard", "replica"]
 
@@ -102,13 +103,18 @@ def _write_data(job: SimulatedJob) -> Program:
 
 def _write_ddp(job: SimulatedJob) -> Program:
     parts = job.num_buckets
-    program: Program = [*_write_data(job), Compute(phase=Phase.FORWARD, share_ratio=1)]
-    for part in range(parts):
-        program.append(Compute(phase=Phase.BACKWARD, share_ratio=1 / parts, piece=part))
+    alike = SimulatedBucket(size_bytes=job.bucket_bytes, backward_ratio=1 / parts, transfer_ns=job.transfer_ns / parts)
+    buckets = job.buckets or (alike,) * parts
+    program: Program = []
+    for _ in range(job.micro_steps - 1):
+        program += [*_write_data(job), *(Compute(phase=phase, share_ratio=1) for phase in _COMPUTING)]
+    program += [*_write_data(job), Compute(phase=Phase.FORWARD, share_ratio=1)]
+    for part, bucket in enumerate(buckets):
+        program.append(Compute(phase=Phase.BACKWARD, share_ratio=bucket.backward_ratio, piece=part))
         program.append(
             Issue(
-                kind=CollectiveKind.ALL_REDUCE, phase=Phase.BACKWARD, wait=Phase.ALL_REDUCE, blocking=part == parts - 1,
-                size_bytes=job.bucket_bytes, transfer_ns=job.transfer_ns / parts,
+                kind=CollectiveKind.ALL_REDUCE, phase=Phase.BACKWARD, wait=Phase.ALL_REDUCE,
+                blocking=part == len(buckets) - 1, size_bytes=bucket.size_bytes, transfer_ns=bucket.transfer_ns,
             )
         )  # fmt: skip
     program += [Compute(phase=phase, share_ratio=1) for phase in (Phase.GRAD_NORM, Phase.OPTIMIZER, Phase.OTHER)]
@@ -127,16 +133,21 @@ def _write_fsdp(job: SimulatedJob) -> Program:
             transfer_ns=job.transfer_ns / parts * beside / shards,
         )  # fmt: skip
 
-    program: Program = _write_data(job)
-    for part in range(parts):
-        program.append(issue(CollectiveKind.ALL_GATHER, Phase.FORWARD, Phase.ALL_GATHER, partition))
-        program.append(Compute(phase=Phase.FORWARD, share_ratio=1 / parts, piece=part))
-    for part in range(parts):
-        program.append(issue(CollectiveKind.ALL_GATHER, Phase.BACKWARD, Phase.ALL_GATHER, partition))
-        program.append(Compute(phase=Phase.BACKWARD, share_ratio=1 / parts, piece=part))
-        program.append(issue(CollectiveKind.REDUCE_SCATTER, Phase.BACKWARD, Phase.ALL_REDUCE, partition))
-        if job.strategy == "hsdp":
-            program.append(issue(CollectiveKind.ALL_REDUCE, Phase.BACKWARD, Phase.ALL_REDUCE, "replica"))
+    program: Program = []
+    for micro_step in range(job.micro_steps):
+        program += _write_data(job)
+        for part in range(parts):
+            program.append(issue(CollectiveKind.ALL_GATHER, Phase.FORWARD, Phase.ALL_GATHER, partition))
+            program.append(Compute(phase=Phase.FORWARD, share_ratio=1 / parts, piece=part))
+        for part in range(parts):
+            if job.reshard_after_forward:
+                program.append(issue(CollectiveKind.ALL_GATHER, Phase.BACKWARD, Phase.ALL_GATHER, partition))
+            program.append(Compute(phase=Phase.BACKWARD, share_ratio=1 / parts, piece=part))
+            if micro_step < job.micro_steps - 1:
+                continue
+            program.append(issue(CollectiveKind.REDUCE_SCATTER, Phase.BACKWARD, Phase.ALL_REDUCE, partition))
+            if job.strategy == "hsdp":
+                program.append(issue(CollectiveKind.ALL_REDUCE, Phase.BACKWARD, Phase.ALL_REDUCE, "replica"))
     program.append(Compute(phase=Phase.GRAD_NORM, share_ratio=1))
     norm = Issue(
         kind=CollectiveKind.ALL_REDUCE, phase=Phase.GRAD_NORM, wait=Phase.GRAD_NORM, blocking=True,

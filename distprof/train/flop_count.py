@@ -39,9 +39,10 @@ def _count(train: TrainConfig, *, checkpointing: bool) -> tuple[int, int]:
         tokens = torch.zeros(train.micro_batch, train.seq_len, dtype=torch.int64)
         with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
             loss = model(tokens, tokens)
+            before = int(counter.get_total_flops()) if train.mode == "backward" else 0
             if train.mode != "forward":
                 loss.backward()
-    return int(counter.get_total_flops()), sum(parameter.numel() for parameter in model.parameters())
+    return int(counter.get_total_flops()) - before, sum(parameter.numel() for parameter in model.parameters())
 
 
 def analytic_flops(model: ModelConfig, *, batch: int, seq_len: int, mode: str) -> int:
@@ -56,9 +57,9 @@ def analytic_flops(model: ModelConfig, *, batch: int, seq_len: int, mode: str) -
         model: The sizes.
         batch: Sequences per micro-step.
         seq_len: Tokens per sequence.
-        mode: "forward", else forward and backward.
+        mode: "forward" or "backward", else both.
     """
     width, inner = model.width, model.ffn_width or 4 * model.width
     matrices = 4 * width * width + (3 if model.style == "llama" else 2) * width * inner
     per_token = 2 * (model.layers * matrices + width * model.vocab_size) + 4 * model.layers * seq_len * width
-    return batch * seq_len * per_token * (1 if mode == "forward" else 3)
+    return batch * seq_len * per_token * {"forward": 1, "backward": 2}.get(mode, 3)

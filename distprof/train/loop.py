@@ -37,6 +37,9 @@ def train(
     """
     torch.set_grad_enabled(config.mode != "forward")
     for step in range(config.warmup_steps + config.steps + window_steps):
+        if config.mode == "backward":
+            _run_backward(config, strategy, batches, profiler, inject, device, step)
+            continue
         with profiler.step(warmup=step < config.warmup_steps):
             total: Tensor | None = None
             for micro_step in range(config.grad_accum):
@@ -60,6 +63,28 @@ def train(
                 strategy.model.zero_grad(set_to_none=True)
             assert total is not None
             profiler.keep_scalars(loss=total / config.grad_accum)
+
+
+def _run_backward(
+    config: TrainConfig,
+    strategy: Strategy,
+    batches: Iterator[Batch],
+    profiler: Profiler,
+    inject: Callable[[Phase, int], None],
+    device: torch.device,
+    step: int,
+) -> None:
+    """A step that is the backward pass alone; data and forward come before it, and count as time between steps."""
+    with strategy.micro_step(last=True):
+        tokens, targets = (item.to(device, non_blocking=True) for item in next(batches))
+        loss = strategy.forward(tokens, targets)
+        with profiler.step(warmup=step < config.warmup_steps):
+            with profiler.phase(Phase.BACKWARD):
+                inject(Phase.BACKWARD, step)
+                strategy.backward(loss)
+            profiler.add_work(tokens=tokens.numel())
+            profiler.keep_scalars(loss=loss.detach())
+    strategy.model.zero_grad(set_to_none=True)
 
 
 def _update(

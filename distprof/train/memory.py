@@ -22,7 +22,7 @@ def require_memory(config: Config, parameters: int, *, num_ranks: int, total_byt
     Raises:
         UsageError: The model cannot fit.
     """
-    copies = {"forward": 0, "forward_backward": 1, "train": 3}[config.train.mode]
+    copies = {"forward": 0, "backward": 1, "forward_backward": 1, "train": 3}[config.train.mode]
     holders = 1 if config.strategy.name == "fsdp" else num_ranks
     # Every rank builds the whole model, even under FSDP, which shards it afterwards.
     needed_bytes = FLOAT_BYTES * parameters * (num_ranks + copies * holders)

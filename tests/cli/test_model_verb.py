@@ -109,7 +109,7 @@ def test_inputs_by_name_and_a_model_that_fits_nowhere(place: Path) -> None:
         (["train=gpt2_tiny", "ranks=0"], 2, "ranks=: expected one whole number, such as ranks=64"),
         (["train=gpt2_tiny", "--input", "int64:4"], 2, "--input: distprof's own model is given tokens"),
         (["train=nope"], 2, "Could not find 'train/nope'"),
-        (["train=gpt2_tiny", "strategy=single", "ranks=2"], 2, "strategy=single is one process"),
+        (["train=gpt2_tiny", "experiment=scaling", "strategy=single", "ranks=2"], 2, "strategy=single is one process"),
     ],
 )
 def test_a_slip_is_one_line(

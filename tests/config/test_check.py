@@ -67,6 +67,9 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"strategy": {"name": "ddp", "bucket_mb": -1.0}}, "strategy.bucket_mb=-1.0"),
     ({"train.learning_rate": float("inf")}, "train.learning_rate=inf"),
     ({"data": {**TEXT, "max_bytes": 0}}, "data.max_bytes=0"),
+    ({"train.mode": "backward", "train.grad_accum": 2}, "train.mode=backward train.grad_accum=2"),
+    ({"sweep.ranks": 3}, "sweep.ranks=3: this job has 2 rank(s)"),
+    ({"sweep.timeout_s": 0.0}, "sweep.timeout_s=0.0: must be above 0"),
     ({"inject": {**VICTIM, "from_step": 10**6}}, "inject.from_step=1000000: this job has steps 0 to"),
     ({"inject.delay_ms": 5}, "inject.delay_ms, inject.action or inject.module without a rank"),
     ({"inject.action": "kill"}, "inject.delay_ms, inject.action or inject.module without a rank"),
@@ -80,6 +83,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"inject": {**VICTIM, "rank": -1}}, "inject.rank=-1"),
     ({"inject": {**VICTIM, "delay_ms": -1.0}}, "inject.delay_ms=-1.0"),
     ({"inject": {**VICTIM, "phase": "backward"}, "train.mode": "forward"}, "inject.phase=backward"),
+    ({"inject": VICTIM, "train.mode": "backward"}, "inject.phase=data"),
     ({"inject": {**VICTIM, "phase": "grad_norm"}, "train.clip_norm": None}, "inject.phase=grad_norm"),
     ({"inject": {**VICTIM, "phase": "optimizer"}, "train.mode": "forward_backward"}, "inject.phase=optimizer"),
 ]

@@ -37,6 +37,32 @@ def test_a_sweep_is_every_combination_and_leaves_the_list_without_secrets() -> N
     assert {job.values["runs_dir"] for job in jobs} == {"rüns"}
     (kept,) = Path("rüns").glob("*_multirun/multirun.yaml")
     assert "seed=1,2" in OmegaConf.load(kept).hydra.overrides.task and "pw1" not in kept.read_text()
+    assert {job.sweep_dir for job in jobs} == {str(kept.parent)}
+
+
+def test_a_job_of_a_sweep_can_be_composed_alone() -> None:
+    """From its overrides, which leave out whatever makes a sweep of it."""
+    ours = [
+        "experiment=scaling",
+        "hydra.sweep.dir=here",
+        "train=gpt2_tiny",
+        "name='1, 2'",
+        "sweep.timeout_s=5",
+        "sweep.ranks=2",
+    ]
+    (job,) = compose_all(*ours, "+hydra.sweeper.params.seed='3'")
+    assert job.sweep_dir == "here"
+    expected = ["experiment=scaling", "name='1, 2'", "seed=3", "sweep.ranks=2", "train=gpt2_tiny", "hydra.mode=RUN"]
+    assert [*sorted(job.overrides[:-1]), job.overrides[-1]] == expected
+    (alone,) = compose_all(*job.overrides)
+    assert alone.sweep_dir is None and alone.values["sweep"]["timeout_s"] != job.values["sweep"]["timeout_s"]
+    del alone.values["sweep"], job.values["sweep"]
+    assert alone.values == job.values
+
+
+def test_jobs_of_a_sweep_run_under_no_other_launcher() -> None:
+    with pytest.raises(UsageError, match="hydra/launcher: jobs of a sweep run in a process group each"):
+        compose_all("-m", "hydra/launcher=basic", "seed=1,2")
 
 
 def test_a_sweep_of_a_configuration_file_counts_as_one() -> None:

@@ -203,7 +203,7 @@ def list_golden_panels() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("panel", "specified"), zip(PANELS, list_golden_panels(), strict=True), ids=[panel.title for panel in PANELS]
+    ("panel", "specified"), [*zip(PANELS, list_golden_panels(), strict=True)], ids=[panel.title for panel in PANELS]
 )
 def test_the_specification_asks_for_the_panels_names(panel: Panel, specified: dict[str, Any]) -> None:
     view, config = specified["viewType"], specified["config"]

@@ -23,10 +23,10 @@ from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render import finding_texts
 from distprof.render.files import describe_plain
-from distprof.report import finding_report, job_modules, report, trace_report, wait_report
+from distprof.report import finding_report, forecast_report, job_modules, report, trace_report, wait_report
 from distprof.report.report import SCHEMA, Report
 from distprof.report.wait_report import VerdictKind
-from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
+from distprof.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
@@ -36,7 +36,7 @@ DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.sc
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for module in (report, wait_report, trace_report, finding_report, finding_texts, job_modules)
+    for module in (report, wait_report, forecast_report, trace_report, finding_report, finding_texts, job_modules)
     for name, part in vars(module).items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)
 }
@@ -47,6 +47,10 @@ WORDS: dict[str, dict[str, Any]] = {
 SILENT = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=None)
 LINK = SimulatedJob(
     ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=2e10, clocks=Clocks(offset_ns=3e9, bound_ns=1e5)
+)
+BUCKETS = tuple(
+    SimulatedBucket(size_bytes=size, backward_ratio=0.25, transfer_ns=1e6 + size)
+    for size in (4 * 10**6, 5 * 10**6, 6 * 10**6, 2 * 10**6)
 )
 RUNS: dict[str, Callable[[], Run]] = {
     "whole": make_run,
@@ -59,6 +63,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "killed": lambda: drop_rows(make_run(num_ranks=3, infos={1: {"ended": None, "snapshot": None}}), 1, 2),
     "no work": lambda: make_run(meta={"work": None}),
     "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,
+    "buckets": lambda: simulate(SimulatedJob(num_ranks=2, ranks_per_host=2, buckets=BUCKETS), seed=1).run,
     "two clocks apart": lambda: simulate(LINK, seed=1).run,
     "modules": make_module_run,
     "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),

@@ -55,7 +55,7 @@ def test_the_published_multiply_adds_of_gpt2_over_64_tokens() -> None:
 def test_a_toy_by_hand(style: Any, matrices: int) -> None:
     model = replace(TOY, style=style)  # 2 layers of width 16, inner 64, 61 tokens
     forward = 2 * 3 * 8 * (2 * (4 * 16 * 16 + matrices * 16 * 64) + 16 * 61) + 3 * 2 * 4 * 8 * 8 * 16
-    for mode, factor in (("forward", 1), ("forward_backward", 3), ("train", 3)):
+    for mode, factor in (("forward", 1), ("backward", 2), ("forward_backward", 3), ("train", 3)):
         assert analytic_flops(model, batch=3, seq_len=8, mode=mode) == factor * forward
         counted = count_work(make_train(model, seq_len=8, micro_batch=3, mode=mode))
         assert counted.model_flops_per_micro_step == factor * forward

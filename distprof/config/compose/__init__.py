@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from distprof.config.compose.files import find_conf
 from distprof.config.compose.jobs import Composed, compose, to_yaml
-from distprof.config.compose.request import JobRequest, read_request
+from distprof.config.compose.request import JobRequest, quote_text, read_request
 
-__all__ = ["Composed", "JobRequest", "compose", "find_conf", "read_request", "to_yaml"]
+__all__ = ["Composed", "JobRequest", "compose", "find_conf", "quote_text", "read_request", "to_yaml"]

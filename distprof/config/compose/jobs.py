@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,13 +22,16 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from distprof.config.compose.limits import bounded
-from distprof.config.compose.loader import make_hydra
+from distprof.config.compose.loader import LAUNCHER, make_hydra
 from distprof.config.compose.request import HELP, JobRequest
 from distprof.config.redact import is_secret_name, redact, secret_values
 from distprof.errors import UsageError
 from distprof.world import resolve_device_type
 
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,}]+),([^,}]+)\}")
+_ABOUT_SWEEP = re.compile(
+    r"[+~]*(sweep\.(resume|timeout_s)=|hydra\.(mode|run|sweep|sweeper|launcher)\b|hydra/(sweeper|launcher)=)"
+)
 OTHERS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
 """What Hydra raises, besides its own errors, for files that are not configurations."""
 
@@ -40,6 +44,10 @@ class Composed:
     """Plain containers with interpolations resolved."""
     notes: tuple[str, ...]
     """What was shortened for a CPU run."""
+    overrides: tuple[str, ...] = ()
+    """A sweep's job: the overrides that compose it alone."""
+    sweep_dir: str | None = None
+    """The folder of the sweep that the job belongs to. None: it is alone."""
 
 
 def compose(request: JobRequest, *, launched: bool, arguments: Sequence[str]) -> list[Composed]:
@@ -104,15 +112,22 @@ def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets:
     if launched:
         raise UsageError("--multirun inside torchrun: if one rank failed, the others would wait forever; run it alone")
     master = loader.load_configuration(name, list(overrides), RunMode.MULTIRUN)
+    if master.hydra.launcher._target_ != LAUNCHER:
+        raise UsageError("hydra/launcher: jobs of a sweep run in a process group each: leave it at torchrun")
     jobs = []
     for number, chosen in enumerate(_split_sweep(master)):
         config = loader.load_sweep_config(master, list(chosen))
         with open_dict(config):
             config.hydra.job.id = config.hydra.job.num = number
-        jobs.append(_to_plain(config, "hydra.sweep.dir"))
+        jobs.append((_to_plain(config, "hydra.sweep.dir"), (*master.hydra.overrides.hydra, *chosen)))
     HydraConfig.instance().set_config(master)
-    _keep_list(master, secrets)
-    return jobs
+    folder = _choose_sweep_dir(master, secrets)
+    return [dataclasses.replace(job, overrides=_list_own(each), sweep_dir=folder) for job, each in jobs]
+
+
+def _list_own(overrides: Iterable[str]) -> tuple[str, ...]:
+    """A job's own overrides, without those that say how a sweep runs."""
+    return (*(text for text in overrides if not _ABOUT_SWEEP.match(text)), "hydra.mode=RUN")
 
 
 @bounded()
@@ -123,13 +138,18 @@ def _split_sweep(master: DictConfig) -> Iterable[Sequence[str]]:
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 
-def _keep_list(master: DictConfig, secrets: Sequence[str]) -> None:
-    """Saves the requested sweep beside the run folders."""
+def _choose_sweep_dir(master: DictConfig, secrets: Sequence[str]) -> str:
+    """The folder of the sweep; a new one holds what was asked for."""
+    if (before := OmegaConf.select(master, "sweep.resume")) is not None:
+        return str(before)
     folder = Path(str(OmegaConf.select(master, "hydra.sweep.dir")))
     values = redact(OmegaConf.to_container(master, resolve=False), secrets)
     assert isinstance(values, dict)
     _make_folder(folder, "hydra.sweep.dir")
+    if (folder / "multirun.yaml").exists():
+        raise UsageError(f"{folder}: holds a sweep: choose another hydra.sweep.dir, or continue it with sweep.resume")
     (folder / "multirun.yaml").write_text(to_yaml(values), encoding="utf-8")
+    return str(folder)
 
 
 def _by_device(accelerator: object, cpu: object, *, _root_: DictConfig) -> object:

@@ -27,9 +27,11 @@ from distprof.errors import UsageError
 
 OWN_PATHS = ("pkg://hydra.conf", "structured://")
 """The sources besides folders: Hydra's own files, and what it keeps in memory."""
+LAUNCHER = "distprof.cli.sweep.launcher.TorchrunLauncher"
+"""Hydra itself would start only launchers of a package hydra_plugins, see `_load_own_plugins`."""
 ALLOWED = {
-    "hydra.launcher": "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
-    "hydra.sweeper": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+    "hydra.launcher": (LAUNCHER, "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
+    "hydra.sweeper": ("hydra._internal.core_plugins.basic_sweeper.BasicSweeper",),
 }
 """What may be named, and where. Others would run the job elsewhere, or optimise its result, which cannot work."""
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler")
@@ -138,7 +140,7 @@ def refuse_code(values: object, where: str = "") -> None:
 
 def _names_code(where: str, key: object, item: object) -> bool:
     if key in ("_target_", "()"):
-        return ALLOWED.get(where) != item
+        return item not in ALLOWED.get(where, ())
     if key == "class" and where.startswith(("hydra.job_logging", "hydra.hydra_logging")):
         return item not in HANDLERS
     return where == "hydra.callbacks"

@@ -77,6 +77,11 @@ def quote(override: str) -> str:
     return quoted if _can_be_read(quoted) else override
 
 
+def quote_text(value: str) -> str:
+    """A text as Hydra's grammar reads it, whatever is in it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def _can_be_read(override: str) -> bool:
     try:
         OverridesParser.create().parse_override(override)

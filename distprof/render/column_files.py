@@ -1,0 +1,51 @@
+"""Tables for other programs: the same columns as CSV and as Parquet."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+
+from distprof.render.nsys_tables import DANGEROUS
+from distprof.render.units import strip_controls
+
+Columns = Mapping[str, Sequence[str | float | int | None]]
+"""Columns of equal length by their heads; None: not measured."""
+NO_PARQUET = "Parquet files need pyarrow: pip install 'distprof[parquet]'"
+
+
+def write_csv_columns(columns: Columns) -> bytes:
+    """CSV with all digits; not measured is empty. Texts as in `distprof.render.nsys_tables.write_csv`."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(_clean, columns))
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow(["" if cell is None else _clean(cell) if isinstance(cell, str) else repr(cell) for cell in row])
+    return file.getvalue().encode("utf-8", "backslashreplace")
+
+
+def can_write_parquet() -> bool:
+    """Whether the library for Parquet is installed."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def write_parquet_columns(columns: Columns) -> bytes:
+    """Parquet with the same heads; not measured is null, also in columns where nothing was measured."""
+    import pyarrow
+    import pyarrow.parquet
+
+    kinds = {head: pyarrow.array(list(cells)) for head, cells in columns.items()}
+    arrays = {
+        head: cells.cast(pyarrow.float64() if head.rpartition("_")[2] in ("ns", "s", "ratio") else pyarrow.string())
+        if pyarrow.types.is_null(cells.type) else cells
+        for head, cells in kinds.items()
+    }  # fmt: skip
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(arrays), sink)
+    return bytes(sink.getvalue())
+
+
+def _clean(text: str) -> str:
+    kept = strip_controls(text)
+    return f"'{kept}" if kept.lstrip().startswith(DANGEROUS) else kept
