@@ -81,14 +81,14 @@ def test_torchs_formula_still_forgets_the_groups() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_recurrent_layers_do_every_weight_once_per_token(device: str) -> None:
-    states = torch.zeros(BATCH, LENGTH, WIDTH, device=device)
+    states, tokens = torch.zeros(BATCH, 3, WIDTH, device=device), BATCH * 3
     for kind, gates in ((nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)):
         layer = kind(WIDTH, WIDER, batch_first=True, device=device)
-        assert count(layer, states, backward=False) == (TOKENS * gates * WIDER * (WIDTH + WIDER), 0)
+        assert count(layer, states, backward=False) == (tokens * gates * WIDER * (WIDTH + WIDER), 0)
     deep = nn.LSTM(WIDTH, WIDER, num_layers=2, bidirectional=True, batch_first=True, device=device)
-    forward = 2 * TOKENS * 4 * WIDER * (WIDTH + WIDER + 2 * WIDER + WIDER)
+    forward = 2 * tokens * 4 * WIDER * (WIDTH + WIDER + 2 * WIDER + WIDER)
     # Fused, all gradients are made. Step by step, not those of the input and of the first state in each layer.
-    spared = 0 if device == "cpu" else 2 * TOKENS * 4 * WIDER * WIDTH + 2 * 2 * BATCH * 4 * WIDER * WIDER
+    spared = 0 if device == "cpu" else 2 * tokens * 4 * WIDER * WIDTH + 2 * 2 * BATCH * 4 * WIDER * WIDER
     assert count(deep, states) == (forward, 2 * forward - spared)
 
 
