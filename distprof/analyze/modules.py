@@ -15,6 +15,9 @@ from distprof.facts.run import Clock, FloatArray, Run
 from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops
 
+MOST_NOTES = 20
+"""Of those that ranks may each put in their own words."""
+
 
 def choose_alike(tables: Sequence[ModuleTable]) -> list[ModuleTable]:
     """The profiles that can be compared: of the same model, on the same clock, as the lowest rank's."""
@@ -84,7 +87,10 @@ def _find_step(run: Run, clock: Clock, steps: Sequence[int]) -> float | None:
 
 
 def _list_notes(everyone: Sequence[ModuleTable], alike: Sequence[ModuleTable]) -> tuple[str, ...]:
-    notes = list(dict.fromkeys(note for table in alike for note in table.notes))
+    told = list(dict.fromkeys(note for table in alike for note in table.notes))
+    notes = told[:MOST_NOTES]
+    if len(told) > MOST_NOTES:
+        notes.append(f"{len(told) - MOST_NOTES} more notes of ranks are left out")
     if others := [table.rank for table in everyone if table not in alike]:
         notes.append(f"{name_ranks(others)}: another model, or another clock, which is not shown")
     if any(table.flops != alike[0].flops for table in alike):

@@ -157,5 +157,12 @@ def list_tensors(values: Any) -> Iterator[Tensor]:
             yield from list_tensors(list(leaf.values()))
 
 
+def find_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Of nested sequences, which have no common one, the shape that they have when padded."""
+    if tensor.is_nested and tensor.layout == torch.strided:
+        return (tensor.size(0), *tensor._nested_tensor_size().amax(0).tolist())
+    return tuple(tensor.shape)
+
+
 def _name_stage(backward: int) -> ModulePass:
     return ModulePass.FORWARD if backward == NO_BACKWARD else ModulePass.RECOMPUTED

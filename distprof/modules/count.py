@@ -12,27 +12,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 from distprof.modules.calls import ModuleCalls, ModulePass
+from distprof.modules.formulas import FORMULAS
 from distprof.modules.memory import find_local
-
-aten = torch.ops.aten
-
-
-def _count_attention(query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
-
-
-def _count_attention_backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> int:
-    return int(sdpa_backward_flop_count(grad, query, key, value))  # type: ignore[no-untyped-call]
-
-
-CPU_ATTENTION = {
-    aten._scaled_dot_product_flash_attention_for_cpu: _count_attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _count_attention_backward,
-}
-"""torch counts attention on every device but a CPU, where the same model would seem to do less."""
+from distprof.modules.uncounted import Uncounted
 
 
 class _Place:
@@ -53,19 +38,23 @@ class _Place:
         pass
 
 
-class _Outputs(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers, without keeping it alive, what operations of forward make."""
+class _Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees what is executed: it is opened before torch's counter, which takes operations apart first.
 
-    def __init__(self, calls: ModuleCalls) -> None:
+    Remembers, without keeping it alive, what operations of forward make, and which operations have no formula.
+    """
+
+    def __init__(self, calls: ModuleCalls, uncounted: Uncounted, *, remembers: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._calls = calls
+        self._calls, self._uncounted, self._remembers = calls, uncounted, remembers
         self.made: dict[StorageWeakRef, int] = {}
         """Path by storage."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         path, stage = self._calls.locate()
-        if stage is ModulePass.FORWARD:
+        self._uncounted.see(func, path)
+        if self._remembers and stage is ModulePass.FORWARD:
             for tensor in tree_leaves(result):
                 if isinstance(tensor, torch.Tensor):
                     self._keep(tensor, path)
@@ -81,10 +70,11 @@ class Counter:
 
     def __init__(self, model: nn.Module, calls: ModuleCalls, *, activations: bool) -> None:
         """Counts what ``calls`` locates in ``model``; ``activations``: also what stays alive after forward."""
-        self._model, self._calls = model, calls
-        self._flops = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
+        self._model = model
+        self._flops = FlopCounterMode(display=False, custom_mapping=FORMULAS)
         self._flops.mod_tracker = _Place(calls)  # type: ignore[assignment]
-        self._outputs = _Outputs(calls) if activations else None
+        self.uncounted = Uncounted(self._flops.flop_registry)
+        self._executed = _Executed(calls, self.uncounted, remembers=activations)
         self.alive_bytes: dict[int, int] = {}
         """By path: what was made there and is alive, as of the last `look`."""
         self.gathered_bytes: int | None = None
@@ -95,16 +85,14 @@ class Counter:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """While it is open, operations count."""
-        with contextlib.ExitStack() as held:
-            if self._outputs is not None:
-                self._sharded = {name: each for name, (each, _) in self._list_held().items()}
-                held.enter_context(self._outputs)
-            held.enter_context(self._flops)
+        self._sharded = {name: each for name, (each, _) in self._list_held().items()}
+        self.uncounted.clear()
+        with self._executed, self._flops:
             yield
 
     def look(self) -> None:
         """Adds up what forward has made and is alive now, parameters and buffers left out."""
-        if self._outputs is None:
+        if not self._executed.made:
             return
         parameters = self._list_held()
         gathered: dict[int | None, int] = {}
@@ -117,7 +105,7 @@ class Counter:
         held = gathered.keys() | {storage for storage, _ in parameters.values()} | {*self._sharded.values()}
         held |= {_identify(each) for each in self._model.buffers()}
         self.alive_bytes = {}
-        for reference, path in self._outputs.made.items():
+        for reference, path in self._executed.made.items():
             alive = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # None: freed
             if alive is not None and alive._cdata not in held:
                 self.alive_bytes[path] = self.alive_bytes.get(path, 0) + alive.nbytes()

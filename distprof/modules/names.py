@@ -25,7 +25,7 @@ class NamedModule:
 
 def unwrap(module: nn.Module) -> nn.Module:
     """The user's module inside DDP, FSDP1, torch.compile and wrappers for checkpointing."""
-    while type(module).__name__ in HOLDERS or not WRAPPERS.isdisjoint(module._modules):
+    while type(module).__name__ in HOLDERS or not WRAPPERS.isdisjoint(module._modules.keys()):
         inner = next((each for each in module._modules.values() if each is not None), None)
         if inner is None:
             break

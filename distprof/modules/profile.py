@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from distprof.modules.calls import ModuleCalls, ModulePass, Paths, list_tensors
+from distprof.modules.calls import ModuleCalls, ModulePass, Paths, find_shape, list_tensors
 from distprof.modules.count import Counter
 from distprof.modules.names import list_modules, unwrap
 from distprof.modules.rows import Found, add_up, make_rows, measure_work
@@ -135,7 +135,7 @@ class ModuleProfiler:
     def report(self, *, mode: str = "forward_backward", inputs: str = "", name: str | None = None) -> ModuleReport:
         """What was counted and timed since the start or the last `reset`."""
         work, outside = measure_work(self._modules, self._paths.rows, self._counter.by_path())
-        notes = []
+        notes = self._counter.uncounted.describe(self._modules, self._paths.rows)
         if any(map(_is_compiled, self.model.modules())):
             notes.append("compiled: counted and timed uncompiled; the compiled model may fuse, and then take less time")
         return ModuleReport(
@@ -170,7 +170,7 @@ class ModuleProfiler:
         if found is None:
             self._first[rows[-1]] = Found(
                 calls=1, input_bytes=sum(tensor.nbytes for tensor in list_tensors(inputs)),
-                shapes=tuple(tuple(tensor.shape) for tensor in list_tensors(output)),
+                shapes=tuple(map(find_shape, list_tensors(output))),
             )  # fmt: skip
         else:
             found.calls += 1
@@ -198,7 +198,8 @@ def find_loss(output: Any) -> Tensor:
 def describe(inputs: Any) -> str:
     """``int64:4x128, float32:4``."""
     given = [
-        f"{str(each.dtype).removeprefix('torch.')}:{'x'.join(map(str, each.shape))}" for each in list_tensors(inputs)
+        f"{str(each.dtype).removeprefix('torch.')}:{'x'.join(map(str, find_shape(each)))}"
+        for each in list_tensors(inputs)
     ]
     return ", ".join(given) or "nothing"
 

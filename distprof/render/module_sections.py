@@ -19,7 +19,7 @@ from distprof.render.units import (
 )
 from distprof.report.module_report import ModuleFlops, ModuleReport, ModuleRow
 
-TOP = 3
+TOP, NOTE_LIMIT = 3, 300
 
 
 def list_module_sections(
@@ -131,7 +131,7 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
         notes.append("a row of several identical modules adds them up; --unfold shows each")
     return Section(
         key="module_tree", title="Modules", columns=make_columns(heads, rows, ("class",), told_only=True),
-        notes=(*notes, *report.notes),
+        notes=(*notes, *(clean_text(note, NOTE_LIMIT) for note in report.notes)),
     )  # fmt: skip
 
 

@@ -7,14 +7,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from distprof.config.schema import ModelConfig, TrainConfig
 from distprof.facts.run import Work
+from distprof.modules.formulas import FORMULAS
 from distprof.train.model import Transformer
 
 
 def count_work(train: TrainConfig) -> Work:
     """Counts one micro-step of one rank on the meta device, without computing or allocating anything.
 
-    A multiply and an add are two FLOPs. Matrix products and attention count, element-wise work does not. Attention is
-    counted on the meta device, but would not be on a CPU.
+    A multiply and an add are two FLOPs. Matrix products and attention count, element-wise work does not. The formulas
+    are those of the module profile.
 
     Args:
         train: The model, the sizes of a micro-batch, the mode, and whether activations are recomputed.
@@ -36,7 +37,7 @@ def _count(train: TrainConfig, *, checkpointing: bool) -> tuple[int, int]:
     with torch.device("meta"), torch.set_grad_enabled(train.mode != "forward"):
         model = Transformer(train.model, activation_checkpointing=checkpointing)
         tokens = torch.zeros(train.micro_batch, train.seq_len, dtype=torch.int64)
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
             loss = model(tokens, tokens)
             before = int(counter.get_total_flops()) if train.mode == "backward" else 0
             if train.mode != "forward":

@@ -67,6 +67,8 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert found.ranks == (0, 2, 3)
     assert found.notes[0] == "compiled" and "rank 1: another model" in found.notes[1]
     assert found.notes[2] == "ranks count different FLOPs: those of rank 0 are shown"
+    crowd = report(*(make_table(rank, notes=(f"{rank} times",)) for rank in range(30)))
+    assert len(crowd.notes) == 21 and crowd.notes[-1] == "10 more notes of ranks are left out"
 
 
 @pytest.mark.parametrize("counted", [None, 4])

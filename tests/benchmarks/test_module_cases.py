@@ -7,12 +7,10 @@ import pytest
 from benchmarks.module_cases import ModuleCase, list_cases
 from benchmarks.module_profiles import list_rows
 
-WRONG = {"grouped convolution": {"backward"}, "encoder layer in evaluation": {"forward"}, "LSTM": {"forward"}}
-"""Where torch's formulas are wrong, or missing; as in docs/modules.md."""
 SMALL = [case for case in list_cases() if "GPT-2" not in case.name]
 
 
 @pytest.mark.parametrize("case", SMALL, ids=[case.name for case in SMALL])
 def test_counts_are_those_by_hand(case: ModuleCase) -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in list_rows(case, ["distprof"])]
-    assert {row[1] for row in rows if row[3] != "right"} == WRONG.get(case.name, set())
+    assert {row[3] for row in rows} == {"right"}
