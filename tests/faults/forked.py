@@ -166,7 +166,6 @@ def _start() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
-    import accelerate.commands.launch  # noqa: F401
     import numpy.random  # noqa: F401
     import torch._dynamo  # noqa: F401
 
@@ -176,7 +175,14 @@ def _serve() -> None:
     import distprof.cli.tables
     import distprof.cli.train
     import distprof.train.job  # noqa: F401
+    from distprof.config.compose import compose, read_request
 
+    warming = [
+        "train=gpt2_tiny",
+        "logger=none",
+        "hydra.run.dir=.",
+    ]  # the first parse fills Hydra's tables: a forked one has them
+    compose(read_request(warming), launched=False, arguments=warming)
     for line in sys.stdin:
         what, about = json.loads(line)
         print(json.dumps([{"start": _fork, "poll": _poll}[what](item) for item in about]), flush=True)
