@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+import distprof
 from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.profiler.module_window import EXTRA_STEPS, ModuleWindow
 from distprof.profiler.profiler import Profiler
@@ -176,12 +178,15 @@ def test_what_cannot_be_profiled_is_said_and_training_goes_on(tmp_path: Path, mo
     assert full.met == 2  # the others are not kept waiting
 
 
+PACKAGE = f"{Path(distprof.__file__).parent}{os.sep}"
+
+
 def run_recorded_steps(profiler: Profiler, model: nn.Module) -> set[tuple[str, str]]:
     """The functions of distprof that two steps call, by file and name."""
     called: set[tuple[str, str]] = set()
 
     def see(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and "/distprof/" in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             called.add((Path(frame.f_code.co_filename).stem, frame.f_code.co_name))
 
     sys.setprofile(see)
