@@ -47,6 +47,7 @@ def test_without_ranks_to_wait_for_there_is_nothing_to_run_again() -> None:
     assert analyze(make_run(num_ranks=1, num_steps=20)).what_if == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_half_and_twice_the_ranks_take_as_long_as_jobs_of_that_size(strategy: str) -> None:
     """Transfers of a ring grow with (n - 1) / n: 10 ms for 8 ranks are 7.5 / 0.875 for 4 and so on."""

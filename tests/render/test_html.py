@@ -122,6 +122,7 @@ def test_configuration_and_tracebacks_keep_their_indentation() -> None:
     assert "{\n  &quot;a&quot;: {\n    &quot;b&quot;: 1" in page
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_a_browser_opens_it_without_a_complaint(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(render_html(analyze(make_run(num_ranks=4))))

@@ -74,6 +74,7 @@ def log_whole_run(run: Run, folder: Path) -> tuple[str | None, list[str]]:
     return wandb.finish(analyze(run), run), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "missed"),
     [

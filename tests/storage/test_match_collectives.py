@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from distprof.facts.run import CollectiveKind, Phase
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, RankCollectives
@@ -122,6 +123,7 @@ def test_orders_that_change_between_steps_make_a_table_each() -> None:
     assert warnings == () and [item.steps.tolist() for item in found] == [[0, 2], [1]]
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_are_lined_up_in_memory() -> None:
     steps = list(range(1000))
     tables = [[make_table(steps, [REDUCE] * 4, start_ns=rank)] for rank in range(1024)]

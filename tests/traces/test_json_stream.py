@@ -56,6 +56,7 @@ def read_all(path: Path, part_bytes: int = 1 << 10, limits: Limits = USUAL_LIMIT
     return found, json.loads(parts.head), json.loads(parts.tail)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     elements=st.lists(objects, min_size=1, max_size=12), before=objects, behind=objects,
@@ -152,6 +153,7 @@ def test_every_cut_of_a_gzip_is_seen_and_members_are_joined(tmp_path: Path) -> N
         read_all(path)
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.json.gz"
     pack = zlib.compressobj(9, zlib.DEFLATED, 31)

@@ -143,6 +143,7 @@ def test_the_longest_names_are_kept() -> None:
     assert [total.name for total in totals] == [f"r{place}" for place in range(299, 99, -1)]
 
 
+@pytest.mark.slow
 def test_depth_and_crossing_ranges_cost_no_more_than_their_number() -> None:
     """Walking a stack for every range would take hours here."""
     deep = 200_000
