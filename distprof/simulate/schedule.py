@@ -50,6 +50,7 @@ def make_schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
     begin, end = np.zeros((ranks, steps)), np.zeros((ranks, steps))
     part_ns = np.moveaxis(np.zeros((work.own_ns.shape[2], ranks, steps)), 0, 2)
     groups = {name: find_groups(job, name) for name in {op.partition for op in list_issues(program)}}
+    split = {name: bool(group.any()) for name, group in groups.items()}
     now = np.zeros(ranks)
     free = {name: np.zeros(ranks) for name in groups}
     started = next((place for place, op in enumerate(program) if not op.between), 0)
@@ -60,7 +61,8 @@ def make_schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
                 begin[:, step] = now
             if isinstance(op, Compute):
                 time = work.find_time(op, step)
-                time = time + _find_stopped(job, now, now + time)
+                if job.stops:
+                    time = time + _find_stopped(job, now, now + time)
                 now = now + time
                 part_ns[:, step, PART_CODE[op.phase]] += time
                 continue
@@ -69,7 +71,7 @@ def make_schedule(job: SimulatedJob, program: Program, work: Load) -> Schedule:
             if not op.happens(step):
                 continue
             group = groups[op.partition]
-            arrival[cell], last[cell] = now, _max_by_group(now, group)
+            arrival[cell], last[cell] = now, _max_by_group(now, group) if split[op.partition] else now.max()
             ended = np.maximum(last[cell], free[op.partition]) + work.transfer_ns[cell]
             over[cell] = free[op.partition] = _delay_end(job, now, last[cell], ended, group)
             exposed[cell] = np.maximum(over[cell] - now, 0) if op.blocking else 0.0
@@ -115,8 +117,6 @@ def _delay_end(
 
 
 def _max_by_group(values: FloatArray, groups: IntArray) -> FloatArray:
-    if not groups.any():
-        return np.broadcast_to(values.max(), values.shape)
     latest = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(latest, groups, values)
     return latest[groups]
