@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import set_forkserver_preload
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,12 +102,19 @@ def _run(command: list[str], cwd: Path, environment: dict[str, str]) -> subproce
     )  # fmt: skip
 
 
+def prepare_server() -> ForkServerContext:
+    """What makes processes from a server that has imported what ranks need; the first of them starts it."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(list(PRELOADED))
+    return server
+
+
 def call_on_ranks(number: int, function: Callable[..., Any], *arguments: Any, tmp_path: Path) -> None:
     """Calls ``function(world, *arguments)`` on gloo ranks; raises what the first failing rank raised.
 
     The ranks are forked from a server that has imported what they all need.
     """
-    set_forkserver_preload(list(PRELOADED))
+    prepare_server()
     given = (dict(os.environ), number, str(tmp_path / "store"), function, arguments)
     mp.start_processes(_call, args=given, nprocs=number, start_method="forkserver")
 

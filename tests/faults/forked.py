@@ -2,25 +2,25 @@
 
 Each command is called as `distprof` would call it, in its own process with its own streams, folder and environment. The
 commands of one call run concurrently, like ranks. This does not include the start of Python and torch: tests of those
-need the real commands of `tests.ranks`.
+need the real commands of `tests.ranks`, from whose fork server the process that forks comes.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.ranks import REPOSITORY, find_ports, make_environment, tell_rank
+from tests.ranks import find_ports, make_environment, prepare_server, tell_rank
 
 LIMIT_S = 120.0
 
@@ -148,33 +148,31 @@ def _make_folder() -> tempfile.TemporaryDirectory[str]:
 
 def _ask(what: str, about: list[Any]) -> list[Any]:
     server = _start()
-    assert server.stdin is not None and server.stdout is not None
-    server.stdin.write(json.dumps([what, about]) + "\n")
-    server.stdin.flush()
-    answer: list[Any] = json.loads(server.stdout.readline())
+    server.send((what, about))
+    answer: list[Any] = server.recv()
     return answer
 
 
 @functools.cache
-def _start() -> subprocess.Popen[str]:
-    command = [sys.executable, str(Path(__file__).resolve())]
-    environment = make_environment(OMP_NUM_THREADS="1")
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY
-    )
+def _start() -> Connection:
+    """Of the process that forks; it ends when this one does."""
+    server = prepare_server()
+    ours, theirs = server.Pipe()
+    server.Process(target=_serve, args=(theirs,)).start()
+    theirs.close()
+    atexit.register(ours.close)
+    return ours
 
 
-def _serve() -> None:
+def _serve(connection: Connection) -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
     import numpy.random  # noqa: F401
-    import torch._dynamo  # noqa: F401
 
     import distprof.cli.doctor.command
     import distprof.cli.parser
     import distprof.cli.report
     import distprof.cli.tables
-    import distprof.cli.train
-    import distprof.train.job  # noqa: F401
+    import distprof.cli.train  # noqa: F401
     from distprof.config.compose import compose, read_request
 
     warming = [
@@ -183,9 +181,12 @@ def _serve() -> None:
         "hydra.run.dir=.",
     ]  # the first parse fills Hydra's tables: a forked one has them
     compose(read_request(warming), launched=False, arguments=warming)
-    for line in sys.stdin:
-        what, about = json.loads(line)
-        print(json.dumps([{"start": _fork, "poll": _poll}[what](item) for item in about]), flush=True)
+    while True:
+        try:
+            what, about = connection.recv()
+        except EOFError:
+            return
+        connection.send([{"start": _fork, "poll": _poll}[what](item) for item in about])
 
 
 def _poll(pid: int) -> int | None:
@@ -213,9 +214,12 @@ def _call(asked: dict[str, Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, kind in enumerate(asked["streams"], start=1):
             _replace(number, kind, f"{asked['place']}.{number}")
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            encoding = asked["environment"].get("PYTHONIOENCODING", "utf-8")
-            stream.reconfigure(encoding=encoding, errors="strict")  # type: ignore[attr-defined]
+        encoding = asked["environment"].get("PYTHONIOENCODING", "utf-8")
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            if getattr(sys, name) is not None:  # as Python makes them, but that strange letters are errors there, too
+                buffering = 1 if name == "stderr" else -1
+                stream = open(number, "w", buffering, encoding=encoding, errors="strict", closefd=False)  # noqa: SIM115
+                setattr(sys, name, stream)
         sys.argv = ["distprof", *asked["arguments"]]
         exec(asked["before"], {})
         from distprof.__main__ import main
@@ -248,8 +252,3 @@ def _replace(number: int, kind: str, path: str) -> None:
         new = os.open("/dev/full" if kind == "full" else path, os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(new, number)
     os.close(new)
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-    _serve()
