@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
-from benchmarks.module_profiles import add_modules, run_modules
+from benchmarks.modules import add_modules, run_modules
 from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
 from benchmarks.traces import add_traces, run_traces
 from distprof.cli.parser import Parser, run_safely

@@ -22,7 +22,6 @@ from distprof.facts.run import Clock, Run
 from distprof.render.forecasts import describe_fit, describe_missing
 from distprof.report.forecast_report import NoForecast
 from distprof.storage.run_folder import read_run
-from tests.two_hosts import fork_on_two_hosts
 
 SIZES_MB = (1.0, 5.0, 10.0, 25.0, 50.0, 100.0)
 ROUNDS = 3
@@ -107,6 +106,8 @@ def _choose(jobs: Sequence[Measured], usual_ns: float) -> Measured:
 
 
 def _run_job(folder: Path, arguments: Sequence[str], rate: str) -> None:
+    from tests.two_hosts import fork_on_two_hosts  # loads torch, which the other subjects do not need
+
     folder.mkdir(parents=True)
     job = fork_on_two_hosts(arguments, folder, rate=rate, timeout_s=TIMEOUT_S)
     if any(job.exits):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -10,40 +9,20 @@ import io
 import logging
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.module_cases import ModuleCase, list_cases
-from distprof.errors import EXIT_OK
 from distprof.modules.profile import profile_model
 
-DESCRIPTION = """\
-Profiles small models with distprof, with DeepSpeed's flops profiler and with torchinfo, and prints a Markdown table of
-where they differ from counts by hand. A profiler that is not installed is left out; both need no more than
-`pip install --no-deps torchinfo deepspeed hjson py-cpuinfo einops msgpack ninja`.
-"""
-EPILOG = """\
-examples:
-  python -m benchmarks modules
-Exit codes: 0 ok, 2 usage.
-"""
 Counted = tuple[int | None, int | None, int | None]
 """Multiply-adds of forward and of backward, and parameters. None: not told."""
 
 
-def add_modules(subjects: argparse._SubParsersAction[Any]) -> None:
-    """Adds ``benchmarks modules``."""
-    subjects.add_parser(
-        "modules", help="counts inside models, beside DeepSpeed's profiler and torchinfo, and by hand",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-
-
-def run_modules(options: argparse.Namespace) -> int:
-    """Prints the table."""
+def print_table() -> None:
+    """Prints the table of all models and installed profilers."""
     console = Console(highlight=False)
     names = [name for name in PROFILERS if importlib.util.find_spec(name) is not None]
     heads = [f"{name} {version(name)}" for name in names]
@@ -52,7 +31,6 @@ def run_modules(options: argparse.Namespace) -> int:
     for case in list_cases():
         for line in list_rows(case, names):
             console.print(line, soft_wrap=True, markup=False)
-    return EXIT_OK
 
 
 def list_rows(case: ModuleCase, names: Sequence[str]) -> list[str]:
