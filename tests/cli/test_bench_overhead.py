@@ -19,7 +19,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import DistprofError, UsageError
 from distprof.facts.run import Run
 from tests.factories import MS, make_run
-from tests.ranks import REPOSITORY
+from tests.faults.forked import Command, run
 
 TINY = Workload(train="gpt2_tiny", ranks=1, steps=3, strategy="single", overrides=("train.seq_len=8",))
 
@@ -157,11 +157,9 @@ PHASE_BOUND_NS = 5_000
 
 def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: Path) -> None:
     code = "from distprof.cli.bench.phase_cost import *; c = measure_phase_cost(); print(c.phase_ns, c.phase_median_ns)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},
-    )  # fmt: skip
-    fastest, middle = map(float, done.stdout.split())
+    (done,) = run(Command(arguments=["--help"], before=f"{code}; raise SystemExit"), cwd=tmp_path)
+    assert done.code == 0, done.err
+    fastest, middle = map(float, done.out.split())
     assert 0 < fastest <= middle and fastest < PHASE_BOUND_NS
 
 
