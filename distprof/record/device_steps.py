@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from distprof.record.protocols import Device, DeviceEvent
+from distprof.record.protocols import Accelerator, DeviceEvent
 from distprof.record.scalars import ScalarReader
 from distprof.record.step_record import FinishedSteps, StepRecord
 
@@ -50,7 +50,7 @@ class DeviceSteps:
     """Times steps on the device. Used by the training thread, or autograd's while that one waits."""
 
     def __init__(
-        self, device: Device | None, finished: FinishedSteps, *, stamps: bool, num_events: int = NUM_EVENTS
+        self, device: Accelerator | None, finished: FinishedSteps, *, stamps: bool, num_events: int = NUM_EVENTS
     ) -> None:
         """Allocates the events. Synchronises if there is a device.
 

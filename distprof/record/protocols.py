@@ -21,7 +21,7 @@ class DeviceEvent(Protocol):
         """Device time from this event to another one, ms. The device must have passed both."""
 
 
-class Device(Protocol):
+class Accelerator(Protocol):
     """A device that runs behind the host; `distprof.record.torch_device.TorchDevice` and, made up for the tests,
     `distprof.simulate.device.SimulatedDevice`."""
 

@@ -15,7 +15,7 @@ from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.between import BetweenRecord, BetweenSteps
 from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
-from distprof.record.protocols import Device, PhaseRanges
+from distprof.record.protocols import Accelerator, PhaseRanges
 from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
 
@@ -30,7 +30,7 @@ class Recorder:
         *,
         phases: bool = True,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        device: Device | None = None,
+        device: Accelerator | None = None,
         num_events: int = NUM_EVENTS,
         ranges: PhaseRanges | None = None,
     ) -> None:

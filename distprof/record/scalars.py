@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from distprof.record.protocols import Device
+from distprof.record.protocols import Accelerator
 
 NUM_SLOTS = 1024
 """Most steps whose values are on their way to the host; about as many launches as a GPU queues at all."""
@@ -21,7 +21,7 @@ Values = tuple[float | None, float | None]
 class ScalarReader:
     """Reads scalars of steps on one rank. Used by the training thread, and by another one when training is over."""
 
-    def __init__(self, device: Device | None) -> None:
+    def __init__(self, device: Accelerator | None) -> None:
         """Allocates a ring of slots if there is a device. Synchronises then."""
         self._device = device
         self.refused: dict[str, str] = {}

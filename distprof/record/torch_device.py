@@ -8,7 +8,7 @@ import torch
 
 
 class TorchDevice:
-    """Implements `distprof.record.protocols.Device`; ``torch.accelerator`` and ``torch.Event`` exist since torch 2.6."""
+    """Implements `distprof.record.protocols.Accelerator`; torch has had its parts since 2.6."""
 
     def __init__(self, device: torch.device) -> None:
         """Takes a device of the accelerator, with its index."""

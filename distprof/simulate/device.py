@@ -1,8 +1,9 @@
 """A made-up device: streams, events and a launch queue as CUDA has them, on clocks that a program moves.
 
-It stands in for ``torch.cuda`` behind `distprof.record.protocols.Device`, so that the recorder runs on it as it does on
-a GPU, for thousands of steps in seconds, on one thread and the same every time. What it knows and a GPU does not tell:
-the true time of everything, how often the host waited for the device, and whether an event was used again too early.
+It stands in for ``torch.cuda`` behind `distprof.record.protocols.Accelerator`, so that the recorder runs on it as it
+does on a GPU, for thousands of steps in seconds, on one thread and the same every time. What it knows and a GPU does
+not tell: the true time of everything, how often the host waited for the device, and whether an event was used again too
+early.
 
 True time is the host's clock, ns. The device's own clock, which events show, has an offset and a drift.
 """
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.simulate.device_work import Meeting, Work
+from distprof.simulate.device_work import DeviceWork, Meeting
 
 LAUNCH_QUEUE = 1024
 """Launches that a stream of a GPU queues; the next one makes the host wait."""
@@ -53,13 +54,15 @@ class Stream:
     def __init__(self, device: SimulatedDevice) -> None:
         """An idle stream."""
         self.device = device
-        self.queue: deque[Work] = deque()
+        self.queue: deque[DeviceWork] = deque()
         """Work launched and not known to be done."""
-        self.tail = Work(device.clock.now)
+        self.tail = DeviceWork(device.clock.now)
         """The newest work."""
         self.tail.settle()
 
-    def launch(self, duration_ns: int, *, after: Sequence[Work] = (), meeting: Meeting | None = None) -> Work:
+    def launch(
+        self, duration_ns: int, *, after: Sequence[DeviceWork] = (), meeting: Meeting | None = None
+    ) -> DeviceWork:
         """Gives work to the device; the host waits if the queue is full.
 
         Args:
@@ -68,7 +71,7 @@ class Stream:
             meeting: The collective that it is a part of; its end is then the collective's.
         """
         self.device.make_room(self)
-        work = Work(self.device.clock.now, duration_ns, meeting)
+        work = DeviceWork(self.device.clock.now, duration_ns, meeting)
         for earlier in (self.tail, *after):
             work.follow(earlier)
         work.settle()
@@ -76,7 +79,7 @@ class Stream:
         self.tail = work
         return work
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: SimulatedEvent) -> None:
         """Later work waits until the device has passed an event. An event never recorded is passed."""
         if event.work is not None:
             self.launch(0, after=[event.work])
@@ -85,14 +88,14 @@ class Stream:
         """Later work waits for all work that another stream has now."""
         self.launch(0, after=[other.tail])
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         """Records an event, a new one if none is given."""
-        event = Event(self.device) if event is None else event
+        event = SimulatedEvent(self.device) if event is None else event
         event.record(self)
         return event
 
 
-class Event:
+class SimulatedEvent:
     """A place in a stream."""
 
     def __init__(self, device: SimulatedDevice, *, timing: bool = False, watched: bool = False) -> None:
@@ -104,7 +107,7 @@ class Event:
             watched: Whether it counts as a fault if it is recorded twice and not read between.
         """
         self._device, self._timing, self._watched = device, timing, watched
-        self.work: Work | None = None
+        self.work: DeviceWork | None = None
         """The place; None: not recorded."""
         self._unread = False
 
@@ -132,7 +135,7 @@ class Event:
         if self.work is not None:
             self._device.wait_for(self.work)
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: SimulatedEvent) -> float:
         """Time on the device's clock from this event to another, ms, as CUDA gives it: float32, of quantised times.
 
         Raises:
@@ -166,9 +169,9 @@ class Buffer:
     def __init__(self, device: SimulatedDevice, number: int) -> None:
         """NaN everywhere."""
         self._device = device
-        self._values: list[tuple[float, Work | None]] = [(math.nan, None)] * number
+        self._values: list[tuple[float, DeviceWork | None]] = [(math.nan, None)] * number
 
-    def write(self, position: int, value: float, work: Work) -> None:
+    def write(self, position: int, value: float, work: DeviceWork) -> None:
         """Has some work write a number."""
         self._values[position] = (value, work)
 
@@ -180,7 +183,7 @@ class Buffer:
 
 
 class SimulatedDevice:
-    """Implements `distprof.record.protocols.Device`, and what a training program needs of ``torch.cuda``."""
+    """Implements `distprof.record.protocols.Accelerator`, and what a training program needs of ``torch.cuda``."""
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class SimulatedDevice:
 
     def make_events(self, number: int, *, timing: bool) -> list[Any]:
         """Events that must be read before they are recorded again."""
-        return [Event(self, timing=timing, watched=True) for _ in range(number)]
+        return [SimulatedEvent(self, timing=timing, watched=True) for _ in range(number)]
 
     def current_stream(self) -> Stream:
         """The stream that work goes to."""
@@ -241,7 +244,7 @@ class SimulatedDevice:
         self.synchronised += 1
         self.wait_for(self._stream.tail)
 
-    def wait_for(self, work: Work) -> None:
+    def wait_for(self, work: DeviceWork) -> None:
         """Lets the host's time pass until some work is done."""
         self.clock.now = max(self.clock.now, work.find_end())
 
@@ -261,6 +264,6 @@ class SimulatedDevice:
         queue = stream.queue
         return len(queue) + room > self._launch_queue and queue[0].end_ns is None
 
-    def read(self, work: Work) -> int:
+    def read(self, work: DeviceWork) -> int:
         """The device's clock at the end of some work, as an event shows it, ns."""
         return math.floor((self._offset_ns + work.find_end() * self._rate) / self._tick_ns) * self._tick_ns

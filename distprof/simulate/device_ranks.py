@@ -6,11 +6,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from distprof.simulate.device import SimulatedDevice, Stream
-from distprof.simulate.device_work import Work
+from distprof.simulate.device_work import DeviceWork
 
 MARGIN = 64
 """Launches that a program makes at most between two yields."""
-Program = Generator[Work | None, None, None]
+Program = Generator[DeviceWork | None, None, None]
 """Yields wherever another rank may go on; what it yields, the host waits for."""
 
 
@@ -22,7 +22,7 @@ class RankProgram:
     streams: Sequence[Stream]
     """All that it launches work on."""
     program: Program
-    awaited: Work | None = None
+    awaited: DeviceWork | None = None
     over: bool = False
 
     def can_go_on(self) -> bool:

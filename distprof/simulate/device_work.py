@@ -7,7 +7,7 @@ begun its own part and the transfer is over, so that the end is not known while 
 from __future__ import annotations
 
 
-class Work:
+class DeviceWork:
     """One kernel, copy, event or part of a collective. True times, ns."""
 
     __slots__ = ("_duration_ns", "_followers", "_meeting", "_missing", "_ready_ns", "end_ns", "start_ns")
@@ -25,9 +25,9 @@ class Work:
         self.end_ns: int | None = None
         """When it ends. None: not known yet."""
         self._ready_ns, self._duration_ns, self._meeting = launched_ns, duration_ns, meeting
-        self._missing, self._followers = 0, list[Work]()
+        self._missing, self._followers = 0, list[DeviceWork]()
 
-    def follow(self, earlier: Work) -> None:
+    def follow(self, earlier: DeviceWork) -> None:
         """Does not begin before some other work has ended."""
         if earlier.end_ns is None:
             earlier._followers.append(self)
@@ -78,10 +78,10 @@ class Meeting:
             transfer_ns: How long it takes once everybody is there.
         """
         self._num_ranks, self._transfer_ns = num_ranks, transfer_ns
-        self.parts: list[Work] = []
+        self.parts: list[DeviceWork] = []
         """Those that have begun."""
 
-    def join(self, work: Work) -> list[tuple[Work, int]]:
+    def join(self, work: DeviceWork) -> list[tuple[DeviceWork, int]]:
         """Takes a part that begins; returns every part with its end if this was the last, else nothing."""
         self.parts.append(work)
         if len(self.parts) < self._num_ranks:

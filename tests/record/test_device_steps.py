@@ -16,7 +16,7 @@ from distprof.record.device_steps import READS_PER_STAMP, READS_PER_STEP
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from distprof.record.step_writer import StepWriter
-from distprof.simulate.device import Event, HostClock, Scalar, SimulatedDevice
+from distprof.simulate.device import HostClock, Scalar, SimulatedDevice, SimulatedEvent
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from tests.factories import make_info
 
@@ -136,13 +136,13 @@ def test_a_step_without_room_has_no_device_times_and_keeps_its_place_and_its_los
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Returns how many times were read since it was last asked."""
     reads = [0]
-    elapsed_time = Event.elapsed_time
+    elapsed_time = SimulatedEvent.elapsed_time
 
-    def count(begin: Event, end: Event) -> float:
+    def count(begin: SimulatedEvent, end: SimulatedEvent) -> float:
         reads[0] += 1
         return elapsed_time(begin, end)
 
-    monkeypatch.setattr(Event, "elapsed_time", count)
+    monkeypatch.setattr(SimulatedEvent, "elapsed_time", count)
 
     def take() -> int:
         number, reads[0] = reads[0], 0
@@ -226,8 +226,8 @@ def test_a_device_that_fails_costs_device_times_and_raises_nothing(monkeypatch: 
     def fail(*_: object) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered\nCompile with ...")
 
-    monkeypatch.setattr(Event, "query", fail)
-    monkeypatch.setattr(Event, "record", fail)
+    monkeypatch.setattr(SimulatedEvent, "query", fail)
+    monkeypatch.setattr(SimulatedEvent, "record", fail)
     loop.run_step(MS)
     loop.recorder.begin_step(4, warmup=False)
     loop.recorder.end_step()

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.simulate.device import Event, HostClock, NotThereYet, ReusedEvent, Scalar, SimulatedDevice, Stream
+from distprof.simulate.device import (
+    HostClock,
+    NotThereYet,
+    ReusedEvent,
+    Scalar,
+    SimulatedDevice,
+    SimulatedEvent,
+    Stream,
+)
 from distprof.simulate.device_ranks import Program, RankProgram, run_together
 from distprof.simulate.device_work import Meeting
 
@@ -38,7 +46,7 @@ def test_a_full_queue_makes_the_host_wait_for_the_oldest_launch() -> None:
 def test_times_come_in_steps_of_half_a_microsecond_and_in_float32_milliseconds() -> None:
     clock = HostClock(0)
     device = SimulatedDevice(clock, offset_ns=7_000_000_000, drift_ppm=50)
-    begin, end = Event(device, timing=True), Event(device, timing=True)
+    begin, end = SimulatedEvent(device, timing=True), SimulatedEvent(device, timing=True)
     begin.record()
     device.current_stream().launch(20_000_000_700)
     end.record()
