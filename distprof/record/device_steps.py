@@ -67,7 +67,8 @@ class DeviceSteps:
         if device is not None and stamps:
             self._events = device.make_events(num_events, timing=True)
         self._free, self._next = len(self._events), 0
-        self._first, self._count, self._short, self._stream = 0, 0, False, None
+        self._first, self._count, self._short = 0, 0, False
+        self._stream: Any = None
         self._largest = 2
         self._pending: deque[_Pending] = deque()
         self._num_done = 0  # of the pending ones, from the oldest on
@@ -85,6 +86,10 @@ class DeviceSteps:
             return False
         self._stream = self._device.current_stream()
         return True
+
+    def is_apart(self) -> bool:
+        """Whether the calling thread gives its work to another stream than the open step's compute stream."""
+        return self._stream is not None and self._device is not None and self._device.current_stream() != self._stream
 
     def stamp(self) -> None:
         """Records an event on the compute stream, even if another one is current, and reads some of older steps."""
