@@ -61,6 +61,8 @@ class DeviceSteps:
             num_events: The size of the ring.
         """
         self._device, self._finished = device, finished
+        self.times = device is not None and stamps
+        """Whether any step is timed on the device."""
         self.scalars = ScalarReader(device)
         """Reads loss and gradient norm."""
         self._events: list[DeviceEvent] = []
@@ -114,14 +116,15 @@ class DeviceSteps:
             scalars: Its loss and gradient norm, as the training loop gave them.
             stamped: Whether `open` gave it device times.
         """
+        if self._device is None:
+            record.scalars = self.scalars.read(*scalars)
+            self._finished.put(record)
+            return
         slot = -1
         try:
             record.scalars, slot = self.scalars.keep(scalars, copy=self._stopped is None)
         except Exception as error:
             self._stop(error)
-        if self._device is None:
-            self._finished.put(record)
-            return
         if stamped:
             self.stamp()
         whole = stamped and not self._short and record.segments_lost == 0

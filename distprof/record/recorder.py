@@ -99,7 +99,7 @@ class Recorder:
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)
-        self._stamping = self.on_device.open()
+        self._stamping = self.on_device.times and self.on_device.open()
         self._before = self.between.take(self.timeline.begin())
         self._stamp()
         if self.recording and not self._stamping and self.ranges is None:
