@@ -80,7 +80,7 @@ class DeviceSteps:
 
     def open(self) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
-        if not self._events or self._stopped is not None or self._device is None:
+        if not self._events or self._stopped is not None or self._device is None or self._device.is_capturing():
             return False
         self._first, self._count, self._short = self._next, 0, False
         if self._free < self._largest:
@@ -103,7 +103,7 @@ class DeviceSteps:
                 self._count += 1
             else:
                 self._short = True
-            if self._num_done:
+            if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
                 self._read(READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
@@ -120,9 +120,9 @@ class DeviceSteps:
             record.scalars = self.scalars.read(*scalars)
             self._finished.put(record)
             return
-        slot = -1
+        slot, capturing = -1, self._device.is_capturing()
         try:
-            record.scalars, slot = self.scalars.keep(scalars, copy=self._stopped is None)
+            record.scalars, slot = self.scalars.keep(scalars, copy=self._stopped is None and not capturing)
         except Exception as error:
             self._stop(error)
         if stamped:
@@ -136,6 +136,8 @@ class DeviceSteps:
                 self._pending.append(_Pending(record, slot, self._first, self._count if stamped else 0, whole))
             else:
                 self._finished.put(record)
+        if capturing:
+            return
         try:
             self._look()
             self._read(READS_PER_STEP)

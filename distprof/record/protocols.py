@@ -31,6 +31,9 @@ class Accelerator(Protocol):
     def current_stream(self) -> Any:
         """The stream that the calling thread gives work to."""
 
+    def is_capturing(self) -> bool:
+        """Whether the calling thread captures a graph: then events may be neither asked nor read."""
+
     def make_buffer(self, number: int) -> Any:
         """Numbers in memory of the host that the device writes by itself, NaN at first."""
 

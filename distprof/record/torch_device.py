@@ -32,6 +32,10 @@ class TorchDevice:
         """The stream that the calling thread gives work to."""
         return torch.accelerator.current_stream(self._device)
 
+    def is_capturing(self) -> bool:
+        """Whether the calling thread captures a graph; False for accelerators other than CUDA's and ROCm's."""
+        return torch.cuda.is_current_stream_capturing()
+
     def make_buffer(self, number: int) -> torch.Tensor:
         """Pinned memory, float32."""
         return torch.full((number,), float("nan"), dtype=torch.float32).pin_memory()

@@ -124,6 +124,7 @@ class SimulatedEvent:
 
     def query(self) -> bool:
         """Whether the device has passed it."""
+        self._device.refuse_in_capture()
         passed = self.work is None or self.work.is_done(self._device.clock.now)
         if passed and not self._timing:
             self._unread = False
@@ -141,6 +142,7 @@ class SimulatedEvent:
         Raises:
             NotThereYet: The device has not passed both.
         """
+        self._device.refuse_in_capture()
         now_ns = self._device.clock.now
         if not (self._timing and end._timing and self.work and end.work):
             raise NotThereYet("an event without times, or never recorded")
@@ -212,6 +214,8 @@ class SimulatedDevice:
         self.blocked = 0
         """How often it waited because the launch queue was full."""
         self.launched = 0
+        self.capturing = False
+        """Whether a graph is captured: to ask or read an event is a fault then."""
         self._stream = Stream(self)
 
     def make_events(self, number: int, *, timing: bool) -> list[Any]:
@@ -226,6 +230,10 @@ class SimulatedDevice:
         """Makes a stream the current one; returns the one before."""
         before, self._stream = self._stream, stream
         return before
+
+    def is_capturing(self) -> bool:
+        """Whether a graph is captured."""
+        return self.capturing
 
     def make_buffer(self, number: int) -> Buffer:
         """Numbers on the host that the device writes."""
@@ -263,6 +271,15 @@ class SimulatedDevice:
         """Whether so many launches could make the host wait for a rank that has not launched its part yet."""
         queue = stream.queue
         return len(queue) + room > self._launch_queue and queue[0].end_ns is None
+
+    def refuse_in_capture(self) -> None:
+        """Makes sure that no graph is captured.
+
+        Raises:
+            RuntimeError: One is; on a GPU, the capture would fail too.
+        """
+        if self.capturing:
+            raise RuntimeError("operation not permitted when stream is capturing")
 
     def read(self, work: DeviceWork) -> int:
         """The device's clock at the end of some work, as an event shows it, ns."""

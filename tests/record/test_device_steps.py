@@ -171,6 +171,24 @@ def test_hundreds_of_times_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
     assert len(loop.recorder.drain()) >= 18  # and it keeps up: all but the step before the last
 
 
+def test_nothing_is_asked_or_read_while_a_graph_is_captured() -> None:
+    loop = Loop()
+    for step in range(20):
+        loop.recorder.begin_step(step, warmup=False)
+        loop.device.capturing = step in (7, 8)  # from inside one step to inside the next but one
+        for _ in range(8):
+            loop.recorder.enter(PHASE_CODE[Phase.FORWARD])
+            loop.device.current_stream().launch(MS)
+            loop.recorder.exit()
+            loop.clock.advance(MS)
+        loop.recorder.keep_scalars(loss=Scalar(loop.device, 0.5))
+        loop.recorder.end_step()
+    records = loop.recorder.drain(wait=True)
+    assert [record.step for record in records] == list(range(20)) and loop.recorder.on_device.describe() == []
+    assert [record.step for record in records if record.step_device_ns is None] == [8, 9]
+    assert [record.step for record in records if record.scalars[0] is None] == [7, 8]
+
+
 def test_at_level_off_the_loss_is_read_without_waiting_for_the_device() -> None:
     clock = HostClock()
     device = SimulatedDevice(clock)
