@@ -35,7 +35,7 @@ class Loop:
         """The true end of every step's stamps, by step."""
 
     def run_step(self, kernel_ns: int, *, repeat: int = 1, host_ns: int = 10 * US) -> None:
-        """One kernel per phase, ``repeat`` times over; its loss is its number."""
+        """One kernel per phase, ``repeat`` times over; its loss is its number, and every third step has none."""
         stream, recorder, step = self.device.current_stream(), self.recorder, len(self.truth)
         recorder.begin_step(step, warmup=False)
         ends = [stream.tail]
@@ -47,7 +47,8 @@ class Loop:
                 stream.launch(kernel_ns)
                 recorder.exit()
                 ends.append(stream.tail)
-        recorder.keep_scalars(loss=Scalar(self.device, float(step)))
+        if step % 3:
+            recorder.keep_scalars(loss=Scalar(self.device, float(step)))
         recorder.end_step()
         ends.append(stream.tail)
         self.truth.append([work.find_end() for work in ends])
@@ -61,7 +62,7 @@ class Loop:
         assert [record.step for record in records] == list(range(len(self.truth)))
         lacking = []
         for record, ends in zip(records, self.truth, strict=True):
-            assert record.scalars == (record.step, None)
+            assert record.scalars == (record.step if record.step % 3 else None, None)
             if record.step_device_ns is None:
                 assert record.phase_device_ns is None
                 lacking.append(record.step)
@@ -131,6 +132,23 @@ def test_a_step_without_room_has_no_device_times_and_keeps_its_place_and_its_los
         loop.run_step(MS)  # ten events each, and the device is still at the first
     assert loop.check(loop.recorder.drain(wait=True)) == [2, 3]
     assert loop.recorder.on_device.describe() == ["2 step(s) found no free event and have no device times"]
+
+
+def test_a_step_of_a_large_model_under_fsdp2_has_device_times() -> None:
+    loop, waits = Loop(), 128 * 8 * 2  # layers, micro-steps, and a gather each in forward and backward
+    for step in range(3):
+        loop.recorder.begin_step(step, warmup=False)
+        loop.recorder.enter(PHASE_CODE[Phase.FORWARD])
+        for _ in range(waits):
+            loop.device.current_stream().launch(US)
+            loop.recorder.mark(PHASE_CODE[Phase.ALL_GATHER])
+            loop.device.current_stream().launch(US)
+            loop.recorder.resume()
+        loop.recorder.exit()
+        loop.recorder.end_step()
+    for record in loop.recorder.drain(wait=True):
+        assert record.phase_device_ns is not None and record.segments_lost == 0
+        assert record.phase_device_ns[PHASE_CODE[Phase.ALL_GATHER]] == pytest.approx(waits * US, abs=US)
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
