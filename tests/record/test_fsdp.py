@@ -105,11 +105,12 @@ def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
     assert run_steps(world, model, recorder, steps=4) == plain
     undo()
     partial = "it is a DTensor with a part of the value on each rank: pass value.full_tensor()"
-    assert recorder.on_device.describe() == [f"grad_norm is not recorded: {partial}"]
+    notes = recorder.on_device.describe()  # whether the norm is whole on every rank depends on the release of torch
+    assert notes in ([], [f"grad_norm is not recorded: {partial}"])
     layer_bytes = 4 * (WIDTH * WIDTH + WIDTH)
     gathers = DEPTH * (2 if reshard else 1)
     for record, loss in zip(recorder.drain(), plain, strict=True):
-        assert record.scalars == (loss, None)
+        assert record.scalars[0] == loss and (record.scalars[1] is None) == bool(notes)
         totals = record.phase_host_ns
         assert totals is not None and sum(totals) == record.step_host_ns
         assert count(record, CollectiveKind.ALL_GATHER) == (gathers, gathers * layer_bytes)

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from distprof.record.recorder import Recorder
 from distprof.record.scalars import NUM_SLOTS
@@ -78,3 +82,31 @@ def test_values_of_a_device_that_is_thousands_of_steps_behind_are_left_out_and_n
     steps = NUM_SLOTS + 5
     losses, notes = keep(*(Scalar(device, float(step)) for step in range(steps)), device=device, phases=False)
     assert losses == [float(step) if step < NUM_SLOTS else None for step in range(steps)] and notes == []
+
+
+class Holder(SimulatedDevice):
+    """A device that holds every tensor, and copies as torch does."""
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def copy_scalar(self, value: Any, buffer: Any, position: int) -> None:
+        target = torch.zeros(1)
+        target[0].copy_(value.reshape(()))  # refuses a DTensor
+        super().copy_scalar(Scalar(self, float(target)), buffer, position)
+
+
+@pytest.mark.sharding
+def test_the_norm_that_fsdp2_returns_is_copied_as_its_own_part_if_that_is_all_of_it() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        whole, partial = (DTensor.from_local(torch.tensor(7.0), mesh, [kind()]) for kind in (Replicate, Partial))
+        recorder = Recorder(phases=False, device=Holder(HostClock()))
+        recorder.begin_step(0, warmup=False)
+        recorder.keep_scalars(loss=partial, grad_norm=whole)
+        recorder.end_step()
+        (record,) = recorder.drain(wait=True)
+    finally:
+        dist.destroy_process_group()
+    assert record.scalars == (None, 7.0) and recorder.on_device.describe() == [f"loss is not recorded: {PARTIAL}"]
