@@ -180,7 +180,7 @@ class Profiler:
 
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows without waiting for its peers, which may be gone."""
-        self._step_writer.take(False)
+        self._step_writer.take_rest()
         trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
         match error:
             case KeyboardInterrupt():

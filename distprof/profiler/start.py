@@ -25,7 +25,6 @@ from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
-from distprof.record.cuda_clock import CudaClock
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.kernel_window import plan_window
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
@@ -34,6 +33,7 @@ from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
 from distprof.record.step_writer import StepWriter
+from distprof.record.torch_device import TorchDevice
 from distprof.world import World
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
@@ -156,8 +156,8 @@ def _make_profiler(
     """
     world, profile = setting.world, setting.profile
     ranges = _make_ranges(setting)
-    clock = CudaClock(world.device) if setting.on_device and setting.phases else None
-    recorder = Recorder(phases=setting.phases, device_clock=clock, ranges=ranges)
+    device = TorchDevice(world.device) if setting.on_device else None
+    recorder = Recorder(phases=setting.phases, device=device, ranges=ranges)
     step_writer = StepWriter(recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn)
     left = _end_on_signal(setting, hooks.signals, step_writer)
     readings = None

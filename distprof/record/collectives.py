@@ -133,8 +133,9 @@ class _Watch:
         asynchronous = form.flag and bool(_pick(args, options, form.group + 1, "async_op"))
         try:
             group = _pick(args, options, form.group, "group")
-            size_bytes, on_device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
+            size_bytes, device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
             code = collective_watch.find_code(group)
+            on_device = device is not None and collective_watch.ends_on_device(group, device)
         except (AttributeError, TypeError):  # not a tensor, or not a group: torch raises its own error
             return original(*args, **options)
         if form.shard:
@@ -149,14 +150,15 @@ class _Watch:
         )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
-        if held:
+        waits = held and not (on_device and recorder.on_device.is_apart())
+        if waits:
             recorder.mark(_ALL_REDUCE, ticket) if collective_watch.synchronising else recorder.wait(ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)
         finally:
             collective_watch.inside -= 1
-            if held:
+            if waits:
                 recorder.resume()
         if held and not on_device:
             recorder.end_collective(ticket)
@@ -199,9 +201,9 @@ def _pick(args: tuple[Any, ...], options: dict[str, Any], position: int, name: s
     return args[position] if 0 <= position < len(args) else options.get(name)
 
 
-def _measure(form: _Form, buffer: Any) -> tuple[int, bool]:
-    """Bytes of a buffer or of a list of them, and whether they lie on a device."""
+def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
+    """Bytes of a buffer or of a list of them, and where they lie."""
     if form.buffer < 0:
-        return 0, False
+        return 0, None
     tensors = buffer if isinstance(buffer, (list, tuple)) else [buffer]
-    return sum(tensor.nbytes for tensor in tensors), tensors[0].device.type != "cpu"
+    return sum(tensor.nbytes for tensor in tensors), tensors[0].device

@@ -57,6 +57,15 @@ class StepWriter:
         with self._taking:
             return self._take(wait)
 
+    def take_rest(self) -> None:
+        """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
+
+        Call it on the training thread. Steps that the device has not finished are written without device times.
+        """
+        with self._taking:
+            self._recorder.on_device.give_up(look=True)
+            self._take(False)
+
     def _take(self, wait: bool) -> list[FloatArray]:
         records = self._recorder.drain(wait=wait)
         if not records:
@@ -102,6 +111,7 @@ class StepWriter:
                 unseen = find_unseen(read_ring(), self._last)
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
+            self._notes += self._recorder.on_device.describe()
             if self._overfull:
                 self._notes.append(describe_dropped(self._overfull, TOO_MANY))
             lost = self._recorder.finished.lost + self._unwritten
@@ -125,6 +135,7 @@ class StepWriter:
         where = _describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
+                self._recorder.on_device.give_up(look=False)
                 self._take(False)
             finally:
                 self._taking.release()

@@ -56,6 +56,7 @@ def run_steps(world: World, model: nn.Module, recorder: Recorder | None, *, step
         assert isinstance(norm, DTensor)
         norm.full_tensor()
         if recorder is not None:
+            recorder.keep_scalars(loss=loss, grad_norm=norm)
             recorder.exit()
         optimizer.step()
         optimizer.zero_grad()
@@ -103,9 +104,13 @@ def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
     undo = watch_collectives(collective_watch)
     assert run_steps(world, model, recorder, steps=4) == plain
     undo()
+    partial = "it is a DTensor with a part of the value on each rank: pass value.full_tensor()"
+    notes = recorder.on_device.describe()  # whether the norm is whole on every rank depends on the release of torch
+    assert notes in ([], [f"grad_norm is not recorded: {partial}"])
     layer_bytes = 4 * (WIDTH * WIDTH + WIDTH)
     gathers = DEPTH * (2 if reshard else 1)
-    for record in recorder.drain():
+    for record, loss in zip(recorder.drain(), plain, strict=True):
+        assert record.scalars[0] == loss and (record.scalars[1] is None) == bool(notes)
         totals = record.phase_host_ns
         assert totals is not None and sum(totals) == record.step_host_ns
         assert count(record, CollectiveKind.ALL_GATHER) == (gathers, gathers * layer_bytes)

@@ -19,9 +19,9 @@ from distprof.facts.run import PHASE_CODE, Phase, Run
 from distprof.profiler.start import start_profiler
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record import kernel_window
-from distprof.record.cuda_clock import CudaClock
 from distprof.record.kernel_window import KernelWindow
 from distprof.record.recorder import Recorder
+from distprof.record.torch_device import TorchDevice
 from distprof.storage.run_folder import kernel_path, read_run
 from distprof.world import World
 from tests.forked_ranks import fork_alone
@@ -142,7 +142,7 @@ def test_the_trainer_runs_the_window_on_top_of_the_measured_steps(tmp_path: Path
 def test_device_phases_agree_with_the_kernels_of_the_trace(tmp_path: Path) -> None:
     device = torch.device("cuda", 0)
     left, right = (torch.randn(4096, 4096, device=device) for _ in range(2))
-    recorder = Recorder(device_clock=CudaClock(device, num_rows=8))
+    recorder = Recorder(device=TorchDevice(device))
     notes: list[str] = []
     window = KernelWindow(
         recorder=recorder, path=kernel_path(tmp_path, 0), facts={"rank": 0}, kept_steps=3, first_step=3,
