@@ -170,7 +170,7 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
 
     def after_reshard() -> None:
         if group._training_state.name == "POST_BACKWARD" and group.reduce_grads:
-            reclaimed, kept = _reclaim(group.comm_ctx)
+            reclaimed, kept = _reclaim(group)
             index = len(tickets.scatters) - kept - 1
             wait_for(_ALL_REDUCE, [state.event for state in reclaimed], tickets.scatters[index] if index >= 0 else -1)
 
@@ -194,12 +194,16 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
             missing.add(name)
 
 
-def _reclaim(context: Any) -> tuple[list[Any], int]:
-    """The earlier reduce-scatters whose buffers FSDP2 waits to free before another one, and how many it keeps."""
+def _reclaim(group: Any) -> tuple[list[Any], int]:
+    """The earlier reduce-scatters whose buffers FSDP2 waits to free before this group's, and how many it keeps."""
+    context = group.comm_ctx
     states = getattr(context, "reduce_scatter_states", None)
     if states is None:  # before torch 2.13 there was one
         one = getattr(context, "reduce_scatter_state", None)
         return [] if one is None else [one], 0
+    if getattr(group, "_param_group_index", 0) < getattr(group, "_num_param_groups", 1) - 1:
+        # Of a unit's parameter groups only the last one, with which backward begins, waits.
+        return [], len(states)
     number = max(0, len(states) - context.reduce_scatter_max_input_buffers + 1)
     return list(states[:number]), len(states) - number
 
