@@ -33,6 +33,7 @@ from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.fsdp import watch_fsdp
 from distprof.record.gather import GatherThread
+from distprof.record.module_ranges import show_modules
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
 from distprof.record.step_writer import StepWriter
@@ -94,11 +95,7 @@ class Profiler:
             self._step_writer.note(note)
         if self._ranges is not None:
             inner = model.module if isinstance(model, DistributedDataParallel) else model
-            for name, module in inner.named_modules():
-                if name and name.count(".") < self._module_depth:
-                    before, after = self._ranges.module_hooks(name)
-                    module.register_forward_pre_hook(before)
-                    module.register_forward_hook(after, always_call=True)
+            show_modules(inner, self._ranges, depth=self._module_depth)
 
     def step(self, *, warmup: bool = False) -> Context:
         """One optimizer step: everything inside the block. A block that raises is recorded as failed.
