@@ -70,9 +70,14 @@ def _read_time(entry: Mapping[str, Any]) -> int:
     return int(entry["time_created_ns"])
 
 
-def keep_ring(stream: Path) -> None:
-    """Writes the ring next to a rank's stream, whole or not at all, without the oldest entries if it is too long."""
-    ring = read_ring()
+def keep_ring(stream: Path, ring: Mapping[str, Any] | None = None) -> None:
+    """Writes the ring next to a rank's stream, whole or not at all, without the oldest entries if it is too long.
+
+    Args:
+        stream: The rank's.
+        ring: From `read_ring`. None: read now.
+    """
+    ring = ring or read_ring()
     if ring is None:
         return
     text = json.dumps(ring)
@@ -80,7 +85,31 @@ def keep_ring(stream: Path) -> None:
         kept = len(ring["entries"]) * MAX_FILE_BYTES // len(text) * 9 // 10
         text = json.dumps({**ring, "entries": ring["entries"][-kept:]})
     with contextlib.suppress(OSError):
-        write_whole(stream.with_name(f"flight_recorder-{stream.stem}.json"), text)
+        write_whole(_name_file(stream), text)
+
+
+def drop_ring(stream: Path) -> None:
+    """Removes what `keep_ring` wrote during a stall that ended well."""
+    with contextlib.suppress(OSError):
+        _name_file(stream).unlink(missing_ok=True)
+
+
+def _name_file(stream: Path) -> Path:
+    return stream.with_name(f"flight_recorder-{stream.stem}.json")
+
+
+def describe_pending(ring: Mapping[str, Any] | None) -> str | None:
+    """The oldest collective without an end: ``nccl:all_reduce, number 17 of group default_pg``. None: there is none.
+
+    Args:
+        ring: From `read_ring`.
+    """
+    for entry in () if ring is None else ring["entries"]:
+        group = entry.get("process_group") or ()
+        if entry.get("retired") is False and OWN_GROUP not in group:
+            number = entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")
+            return f"{entry.get('profiling_name')}, number {number} of group {group[-1] if group else 'unknown'}"
+    return None
 
 
 def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -> str | None:
