@@ -87,7 +87,7 @@ def test_the_time_out_is_that_of_the_default_group(monkeypatch: pytest.MonkeyPat
     assert read_timeout_s(torch.device("cpu")) is None  # a backend that does not tell
 
 
-def test_what_a_rank_wrote_before_it_was_aborted_says_where_it_stood(
+def test_fault_03_what_a_rank_wrote_before_it_was_aborted_says_where_it_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As NCCL's watchdog aborts it, while the main thread is inside of C code."""
