@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_check.check_result import CheckResult
 from benchmarks.gpu_check.device_checks import check_device
-from benchmarks.gpu_check.findings import Finding
 from benchmarks.gpu_check.gpu import NoGpu, RealGpu
 from benchmarks.gpu_check.job_checks import JOBS, check_job
 from benchmarks.gpu_check.profiler_checks import check_profiler
@@ -38,7 +38,7 @@ GROUP_LIMIT_S = 90.0
 class Group:
     """Checks that run together."""
 
-    run: Callable[[], Iterator[Finding]]
+    run: Callable[[], Iterator[CheckResult]]
     limit_s: float
     alone: bool = False
     """In a process of its own: a fault of the device ends no other group."""
@@ -59,16 +59,16 @@ def main(arguments: list[str]) -> int:
         return 2
     card = "no GPU" if dry else torch.cuda.get_device_name(0)
     print(f"{card}, torch {torch.__version__}, Python {platform.python_version()}", flush=True)
-    findings = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="distprof-gpu-") as folder:
-        for finding in run_groups(list_groups(Path(folder), dry=dry)):
-            print(finding.describe(dry=dry), flush=True)
-            findings.append(finding)
-    failed = sum(finding.judge(dry=dry) == "FAILED" for finding in findings)
-    checks = [{**asdict(finding), "verdict": finding.judge(dry=dry)} for finding in findings]
+        for result in run_groups(list_groups(Path(folder), dry=dry)):
+            print(result.describe(dry=dry), flush=True)
+            results.append(result)
+    failed = sum(result.judge(dry=dry) == "FAILED" for result in results)
+    checks = [{**asdict(result), "verdict": result.judge(dry=dry)} for result in results]
     facts = {"device": card, "torch": torch.__version__, "cuda": torch.version.cuda, "dry_run": dry, "checks": checks}
     options.out.write_text(json.dumps(_make_strict(facts), indent=2) + "\n")
-    print(f"{len(findings)} checks, {failed} failed: {options.out}")
+    print(f"{len(results)} checks, {failed} failed: {options.out}")
     return 1 if failed else 0
 
 
@@ -87,7 +87,7 @@ def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
     return groups
 
 
-def run_groups(groups: dict[str, Group], *, now_s: Callable[[], float] = time.monotonic) -> Iterator[Finding]:
+def run_groups(groups: dict[str, Group], *, now_s: Callable[[], float] = time.monotonic) -> Iterator[CheckResult]:
     """Runs one group after the other; what raises or takes too long is a failed check.
 
     Args:
@@ -98,26 +98,26 @@ def run_groups(groups: dict[str, Group], *, now_s: Callable[[], float] = time.mo
     for name, group in groups.items():
         left_s = BUDGET_S - (now_s() - begin_s)
         if left_s < group.limit_s:
-            yield Finding(name=name, value=None, low=0, note="no time was left for it")
+            yield CheckResult(name=name, value=None, low=0, note="no time was left for it")
         elif group.alone:
             yield from _run_alone(name, group, group.limit_s)
         else:
             yield from _guard(name, group.run)
 
 
-def _call(check: Callable[..., Iterator[Finding]], make: Callable[[], Any], dry: bool) -> Iterator[Finding]:
+def _call(check: Callable[..., Iterator[CheckResult]], make: Callable[[], Any], dry: bool) -> Iterator[CheckResult]:
     return check(make(), dry=dry)
 
 
-def _guard(name: str, run: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _guard(name: str, run: Callable[[], Iterator[CheckResult]]) -> Iterator[CheckResult]:
     try:
         yield from run()
-    except Exception as error:  # a check that raises is a finding
+    except Exception as error:  # a check that raises is a result
         said = (str(error).splitlines() or [""])[0][:200]
-        yield Finding(name=name, value=None, low=0, note=f"{type(error).__name__}: {said}")
+        yield CheckResult(name=name, value=None, low=0, note=f"{type(error).__name__}: {said}")
 
 
-def _run_alone(name: str, group: Group, limit_s: float) -> Iterator[Finding]:
+def _run_alone(name: str, group: Group, limit_s: float) -> Iterator[CheckResult]:
     context = multiprocessing.get_context("spawn")
     queue: Any = context.Queue()
     process = context.Process(target=_send, args=(name, group.run, queue))
@@ -126,23 +126,23 @@ def _run_alone(name: str, group: Group, limit_s: float) -> Iterator[Finding]:
     ended = False
     while not ended:
         try:
-            finding = queue.get(timeout=max(0.0, min(1.0, deadline_s - time.monotonic())))
+            result = queue.get(timeout=max(0.0, min(1.0, deadline_s - time.monotonic())))
         except Empty:
             if process.is_alive() and time.monotonic() < deadline_s:
                 continue
             why = "ended by itself" if not process.is_alive() else f"not done after {limit_s:.0f} s"
-            yield Finding(name=name, value=None, low=0, note=f"{why}, exit code {process.exitcode}")
+            yield CheckResult(name=name, value=None, low=0, note=f"{why}, exit code {process.exitcode}")
             break
-        ended = finding is None
+        ended = result is None
         if not ended:
-            yield finding
+            yield result
     process.kill()
     process.join()
 
 
-def _send(name: str, run: Callable[[], Iterator[Finding]], queue: Any) -> None:
-    for finding in _guard(name, run):
-        queue.put(finding)
+def _send(name: str, run: Callable[[], Iterator[CheckResult]], queue: Any) -> None:
+    for result in _guard(name, run):
+        queue.put(result)
     queue.put(None)
 
 

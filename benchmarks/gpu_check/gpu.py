@@ -13,7 +13,7 @@ import torch
 from distprof.train.device_delay import make_device_delay
 
 
-class Gpu(Protocol):
+class CheckedGpu(Protocol):
     """The calls that need a device; everything else in the checks runs without one, too."""
 
     name: str

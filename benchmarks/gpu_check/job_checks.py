@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_check.findings import Finding
+from benchmarks.gpu_check.check_result import CheckResult
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Run
 from distprof.render.files import describe_plain
@@ -108,19 +108,19 @@ JOBS = (
 )  # fmt: skip
 
 
-def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[Finding]:
+def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult]:
     """Runs a job into a new folder and judges it; ``dry``: judges a simulated one instead."""
     if dry:
         run, report = _simulate()
     else:
         ended, said = _run(write_command(job, folder), job.limit_s)
-        yield Finding(name=f"{job.name}: exit code", value=float(ended), low=0, high=0, note=said if ended else "")
+        yield CheckResult(name=f"{job.name}: exit code", value=float(ended), low=0, high=0, note=said if ended else "")
         if ended:
             return
         run, report = read_run(folder), json.loads((folder / "report.json").read_text())
     for item in job.expected:
         value = float(item.read(report, run))
-        yield Finding(name=f"{job.name}: {item.name}", value=value, low=item.low, high=item.high)
+        yield CheckResult(name=f"{job.name}: {item.name}", value=value, low=item.low, high=item.high)
 
 
 @functools.cache

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.gpu_check.findings import Finding
-from benchmarks.gpu_check.gpu import Gpu
+from benchmarks.gpu_check.check_result import CheckResult
+from benchmarks.gpu_check.gpu import CheckedGpu
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import Run
 from distprof.profiler.profiler import Profiler
@@ -31,12 +31,12 @@ STEP_MS, HOOK_MS = 5.0, 2.0
 Level = str
 
 
-def check_profiler(gpu: Gpu, *, dry: bool) -> Iterator[Finding]:
+def check_profiler(gpu: CheckedGpu, *, dry: bool) -> Iterator[CheckResult]:
     """The checks of this file. Joins a process group of one rank, and leaves it."""
     world = join(read_identity({}), device=gpu.name, backend="gloo" if dry else "nccl", timeout_s=TIMEOUT_S)
     try:
         timeout_s = read_timeout_s(world.device)
-        yield Finding(name="the group's time-out, s", value=timeout_s, low=TIMEOUT_S, high=TIMEOUT_S)
+        yield CheckResult(name="the group's time-out, s", value=timeout_s, low=TIMEOUT_S, high=TIMEOUT_S)
         for level in ("off", "phases"):
             yield from _check_level(gpu, world, level)
         yield from _check_ring(gpu, world)
@@ -45,7 +45,7 @@ def check_profiler(gpu: Gpu, *, dry: bool) -> Iterator[Finding]:
         leave()
 
 
-def _check_level(gpu: Gpu, world: World, level: Level) -> Iterator[Finding]:
+def _check_level(gpu: CheckedGpu, world: World, level: Level) -> Iterator[CheckResult]:
     gpu.spin(STEP_MS)
     loss, waits = torch.ones((), device=world.device), []
 
@@ -60,30 +60,32 @@ def _check_level(gpu: Gpu, world: World, level: Level) -> Iterator[Finding]:
 
     run = _record(world, level, train)
     note = waits[0] if waits else ""
-    yield Finding(name=f"level {level}: steps that wait for the device", value=len(waits), low=0, high=0, note=note)
+    yield CheckResult(name=f"level {level}: steps that wait for the device", value=len(waits), low=0, high=0, note=note)
     if level == "off":
         return
     device_ns = run.column("step_device_ns")[0]
-    yield Finding(name="steps with device times, of all", value=float(np.isfinite(device_ns).mean()), low=1.0, high=1.0)
+    yield CheckResult(
+        name="steps with device times, of all", value=float(np.isfinite(device_ns).mean()), low=1.0, high=1.0
+    )
     for name, column in (("step", "step_device_ns"), ("forward", "forward_device_ns")):
         value = _find_middle_ms(run, column)
-        yield Finding(
+        yield CheckResult(
             name=f"a {name} that spins for {STEP_MS:g} ms, device, ms", value=value, low=STEP_MS * 0.97,
             high=STEP_MS * 1.05,
         )  # fmt: skip
 
 
-def _check_ring(gpu: Gpu, world: World) -> Iterator[Finding]:
+def _check_ring(gpu: CheckedGpu, world: World) -> Iterator[CheckResult]:
     numbers = torch.ones(1024, device=world.device)
     for _ in range(8):
         dist.all_reduce(numbers)
     gpu.synchronise()
     entries = (read_ring() or {"entries": []})["entries"]
     seen = sum("nccl:all_reduce" in str(entry.get("profiling_name")) for entry in entries)
-    yield Finding(name="all-reduces over NCCL in the Flight Recorder", value=float(seen), low=8)
+    yield CheckResult(name="all-reduces over NCCL in the Flight Recorder", value=float(seen), low=8)
 
 
-def _check_exposed(gpu: Gpu, world: World) -> Finding:
+def _check_exposed(gpu: CheckedGpu, world: World) -> CheckResult:
     """A hook that spins on a stream of its own is a collective that compute waits for."""
     model = DistributedDataParallel(
         nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)]).to(world.device),
@@ -115,7 +117,7 @@ def _check_exposed(gpu: Gpu, world: World) -> Finding:
     run = _record(world, "phases", train)
     value = _find_middle_ms(run, "all_reduce_device_ns")
     name = f"DDP: exposed all_reduce of {HOOK_MS:g} ms, device, ms"
-    return Finding(name=name, value=value, low=HOOK_MS * 0.95, high=HOOK_MS * 1.1)
+    return CheckResult(name=name, value=value, low=HOOK_MS * 0.95, high=HOOK_MS * 1.1)
 
 
 def _record(world: World, level: Level, train: Callable[[Profiler], None]) -> Run:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_check import __main__ as gpu_check
-from benchmarks.gpu_check.findings import Finding
+from benchmarks.gpu_check.check_result import CheckResult
 from benchmarks.gpu_check.job_checks import JOBS, check_job, write_command
 from distprof.config.compose import compose, read_request
 from distprof.config.decode import decode
@@ -34,7 +34,7 @@ SCRIPT = REPOSITORY / "launch" / "gpu_check.sh"
     ],
 )
 def test_a_finding_is_a_value_an_expectation_and_a_verdict(value: float | None, verdict: str, line: str) -> None:
-    finding = Finding(name="an event, us", value=value, low=0.0, high=2.0)
+    finding = CheckResult(name="an event, us", value=value, low=0.0, high=2.0)
     assert finding.judge() == verdict and line in finding.describe()
     assert finding.judge(dry=True) == ("FAILED" if value is None else "not judged")
 
@@ -72,13 +72,13 @@ def test_a_machine_that_cannot_be_checked_is_refused(
     assert gpu_check.main(["--dry-run"]) == 2 and "needs 2.11 or later" in capsys.readouterr().err
 
 
-def fail() -> Iterator[Finding]:
-    yield Finding(name="first", value=1.0, low=1.0)
+def fail() -> Iterator[CheckResult]:
+    yield CheckResult(name="first", value=1.0, low=1.0)
     raise ValueError("no such\ndevice")
 
 
-def die() -> Iterator[Finding]:
-    yield Finding(name="second", value=1.0, low=1.0)
+def die() -> Iterator[CheckResult]:
+    yield CheckResult(name="second", value=1.0, low=1.0)
     os._exit(7)
 
 

@@ -10,7 +10,7 @@ Verdict = Literal["ok", "FAILED", "not judged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One number with the range that it should be in."""
 
     name: str
