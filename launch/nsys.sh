@@ -12,7 +12,8 @@
 # keys are withheld from the job, and named; if other processes hold keys, the job gets its own process namespace. If
 # that is not allowed, the capture is refused, unless --keep-secrets before the -- accepts the keys in the .nsys-rep.
 # The first time, installs into .venv beside this checkout ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
-# Exit codes: those of the job if it failed; 1 no report; 2 usage or no nsys; else those of distprof report.
+# Exit codes: those of the job if it failed; 1 no report, or no kernels of a job on GPUs; 2 usage or no nsys; else those
+# of distprof report.
 set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" gpu

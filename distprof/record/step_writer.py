@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
-from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
+from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
@@ -47,6 +48,7 @@ class StepWriter:
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._window = range(0)
+        self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
 
     def take(self, wait: bool) -> list[FloatArray]:
         """Packs and writes what has finished, and returns the rows.
@@ -55,7 +57,8 @@ class StepWriter:
             wait: Waits for the device's last steps. Synchronises; use it only after training.
         """
         with self._taking:
-            return self._take(wait)
+            saved, self._saved = self._saved, []
+            return [*saved, *self._take(wait)]
 
     def take_rest(self) -> None:
         """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
@@ -120,8 +123,7 @@ class StepWriter:
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)
             self._writer.close()
-            if ended != "completed":
-                keep_ring(self._writer.path)
+            (drop_ring if ended == "completed" else keep_ring)(self._writer.path)
             self._writer = None
             self._ended.set()
 
@@ -140,6 +142,33 @@ class StepWriter:
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
+
+    def save_state(self, stalled_s: float) -> None:
+        """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
+
+        What is written first needs nothing from torch. A step that ends later, or the end, makes it void.
+
+        Args:
+            stalled_s: How long no step has ended.
+        """
+        state = f"no step had ended for {stalled_s:,.3g} s, {_describe_position(self._recorder)}"
+        if self._taking.acquire(timeout=BUSY_GRACE_S):
+            try:
+                self._saved += self._take(False)
+            finally:
+                self._taking.release()
+        self._write_state(state)
+        ring = read_ring()
+        if (pending := describe_pending(ring)) is not None:
+            self._write_state(f"{state}, waiting for {pending}")
+        with self._lock:
+            if self._writer is not None and ring is not None:
+                keep_ring(self._writer.path, ring)
+
+    def _write_state(self, text: str) -> None:
+        with self._lock, contextlib.suppress(OSError):  # a full disk is reported with the steps
+            if self._writer is not None:
+                self._writer.write_state(text)
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
         if self._writer is None or self._unwritten:

@@ -6,7 +6,9 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from typing import Any
 
+from distprof.config.decode import load_json
 from distprof.facts.run import COLUMN, ROW_FIELDS, FloatArray, Segments
 
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
@@ -24,6 +26,18 @@ def encode_line(record: Mapping[str, object]) -> bytes:
     """Encodes one record as a line with its checksum."""
     body = json.dumps(record, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()[:-1]
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """The record in a line; None if it is truncated, damaged or not an object."""
+    body, mark, tail = line.rpartition(b',"crc":"')
+    if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        record = load_json(body + b"}")
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def encode_padded(record: Mapping[str, object]) -> bytes:

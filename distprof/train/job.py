@@ -174,8 +174,10 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
     wait_for_everyone()
     train(
         config.train, strategy=strategy, batches=batches, profiler=job.profiler,
-        inject=make_injection(config.inject, world.rank, _find_module(config, strategy.model)), device=world.device,
-        window_steps=config.profile.window_steps,
+        inject=make_injection(
+            config.inject, world.rank, _find_module(config, strategy.model), device=world.device
+        ),
+        device=world.device, window_steps=config.profile.window_steps,
     )  # fmt: skip
 
 

@@ -16,7 +16,16 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from distprof.cli.capture.command import CaptureRequest, Ranks, find_runs_dir, make_command, read_ranks, read_request
+from distprof.cli.capture.command import (
+    CaptureRequest,
+    Ranks,
+    find_run_dir,
+    find_runs_dir,
+    make_command,
+    read_ranks,
+    read_request,
+)
+from distprof.cli.capture.kernels import require_kernels, runs_on_gpu
 from distprof.cli.capture.neighbours import describe, find_neighbours, find_wall, mask_secrets
 from distprof.errors import DataError, UsageError
 from distprof.traces.nsys.nsys_tool import Nsys, export_sqlite, find_nsys
@@ -37,7 +46,7 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     Raises:
         UsageError: There is no nsys, or one that would record nothing; the command line cannot work; or secrets of
             other processes would get into the report.
-        DataError: nsys left no report, or one that cannot be exported.
+        DataError: nsys left no report, one that cannot be exported or, of a job on GPUs, one without kernels.
     """
     request = read_request(arguments)
     nsys = require_nsys(find_nsys(environment), _find_nvtx_version())
@@ -50,6 +59,10 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     reports = judge(folder, request, ranks, ended)
     exported = [_export(nsys, report) for report in reports]
     _say(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
+    on_cpu = "device=cpu" in request.overrides
+    if not ended and request.traces_cuda and runs_on_gpu(find_run_dir(request.overrides, folder), on_cpu=on_cpu):
+        for export in exported:
+            require_kernels(export, nsys)
     shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], check=False)
     return ended or shown.returncode
 
