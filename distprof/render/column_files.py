@@ -7,8 +7,7 @@ import importlib.util
 import io
 from collections.abc import Mapping, Sequence
 
-from distprof.render.nsys_tables import DANGEROUS
-from distprof.render.units import strip_controls
+from distprof.render.nsys_tables import clean_cell
 
 Columns = Mapping[str, Sequence[str | float | int | None]]
 """Columns of equal length by their heads; None: not measured."""
@@ -19,10 +18,16 @@ def write_csv_columns(columns: Columns) -> bytes:
     """CSV with all digits; not measured is empty. Texts as in `distprof.render.nsys_tables.write_csv`."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(_clean, columns))
+    writer.writerow(map(clean_cell, columns))
     for row in zip(*columns.values(), strict=True):
-        writer.writerow(["" if cell is None else _clean(cell) if isinstance(cell, str) else repr(cell) for cell in row])
+        writer.writerow([_write_cell(cell) for cell in row])
     return file.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _write_cell(cell: str | float | int | None) -> str:
+    if cell is None:
+        return ""
+    return clean_cell(cell) if isinstance(cell, str) else repr(cell)
 
 
 def can_write_parquet() -> bool:
@@ -44,8 +49,3 @@ def write_parquet_columns(columns: Columns) -> bytes:
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(arrays), sink)
     return bytes(sink.getvalue())
-
-
-def _clean(text: str) -> str:
-    kept = strip_controls(text)
-    return f"'{kept}" if kept.lstrip().startswith(DANGEROUS) else kept

@@ -25,6 +25,11 @@ class Written:
     problem: str | None
     """Which were not written, and why. None: all were."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether all were written."""
+        return self.problem is None
+
 
 def describe_plain(report: Report) -> dict[str, Any]:
     """The report as JSON-ready containers, as ``report.json`` holds it: findings in words beside their numbers."""

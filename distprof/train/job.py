@@ -184,8 +184,9 @@ def _require_module(config: Config) -> None:
     if wanted is None:
         return
     with torch.device("meta"):
-        names = [item.name for item in list_modules(Transformer(config.train.model))]
-    if wanted not in names or not wanted:
+        model = Transformer(config.train.model)
+    if _find_module(config, model) is None or not wanted:
+        names = [item.name for item in list_modules(model)]
         close = difflib.get_close_matches(wanted, names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[1:4])}, ..."
         raise UsageError(f"inject.module={wanted}: the model has no module of this name; {hint}")
