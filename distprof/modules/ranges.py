@@ -42,7 +42,7 @@ class ModuleRanges:
         hidden = {inner for outer in compiled for inner in outer.modules() if inner is not outer}
         if compiled:
             self._note(
-                f"{len(compiled):,} compiled modules are annotated as a whole: what runs inside counts for them, not "
+                f"compiled modules ({len(compiled):,}) are annotated as a whole: what runs inside counts for them, not "
                 "for their submodules"
             )
         try:

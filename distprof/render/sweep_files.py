@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
-from distprof.render.column_files import Columns, can_write_parquet, write_csv_columns, write_parquet_columns
+from distprof.render.column_files import Columns, list_writers
 from distprof.render.files import Written, write_each
 from distprof.render.markup import show
 from distprof.render.page import make_page, show_section
@@ -23,15 +22,7 @@ def write_sweep_files(folder: Path, report: SweepReport) -> Written:
         "report.html": lambda path: write_whole(path, render_sweep_html(report)),
         "report.json": lambda path: write_json(path, to_plain_sweep(report)),
     }
-    kinds = {"csv": write_csv_columns, **({"parquet": write_parquet_columns} if can_write_parquet() else {})}
-    for name, columns in tables.items():
-        for kind, make in kinds.items():
-            writers[f"{name}.{kind}"] = partial(_write_table, columns=columns, make=make)
-    return write_each(folder, writers)
-
-
-def _write_table(path: Path, columns: Columns, make: Callable[[Columns], bytes]) -> None:
-    write_whole(path, make(columns))
+    return write_each(folder, writers | list_writers(tables))
 
 
 def render_sweep_html(report: SweepReport) -> str:

@@ -1,4 +1,4 @@
-"""Annotations around the calls of modules: in order, closed after an error, gone afterwards, none inside of compiled."""
+"""Annotations around calls of modules: in order, closed after an error, gone afterwards, none inside of compiled."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def test_a_compiled_module_is_annotated_as_a_whole_and_said(annotations: list[st
     assert annotations == label(":Sequential", *expected, "/:Sequential")
     assert model[0]._compiled_call_impl is call and is_clean(model)
     assert notes == [
-        "1 compiled modules are annotated as a whole: what runs inside counts for them, not for their submodules"
+        "compiled modules (1) are annotated as a whole: what runs inside counts for them, not for their submodules"
     ]

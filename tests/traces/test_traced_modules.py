@@ -12,6 +12,7 @@ from distprof.analyze import analyze
 from distprof.facts.trace import Trace
 from distprof.facts.trace_summary import ModuleTotal
 from distprof.render.html import render_html
+from distprof.render.module_files import list_module_tables
 from distprof.render.sections import list_sections
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.read import read_paths
@@ -180,3 +181,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path) -> None:
     assert cells["body"]["host most"] == "255.0 us, rank 1" and cells["body"]["device total"] == "170.0 us"
     assert cells["body"]["forward"] == "60.0 us" and cells["fc"]["recomputed"] == ""
     assert "<summary><span>(everything)</span>" in render_html(report)
+    columns = list_module_tables(report)["kernel_modules"]
+    assert columns["module"] == ["(everything)", "", "body", "body.fc"]
+    assert columns["parent"] == [None, "(everything)", "", "body"]
+    assert columns["total_device_max_ns"][2] == 170 * US and columns["backward_host_median_ns"][3] == 100 * US
