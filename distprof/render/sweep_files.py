@@ -8,9 +8,10 @@ from pathlib import Path
 
 from distprof.render.column_files import Columns, list_writers
 from distprof.render.files import Written, write_each
-from distprof.render.markup import show
+from distprof.render.markup import make_section, show
 from distprof.render.page import make_page, show_section
 from distprof.render.sweep_sections import list_sweep_sections
+from distprof.render.sweep_svg import draw_jobs
 from distprof.report.sweep_report import SweepRatio, SweepReport, to_plain_sweep
 from distprof.storage.run_folder import write_json, write_whole
 
@@ -27,11 +28,11 @@ def write_sweep_files(folder: Path, report: SweepReport) -> Written:
 
 def render_sweep_html(report: SweepReport) -> str:
     """The report as one page."""
-    sections = map(show_section, list_sweep_sections(report, with_pairs=True))
+    sections = [show_section(section) for section in list_sweep_sections(report, with_pairs=True)]
+    drawing = make_section("Step time by job", draw_jobs(report))
     started = f"<p>a sweep of {len(report.rows):,} jobs; started {show(report.started_utc)}</p>"
-    return make_page(
-        show(report.name), "\n".join([f"<header><h1>{show(report.name)}</h1>{started}</header>", *sections])
-    )
+    head = f"<header><h1>{show(report.name)}</h1>{started}</header>"
+    return make_page(show(report.name), "\n".join([head, *sections[:1], drawing, *sections[1:]]))
 
 
 def list_job_columns(report: SweepReport) -> Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from distprof.config.schema import WandbConfig
 from distprof.errors import EXIT_FAILED, UsageError
 from distprof.record.signals import SignalWatch
 from distprof.render.wandb_log import require_wandb
+from distprof.render.wandb_sweep import log_sweep
 from distprof.storage.sweep_folder import write_sweep
 
 
@@ -46,7 +48,8 @@ def run_sweep(
     assert jobs[0].sweep_dir is not None
     folder = Path(jobs[0].sweep_dir)
     sweep, configs = plan_sweep(jobs, folder, secrets)
-    if any(isinstance(config.logger, WandbConfig) for config in configs):
+    loggers = [config.logger for config in configs if isinstance(config.logger, WandbConfig)]
+    if loggers:
         require_wandb()
     if configs[0].sweep.resume is not None:
         sweep = continue_sweep(sweep, folder)
@@ -73,5 +76,8 @@ def run_sweep(
         if signals is not None and remove is not None:
             signals.give_way()
             remove()
-    shown = report_sweep(folder, out=folder, console=console)
+    log = None
+    if loggers and not launcher.interrupted:
+        log = partial(log_sweep, config=loggers[0], folder=folder, say=say)
+    shown = report_sweep(folder, out=folder, console=console, log=log)
     return shown if any(job.status == "completed" for job in launcher.sweep.jobs) else EXIT_FAILED

@@ -57,7 +57,9 @@ class TorchrunLauncher(Launcher):
         self.sweep = sweep
         self._folder, self._timeouts_s, self._flags = folder, timeouts_s, tuple(flags)
         self._secrets, self._say, self._torchrun = secrets, say, tuple(torchrun)
-        self._process, self._running, self._interrupted = JobProcess(), 0, False
+        self._process, self._running = JobProcess(), 0
+        self.interrupted = False
+        """Whether a signal has ended the sweep."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's interface; jobs are composed and started as commands, which need none of these."""
@@ -72,7 +74,7 @@ class TorchrunLauncher(Launcher):
         returns = []
         for index, overrides in enumerate(job_overrides, start=initial_job_idx):
             job = self.sweep.jobs[index]
-            if self._interrupted:
+            if self.interrupted:
                 break
             if job.status not in ("completed", "refused"):
                 job = self._run(job, overrides, self._timeouts_s[index])
@@ -88,7 +90,7 @@ class TorchrunLauncher(Launcher):
         Args:
             name: The name of the signal.
         """
-        self._interrupted = True
+        self.interrupted = True
         self._process.stop(SIGNAL_GRACE_S)
         if self._running:
             job = self.sweep.jobs[self._running - 1]
@@ -108,7 +110,7 @@ class TorchrunLauncher(Launcher):
         log.parent.mkdir(exist_ok=True)
         command = self._make_command(job, overrides, self._folder / name)
         ended = self._process.run(command, log=log, environment=self._make_environment(), timeout_s=timeout_s)
-        if self._interrupted:
+        if self.interrupted:
             return self.sweep.jobs[job.number - 1]
         status, reason = judge(ended, log, timeout_s, self._secrets)
         job = dataclasses.replace(
