@@ -96,6 +96,15 @@ def test_a_sweep_is_compared_in_wandb_once_at_its_end(monkeypatch: pytest.Monkey
     assert sweep("seed=1,2") == EXIT_PARTIAL and len(told) == 1, "its jobs log nothing there"
 
 
+def test_a_sweep_under_nsys_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSYS", "/no/such/nsys")
+    with pytest.raises(UsageError, match=r"^nsys: not found: install Nsight Systems"):
+        sweep("seed=1,2", "sweep.nsys=true")
+    assert not Path("swept/sweep.json").exists()
+    shutil.rmtree("swept")
+    assert sweep("seed=1,2") == EXIT_PARTIAL, "nobody asks for it without"
+
+
 def test_a_sweep_names_the_folders_of_its_jobs_itself() -> None:
     with pytest.raises(UsageError, match="run_dir: a sweep makes a folder for each job"):
         sweep("run_dir=here")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from distprof.cli.capture.job import find_nvtx_version, require_nsys
 from distprof.cli.sweep.launcher import TORCHRUN, TorchrunLauncher
 from distprof.cli.sweep.plan import continue_sweep, list_flags, plan_sweep
 from distprof.cli.sweep_report import report_sweep
@@ -19,6 +20,7 @@ from distprof.record.signals import SignalWatch
 from distprof.render.wandb_log import require_wandb
 from distprof.render.wandb_sweep import log_sweep
 from distprof.storage.sweep_folder import write_sweep
+from distprof.traces.nsys.nsys_tool import find_nsys
 
 
 def run_sweep(
@@ -41,7 +43,7 @@ def run_sweep(
         torchrun: The command that starts ranks.
 
     Raises:
-        UsageError: Values that do not decode, or another sweep than the one to be resumed.
+        UsageError: Values that do not decode, another sweep than the one to be resumed, or there is no nsys for it.
         DataError: The sweep to be resumed cannot be read.
     """
     secrets = secret_values(arguments)
@@ -51,6 +53,8 @@ def run_sweep(
     loggers = [config.logger for config in configs if isinstance(config.logger, WandbConfig)]
     if loggers:
         require_wandb()
+    if any(config.sweep.nsys for config in configs):
+        require_nsys(find_nsys(), find_nvtx_version())
     if configs[0].sweep.resume is not None:
         sweep = continue_sweep(sweep, folder)
     elif all(job.status == "refused" for job in sweep.jobs):
@@ -67,6 +71,7 @@ def run_sweep(
             say(f"job {job.number} of {len(sweep.jobs)}: refused: {job.reason}")
     launcher = TorchrunLauncher(
         sweep=sweep, folder=folder, timeouts_s=[config.sweep.timeout_s for config in configs],
+        under_nsys=[config.sweep.nsys for config in configs],
         flags=list_flags(request.flags), secrets=secrets, say=say, torchrun=torchrun,
     )  # fmt: skip
     remove = signals.add(launcher.interrupt) if signals is not None else None
