@@ -160,7 +160,7 @@ class ModuleProfiler:
 
     def list_times(self) -> list[list[dict[ModulePass, float]]]:
         """Time of each timed pass, ns: by row and stage, submodules included."""
-        return [add_up(len(self._modules), self._paths.rows, each).total for each in self._times]
+        return [add_up(self._modules, self._paths.rows, each).total for each in self._times]
 
     def _see(self, path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
         if stage is not ModulePass.FORWARD:
