@@ -16,7 +16,7 @@ from distprof.render.module_files import list_module_tables
 from distprof.render.sections import list_sections
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.read import read_paths
-from distprof.traces.reduce import modules
+from distprof.traces.reduce import module_calls, modules
 from distprof.traces.reduce.modules import drop_module_ranges, total_modules
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
@@ -157,6 +157,16 @@ def test_modules_with_the_least_time_are_left_out_and_counted(tmp_path: Path, mo
     rows, left_out = total_modules(trace, None, None)
     assert [row.name for row in rows] == ["", "", "body"] and left_out == 1
     assert "the table of modules leaves out those with the least time: 1" in trace_rank(trace, NameMap()).notes
+
+
+def test_calls_nested_beyond_the_limit_count_for_what_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_calls, "MAX_DEPTH", 2)
+    for label in (label_own, label_torch):
+        rows = total(read(tmp_path, make_one_step(1, label)))
+        outer, inner = list(rows.values())[2:]
+        assert outer.self_host_ns == (110 * US, 110 * US, 20 * US) and inner.total_host_ns == (0, 0, 0)
 
 
 def test_ranks_stand_side_by_side(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ FORWARD, BACKWARD, RECOMPUTED = range(3)
 """Stages."""
 OUTSIDE = 0
 """The path of what runs in no module."""
+MAX_DEPTH, MAX_PATHS = 200, 100_000
+"""Beyond these, which no model reaches, a call counts for the module that makes it."""
 NODE_FRAME = "autograd::engine::evaluate_function: "
 """torch's range around an autograd node, its hooks and the adding up of its gradients."""
 
@@ -34,7 +36,8 @@ class TracedCalls:
     """The module of each call, an index into ``labels``, ``[num_calls]``."""
     labels: tuple[str, ...]
     path: IntArray
-    """The path that each item belongs to, an index into ``paths``, ``[num_items]``; of a call, it ends with it."""
+    """The path that each item belongs to, an index into ``paths``, ``[num_items]``; of a call, it ends with it, within
+    the limits."""
     stage: IntArray
     """Of each item, ``[num_items]``."""
     paths: tuple[tuple[int, ...], ...]
@@ -106,12 +109,16 @@ class _Walk:
             for call in items[items < len(self.row)].tolist():
                 around = self.nest.parent[call]
                 again = stage[around] != FORWARD
-                outer = () if stage[around] == BACKWARD else self.paths[path[around]]
-                path[call], stage[call] = self._number((*outer, int(self.row[call]))), RECOMPUTED if again else FORWARD
+                outer = OUTSIDE if stage[around] == BACKWARD else int(path[around])
+                path[call], stage[call] = self._extend(outer, int(self.row[call])), RECOMPUTED if again else FORWARD
         return path[:-1], stage[:-1]
 
-    def _number(self, rows: tuple[int, ...]) -> int:
+    def _extend(self, outer: int, row: int) -> int:
+        """The path of a module that is called on another path; that path itself beyond the limits."""
+        rows = (*self.paths[outer], row)
         if rows not in self._known:
+            if len(rows) > MAX_DEPTH or len(self.paths) > MAX_PATHS:
+                return outer
             self._known[rows] = len(self.paths)
             self.paths.append(rows)
         return self._known[rows]

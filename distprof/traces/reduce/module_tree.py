@@ -85,6 +85,8 @@ def _hold_by_nesting(calls: TracedCalls, first: IntArray) -> list[int]:
     order = np.lexsort((calls.nest.depth[: len(calls.row)], calls.items.begin_ns[: len(calls.row)]))
     for call in order[::-1].tolist():
         modules = calls.paths[calls.path[call]]
+        if not modules or modules[-1] != calls.row[call]:
+            continue
         outer = modules[-2] if len(modules) > 1 else UNKNOWN
         known = outer != UNKNOWN and first[outer] < first[modules[-1]]  # also in a trace that nobody wrote
         found[modules[-1]] = outer if known else UNKNOWN
