@@ -36,6 +36,8 @@ class _Form(NamedTuple):
     """Position of the process group; ``async_op`` is the next argument."""
     shard: bool = False
     """The buffer is one rank's part of the whole."""
+    flag: bool = True
+    """There is an ``async_op``."""
 
 
 _REDUCE, _SCATTER, _GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
@@ -56,6 +58,7 @@ _FORMS: dict[str, _Form] = {
     "all_to_all": _Form(_EXCHANGE, 1, "input_tensor_list", 2),
     "all_to_all_single": _Form(_EXCHANGE, 1, "input", 4),
     "barrier": _Form(_OTHER, -1, "", 0),
+    "_broadcast_coalesced": _Form(_OTHER, 1, "tensors", 0, flag=False),  # DDP's buffers before forward, as of BatchNorm
 }
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
@@ -127,7 +130,7 @@ class _Watch:
 
     def _call(self, original: Callable[..., Any], form: _Form, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         collective_watch, recorder = self._watch, self._recorder
-        asynchronous = bool(_pick(args, options, form.group + 1, "async_op"))
+        asynchronous = form.flag and bool(_pick(args, options, form.group + 1, "async_op"))
         try:
             group = _pick(args, options, form.group, "group")
             size_bytes, on_device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
