@@ -42,8 +42,9 @@ Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; -
 Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
 names others. A pattern is a glob that matches a range's whole name; it takes precedence over the usual names.
 
-report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none. A sweep has
-report.html, report.json, and its tables as CSV and, with the extra distprof[parquet], as Parquet.
+report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none; where modules
+were profiled, their table as well: modules.csv, or of a kernel window kernel_modules.csv, and with the extra
+distprof[parquet] the same as Parquet. A sweep has report.html, report.json, and its tables in both formats.
 
 Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing, a
 job is still running or, in a sweep, did not complete (the report says which), or a file could not be written.

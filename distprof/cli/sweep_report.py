@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +21,16 @@ from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import read_sweep, require_inside
 
 
-def report_sweep(folder: Path, *, out: Path | None, console: Console) -> int:
+def report_sweep(
+    folder: Path, *, out: Path | None, console: Console, log: Callable[[SweepReport], None] | None = None
+) -> int:
     """Reads, analyses, writes and shows. Returns the exit code: 3 if a job did not complete or a file is not written.
 
     Args:
         folder: The sweep's folder.
         out: Where its files go. None: nowhere.
         console: Where it is shown.
+        log: Receives the report, too.
 
     Raises:
         DataError: It is not the folder of a sweep, or is damaged.
@@ -39,6 +43,8 @@ def report_sweep(folder: Path, *, out: Path | None, console: Console) -> int:
         console.print(
             f"sweep folder: {clean_text(out, LONGEST_NAME)}  ({text})", highlight=False, markup=False, soft_wrap=True
         )
+    if log is not None:
+        log(report)
     return EXIT_OK if report.complete and (written is None or written.whole) else EXIT_PARTIAL
 
 

@@ -110,6 +110,12 @@ def _check_sweep(config: Config, world_size: int) -> None:
         timeout_s is None or 0 < timeout_s < math.inf,
         f"sweep.timeout_s={timeout_s}: must be above 0 and finite, or null",
     )
+    profile = config.profile
+    _require(
+        not config.sweep.nsys or (profile.level not in ("off", "kernels") and profile.nvtx is not False),
+        f"sweep.nsys=true with profile.level={profile.level} profile.nvtx={str(profile.nvtx).lower()}: nsys needs the "
+        "ranges of phases, and torch.profiler and nsys cannot both trace CUDA: use profile=phases",
+    )
 
 
 def _check_inject(config: Config, world_size: int, device_type: str) -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
+from distprof.modules.ranges import ModuleRanges
 from distprof.profiler.host_readings import HostReadings
 from distprof.profiler.module_window import PredictMemory, plan_modules
 from distprof.profiler.overhead_budget import ShadowPlan, describe_stop
@@ -174,7 +175,10 @@ def _make_profiler(
         setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)
     )
     window = None
-    for plan_one in (plan_window, partial(plan_modules, predict_memory=hooks.predict_memory)):
+    for plan_one in (
+        partial(plan_window, name_modules=ModuleRanges),
+        partial(plan_modules, predict_memory=hooks.predict_memory),
+    ):
         window = window or plan_one(
             profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
             recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,

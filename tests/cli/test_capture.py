@@ -88,6 +88,12 @@ def test_a_capture_is_run_judged_exported_and_reported(place: Place) -> None:
     assert f"distprof: the capture: {shown[0]}, {shown[1]}" in said
     assert "contains no NVTX range" in done.stderr
     assert done.returncode == 9, "the job's own exit code"
+    alone = place.capture("--no-report", "--", "train=gpt2_tiny", "runs_dir=alone")
+    assert alone.returncode == 0 and "sqlite" in alone.stderr and "distprof report" not in alone.stdout + alone.stderr
+    assert [path.suffix for path in sorted(next((place.path / "alone").iterdir()).iterdir())] == [
+        ".nsys-rep",
+        ".sqlite",
+    ]
 
 
 @pytest.mark.parametrize(

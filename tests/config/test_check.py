@@ -70,6 +70,8 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"train.mode": "backward", "train.grad_accum": 2}, "train.mode=backward train.grad_accum=2"),
     ({"sweep.ranks": 3}, "sweep.ranks=3: this job has 2 rank(s)"),
     ({"sweep.timeout_s": 0.0}, "sweep.timeout_s=0.0: must be above 0"),
+    ({"sweep.nsys": True, "profile.level": "kernels"}, "sweep.nsys=true with profile.level=kernels"),
+    ({"sweep.nsys": True, "profile.nvtx": False}, "profile.nvtx=false: nsys needs the ranges"),
     ({"inject": {**VICTIM, "from_step": 10**6}}, "inject.from_step=1000000: this job has steps 0 to"),
     ({"inject.delay_ms": 5}, "inject.module or inject.where without a rank"),
     ({"inject.action": "kill"}, "inject.module or inject.where without a rank"),

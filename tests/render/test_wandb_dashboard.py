@@ -20,11 +20,13 @@ from distprof.facts.run import COLUMN, Peak, Phase, Run
 from distprof.render.files import write_files
 from distprof.render.wandb_log import WandbLogger
 from distprof.render.wandb_panels import PINNED, SECTIONS, STEP, Panel
+from distprof.render.wandb_sweep import log_sweep
 from distprof.render.wandb_workspace import describe_workspace, make_workspace, save_workspace
 from distprof.report.report import Report
 from distprof.simulate import Delay, SimulatedJob, simulate
 from distprof.storage.run_folder import write_whole
 from tests.factories import MS, WORK
+from tests.render.test_sweep_sections import make_report as make_sweep_report
 from tests.wandb_file import WandbFile, read_wandb_file
 
 GOLDEN = Path(__file__).parent / "wandb_workspace.json"
@@ -83,6 +85,20 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         yield Logged(run=run, report=report, folder=path.parent, told=read_wandb_file(path))
 
 
+@pytest.fixture(scope="module")
+def logged_sweep(tmp_path_factory: pytest.TempPathFactory, logged: Logged) -> Logged:
+    """A sweep's end, in a file of its own."""
+    folder, said = tmp_path_factory.mktemp("sweep"), list[str]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HF_TOKEN", "canary-hf-token")
+        patched.delenv("WANDB_RUN_GROUP", raising=False)
+        sweep = dataclasses.replace(make_sweep_report(), name="grid canary-hf-token")
+        log_sweep(sweep, CONFIG, folder=folder, say=said.append)
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert len(said) == 1 and said[0].startswith("wandb: offline")
+    return dataclasses.replace(logged, folder=path.parent, told=read_wandb_file(path))
+
+
 def read_table(logged: Logged, name: str) -> list[dict[str, Any]]:
     path = logged.folder / "files" / logged.told.media[name]["path"]
     table = json.loads(path.read_text())
@@ -90,7 +106,9 @@ def read_table(logged: Logged, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.kind}: {panel.title}")
-def test_a_panel_finds_its_data(panel: Panel, logged: Logged) -> None:
+def test_a_panel_finds_its_data(panel: Panel, logged: Logged, logged_sweep: Logged) -> None:
+    if panel.names[0].startswith("sweep"):
+        logged = logged_sweep
     told = logged.told
     for name in panel.names:
         if panel.kind in ("lines", "stack"):
@@ -100,11 +118,36 @@ def test_a_panel_finds_its_data(panel: Panel, logged: Logged) -> None:
             assert isinstance(told.summary[name], float | int), name
         elif panel.kind == "image":
             assert told.media[name]["_type"] == "image-file"
+        elif panel.kind == "drawing":
+            assert told.media[name]["_type"] == "html-file"
         elif panel.kind == "table":
             assert told.media[name]["_type"] == "table-file" and read_table(logged, name)
         else:
             rows = read_table(logged, panel.table or "")
             assert len(rows) == 8 and all(row[name] is not None for row in rows), name
+
+
+def test_a_sweep_is_one_run_in_the_group_of_its_jobs(logged_sweep: Logged) -> None:
+    told, report = logged_sweep.told, make_sweep_report()
+    assert told.group == "grid [redacted]" and told.config["keys"] == ["train.warmup_steps", "train.precision"]
+    rows = read_table(logged_sweep, "sweep_jobs")
+    assert [(row["job"], row["train.precision"], row["status"]) for row in rows][4:] == [
+        (5, "fp16", "completed"), (6, "fp16", "failed"),
+    ]  # fmt: skip
+    for row, job in zip(rows, report.rows, strict=True):
+        for name in ("mean", "mean_low", "mean_high", "std"):
+            found_ns = getattr(job, f"{name}_ns")
+            assert row[f"{name}_ms"] == (None if found_ns is None else pytest.approx(found_ns / 1e6))
+    page = (logged_sweep.folder / "files" / told.media["sweep/step_time"]["path"]).read_text()
+    assert page.count('class="job"') == page.count('class="interval"') == 5 and "<script" not in page
+    for path in logged_sweep.folder.parent.rglob("*"):
+        assert not path.is_file() or b"canary" not in path.read_bytes(), path
+
+
+def test_a_sweep_is_not_logged_where_wandb_is_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    log_sweep(make_sweep_report(), dataclasses.replace(CONFIG, mode="auto"), folder=tmp_path, say=pytest.fail)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_columns_of_the_list_of_runs_are_in_the_summary(logged: Logged) -> None:
@@ -213,7 +256,7 @@ def test_the_specification_asks_for_the_panels_names(panel: Panel, specified: di
     elif panel.kind in ("runs", "groups"):
         assert (view, config["metrics"]) == ("Bar Chart", [*panel.names])
         assert config.get("groupBy") == ("group" if panel.kind == "groups" else None)
-    elif panel.kind == "image":
+    elif panel.kind in ("image", "drawing"):
         assert (view, config["mediaKeys"]) == ("Media Browser", [*panel.names])
     elif panel.kind == "table":
         key = config["panel2Config"]["exp"]["fromOp"]["inputs"]["key"]
@@ -251,7 +294,7 @@ def test_the_packages_own_classes_read_the_golden_specification() -> None:
     assert [section.name for section in workspace.sections] == [section.name for section in SECTIONS]
     names = [type(panel).__name__ for section in workspace.sections for panel in section.panels]
     kinds = {"lines": "LinePlot", "stack": "LinePlot", "runs": "BarPlot", "groups": "BarPlot", "image": "MediaBrowser"}
-    kinds |= {"table": "WeavePanelSummaryTable", "rank bars": "CustomChart"}
+    kinds |= {"drawing": "MediaBrowser", "table": "WeavePanelSummaryTable", "rank bars": "CustomChart"}
     assert names == [kinds[panel.kind] for panel in PANELS]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from distprof.errors import UsageError
 from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
-USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [nsys options] -- [KEY=VALUE ...]"
+USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [--no-report] [nsys options] -- [KEY=VALUE ...]"
 DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--trace", "-t"), "cuda,nvtx"),
     (("--cuda-graph-trace",), "node"),  # nsys' own default shows a graph as one block without its kernels
@@ -36,6 +36,8 @@ class CaptureRequest:
     """One nsys around each rank, instead of one per node around torchrun."""
     keep_secrets: bool
     """Capture even if nsys will write secrets of other processes into its report."""
+    report: bool
+    """Report the capture at the end."""
     options: tuple[str, ...]
     """Options for nsys."""
     overrides: tuple[str, ...]
@@ -68,7 +70,7 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     options, overrides = list(arguments[:split]), list(arguments[split + ("--" in arguments) :])
     if "--" not in arguments and any(text.startswith("-") for text in overrides):
         raise UsageError(f"nsys options and overrides must be separated by --: {USAGE}")
-    own = {"--per-rank", "--keep-secrets"} & set(options)
+    own = {"--per-rank", "--keep-secrets", "--no-report"} & set(options)
     options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
         raise UsageError(f"{given[0]}: distprof sets it, with a new folder: set runs_dir=... after the --")
@@ -80,8 +82,8 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     if (value := _find_value(options, ("--capture-range", "-c"))) == "cudaProfilerApi" and "device=cpu" in overrides:
         raise UsageError(f"-c {value}: a job on the CPU never calls it, so the capture would never start: leave it out")
     return CaptureRequest(
-        per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own, options=tuple(options),
-        overrides=tuple(overrides),
+        per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own,
+        report="--no-report" not in own, options=tuple(options), overrides=tuple(overrides),
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
         environment: This process' environment, without secrets.
 
     Returns:
-        The job's exit code if that is not 0, else the exit code of ``distprof report``.
+        The job's exit code if that is not 0 or no report is wanted, else the exit code of ``distprof report``.
 
     Raises:
         UsageError: There is no nsys, or one that would record nothing; the command line cannot work; or secrets of
@@ -49,7 +49,7 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
         DataError: nsys left no report, one that cannot be exported or, of a job on GPUs, one without kernels.
     """
     request = read_request(arguments)
-    nsys = require_nsys(find_nsys(environment), _find_nvtx_version())
+    nsys = require_nsys(find_nsys(environment), find_nvtx_version())
     wall = _keep_neighbours_out(request)
     ranks = read_ranks(environment, num_gpus=0 if environment.get("NPROC") else _count_gpus())
     folder = make_folder(find_runs_dir(request.overrides), ranks, now=datetime.now())
@@ -63,6 +63,8 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     if not ended and request.traces_cuda and runs_on_gpu(find_run_dir(request.overrides, folder), on_cpu=on_cpu):
         for export in exported:
             require_kernels(export, nsys)
+    if not request.report:
+        return ended
     shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], check=False)
     return ended or shown.returncode
 
@@ -212,7 +214,8 @@ def _find_nsys_process(pid: int) -> int:
     return pid
 
 
-def _find_nvtx_version() -> str | None:
+def find_nvtx_version() -> str | None:
+    """The version of the `nvtx` package. None: it is not installed."""
     try:
         return metadata.version("nvtx")
     except metadata.PackageNotFoundError:
