@@ -145,6 +145,8 @@ class RankInfo:
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
+    unseen_per_step: float = 0.0
+    """Collectives in a step that torch's Flight Recorder has and distprof has not, where that was looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

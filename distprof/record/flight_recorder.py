@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -112,8 +112,15 @@ def describe_pending(ring: Mapping[str, Any] | None) -> str | None:
     return None
 
 
-def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -> str | None:
-    """A note on collectives in finished steps that the ring has and distprof does not. None: there are none.
+class Unseen(NamedTuple):
+    """Collectives that distprof did not see."""
+
+    per_step: float
+    note: str
+
+
+def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -> Unseen | None:
+    """The collectives in finished steps that the ring has and distprof does not. None: there are none.
 
     Args:
         ring: From `read_ring`, called on the thread whose own collectives do not count.
@@ -140,10 +147,11 @@ def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -
     if len(whole) < MIN_STEPS or not unseen:
         return None
     names = ", ".join(f"{number} {name}" for name, number in sorted(unseen.items()))
-    return (
+    note = (
         f"PyTorch's Flight Recorder has collectives of the last {len(whole)} steps that distprof did not see, "
         f"probably issued by C++ or compiled code: {names}"
     )
+    return Unseen(unseen.total() / len(whole), note)
 
 
 def _compare(record: StepRecord, entries: Sequence[Mapping[str, Any]]) -> Counter[str]:
@@ -152,14 +160,17 @@ def _compare(record: StepRecord, entries: Sequence[Mapping[str, Any]]) -> Counte
     seen = Counter(_SORTS[KINDS[item.kind]] for item in record.collectives or ())
     if any(KINDS[item.kind] is CollectiveKind.REDUCE_SCATTER for item in record.collectives or ()):
         del there["reductions"]  # gloo issues several all-reduces for one
+    if seen["others"]:
+        del there["broadcasts"]  # one call of DDP's makes several, one for each type of buffer
+    there["others"] += there.pop("broadcasts", 0)
     del there["parts"]
     return there - seen
 
 
 def _sort(name: str) -> str:
     for part, sort in (
-        ("coalesced", "parts"), ("barrier", "others"), ("all_reduce", "reductions"), ("reduce_scatter", "reductions"),
-        ("all_gather", "gathers"),
+        ("coalesced", "parts"), ("broadcast", "broadcasts"), ("barrier", "others"), ("all_reduce", "reductions"),
+        ("reduce_scatter", "reductions"), ("all_gather", "gathers"),
     ):  # fmt: skip
         if part in name.lower():
             return sort

@@ -110,16 +110,20 @@ class StepWriter:
         with self._lock:
             if self._writer is None:
                 return
+            unseen = None
             if ended == "completed":
                 unseen = find_unseen(read_ring(), self._last)
-                self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
+                self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen.note])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
             self._notes += self._recorder.on_device.describe()
             if self._overfull:
                 self._notes.append(describe_dropped(self._overfull, TOO_MANY))
             lost = self._recorder.finished.lost + self._unwritten
             try:
-                self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
+                self._writer.write_end(
+                    ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes,
+                    unseen_per_step=0.0 if unseen is None else unseen.per_step,
+                )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)
             self._writer.close()

@@ -34,6 +34,7 @@ from distprof.storage.rank_records import decode_row, decode_segments, find_poss
 from distprof.storage.record_lines import (
     FIELDS,
     MAX_SEGMENTS,
+    EndFields,
     decode_line,
     encode_line,
     encode_padded,
@@ -47,7 +48,6 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
 MAX_WORLD = 1 << 17
 """Ranks of a job: the missing ones are named one by one."""
-_END_KEYS = frozenset(("ended", "error", "traceback", "rows_lost", "notes"))
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
@@ -116,12 +116,13 @@ class StreamWriter:
         self._append([encode_line({"type": "state", "error": text})])
 
     def write_end(
-        self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
-    ) -> None:
+        self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str],
+        unseen_per_step: float = 0.0,
+    ) -> None:  # fmt: skip
         """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
         end = {
             "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
-            "notes": [*notes, *self._collectives.describe_dropped()],
+            "notes": [*notes, *self._collectives.describe_dropped()], "unseen_per_step": unseen_per_step,
         }  # fmt: skip
         try:
             self._append([encode_line(end)])
@@ -185,17 +186,6 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    """The fields of an end record, as in `RankInfo`."""
-
-    ended: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    rows_lost: int = 0
-    notes: tuple[str, ...] = ()
-
-
 class _Found:
     """Collects the contents of a file, record by record."""
 
@@ -231,9 +221,9 @@ class _Found:
         return True
 
     def _take_end(self, record: dict[str, Any]) -> bool:
-        end = {key: record[key] for key in _END_KEYS & set(record)}
+        end = {key: record[key] for key in EndFields.__dataclass_fields__.keys() & set(record)}
         try:
-            if decode(_End, end, "", DataError).rows_lost < 0:
+            if decode(EndFields, end, "", DataError).rows_lost < 0:
                 return False
         except DataError:
             return False
@@ -296,5 +286,5 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
     if not 0 <= info.rank < MAX_WORLD or info.rows_lost < 0:
         raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} is impossible")
     before = header["info"].get("notes", [])
-    notes = decode(_End, {"notes": before}, f"{path}: header", DataError).notes
+    notes = decode(EndFields, {"notes": before}, f"{path}: header", DataError).notes
     return replace(info, notes=(*notes, *end.get("notes", ())), last_write=last_write)

@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from distprof.config.decode import load_json
@@ -20,6 +21,18 @@ RESERVED_BYTES = 4096
 """Length of the reserved line."""
 MAX_ERROR_LETTERS = 200
 """Length of an error that fits into the reserved line, whatever its characters are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFields:
+    """The fields of an end record, as in `distprof.facts.run.RankInfo`."""
+
+    ended: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    rows_lost: int = 0
+    notes: tuple[str, ...] = ()
+    unseen_per_step: float = 0.0
 
 
 def encode_line(record: Mapping[str, object]) -> bytes:

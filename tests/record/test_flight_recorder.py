@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distprof.facts.run import Segments
+from distprof.facts.run import KINDS, CollectiveKind, Segments
 from distprof.record import flight_recorder
 from distprof.record.flight_recorder import MAX_FILE_BYTES, OWN_GROUP, find_unseen, keep_ring, read_ring
 from distprof.record.step_record import SeenCollective, StepRecord
@@ -50,8 +50,11 @@ def test_what_the_ring_has_and_distprof_has_not_is_a_note() -> None:
     begin_ns = time.monotonic_ns()
     records = [make_record(begin_ns + step * STEP_NS, [0]) for step in range(4)]
     ring = make_ring(["gloo:all_reduce", "gloo:broadcast", "gloo:broadcast"], 4, begin_ns)
-    note = find_unseen(ring, records)
-    assert note is not None and "last 4 steps" in note and note.endswith(": 8 others")
+    unseen = find_unseen(ring, records)
+    assert unseen is not None and unseen.per_step == 2
+    assert "last 4 steps" in unseen.note and unseen.note.endswith(": 8 others")
+    others = [make_record(begin_ns + step * STEP_NS, [0, KINDS.index(CollectiveKind.OTHER)]) for step in range(4)]
+    assert find_unseen(ring, others) is None  # one call for DDP's buffers makes a broadcast for each type of them
     assert find_unseen(make_ring(["gloo:all_reduce"], 4, begin_ns), records) is None
     assert find_unseen(ring, records[:2]) is None  # too few to say anything
     warm = [make_record(begin_ns + step * STEP_NS, [0], warmup=True) for step in range(4)]
@@ -133,8 +136,8 @@ def test_two_rings_are_complete_from_where_both_are(monkeypatch: pytest.MonkeyPa
         _dump_nccl_trace_json={"entries": make_entries("nccl:broadcast", inside_ns[4:], first=9)},
     )  # fmt: skip
     records = [make_record(begin_ns + step * STEP_NS, []) for step in range(8)]
-    note = find_unseen(read_ring(), records)
-    assert note is not None and "last 3 steps" in note and note.endswith(": 4 others")
+    unseen = find_unseen(read_ring(), records)
+    assert unseen is not None and "last 3 steps" in unseen.note and unseen.note.endswith(": 4 others")
 
 
 def test_a_torch_without_a_ring_has_nothing_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
