@@ -129,7 +129,7 @@ def measure(run: Run, size_mb: float, sizes_mb: tuple[float, ...]) -> Measured:
         size_mb=size_mb, num_buckets=len(buckets.sizes_bytes), step_ns=float(cycles.cycle_ns.mean()),
         own_ns=float(np.median(cycles.gap_ns.sum(axis=2).mean(axis=1))), cycles=cycles, buckets=buckets,
         fit=fit_buckets(measured_steps, cycles, buckets),
-        answer=foretell_buckets(measured_steps, cycles, sizes_mb, tokens_per_s=None),
+        answer=foretell_buckets(measured_steps, cycles, replay(cycles), sizes_mb, tokens_per_s=None),
     )  # fmt: skip
 
 

@@ -120,7 +120,8 @@ def resolve_backend(
     if wanted == "auto":
         wanted = "nccl" if device_type == "cuda" and not shared else "gloo"
     if shared:
-        return wanted, f"{local_world_size} ranks share {num_devices} GPU(s): gloo moves their data over the host"
+        note = f"{local_world_size} ranks share {num_devices} GPU(s): device times include the other ranks' turns"
+        return wanted, f"{note}, and gloo moves their data over the host"
     return wanted, None
 
 

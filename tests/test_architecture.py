@@ -31,7 +31,7 @@ ALLOWED = {
     "torch": "world record modules profiler train attach cli/model_target.py cli/bench/wrapped.py cli/bench/loops "
     "cli/doctor/torch_facts.py",
     "accelerate": "train attach",
-    "wandb": "render/wandb_log.py",
+    "wandb": "render/wandb_log.py render/wandb_sweep.py",
     "wandb_workspaces": "render/wandb_workspace.py",
     "rich": "render/terminal.py render/terminal_tables.py render/nsys_tables.py render/progress.py cli __main__ "
     "train/job.py",

@@ -15,8 +15,7 @@ from typing import Any
 
 from benchmarks.fuzz.streams_sound import make_sound_run
 from benchmarks.fuzz.values import NUMBERS, Twin, draw_value, dump, mutate
-from distprof.storage.rank_stream import decode_line
-from distprof.storage.record_lines import FIELDS
+from distprof.storage.record_lines import FIELDS, decode_line
 from distprof.storage.run_folder import SCHEMA
 
 Record = dict[Any, Any]

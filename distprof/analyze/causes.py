@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from distprof.analyze.confirmation import is_confirmed
 from distprof.analyze.judge import Cost, Judgement, judge_suspects
 from distprof.analyze.measured_steps import MeasuredSteps
-from distprof.analyze.pieces import take_speed
+from distprof.analyze.pieces import OwnTimes, take_speed
 from distprof.analyze.rare import find_rare, join_parts
+from distprof.analyze.removal import Removal
 from distprof.analyze.rhythm import find_rhythms, is_within
 from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
@@ -23,6 +25,8 @@ from distprof.report.wait_report import Cause, CauseReport, Causes, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Share of the step."""
+BESIDE_RATIO = 0.25
+"""Of what a rank loses steadily: less than this, lost now and then in the same part, is no cause of its own."""
 _CAUSES: dict[Part, Cause] = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
@@ -44,36 +48,53 @@ def _list_suspects(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Su
     phase_ns, gap_ns = cycles.phase_ns, cycles.gap_ns
     if data is not None:
         phase_ns, gap_ns = phase_ns - data.explained_ns, gap_ns - data.gap_ns
-    irregular, phase_ns, gap_ns = _take_irregular(cycles, phase_ns, gap_ns)
-    own = take_speed(cycles, phase_ns, gap_ns)
-    if own is not None:
-        phase_ns, gap_ns = own.phase_ns, own.gap_ns
-    hosts = find_slow_hosts(cycles, phase_ns, gap_ns, names)
-    ranks = drop_covered(find_steady(cycles, phase_ns, gap_ns, pieces=None if own is None else own.pieces), hosts)
+    irregular, left = _take_irregular(cycles, phase_ns, gap_ns)
+    hosts = find_slow_hosts(cycles, left.phase_ns, left.gap_ns, names)
+    ranks = drop_covered(find_steady(cycles, left.phase_ns, left.gap_ns, pieces=left.pieces), hosts)
     links = find_slow_links(measured_steps, cycles)
-    return [*([] if data is None else [data.suspect]), *links, *hosts, *ranks, *join_parts(irregular)]
+    return [*([] if data is None else [data.suspect]), *links, *hosts, *_absorb(ranks, join_parts(irregular))]
 
 
-def _take_irregular(
-    cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray
-) -> tuple[list[Suspect], FloatArray, FloatArray]:
-    """The ranks that are late in some cycles only, and own times without that.
+def _absorb(steady: Sequence[Suspect], irregular: Sequence[Suspect]) -> list[Suspect]:
+    """Both, but a rank that is late in a part all the time, and now and then a little more, is one cause."""
+    kept, left = list(steady), []
+    for item in irregular:
+        at = next((at for at, other in enumerate(kept) if _is_beside(item, other)), None)
+        if at is None:
+            left.append(item)
+            continue
+        row = int(item.rows[0])
+        taken_ns = kept[at].removal.gap_ns[row] + item.removal.gap_ns[row]
+        kept[at] = dataclasses.replace(kept[at], removal=Removal(gap_ns={row: taken_ns}))
+    return [*kept, *left]
+
+
+def _is_beside(item: Suspect, steady: Suspect) -> bool:
+    """Whether what a rank loses now and then is little beside what it loses in the same part all the time."""
+    same = item.part == steady.part and len(item.rows) == 1 and np.array_equal(item.rows, steady.rows)
+    return same and bool(steady.acts[item.acts].all()) and _sum_taken(item) < BESIDE_RATIO * _sum_taken(steady)
+
+
+def _sum_taken(item: Suspect) -> float:
+    return float(sum(taken_ns.sum() for taken_ns in item.removal.gap_ns.values()))
+
+
+def _take_irregular(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> tuple[list[Suspect], OwnTimes]:
+    """The ranks that are late in some cycles only, and own times without that and without what speeds explain.
 
     Of a rhythm, single cycles may stand out as events: those are then no cause of their own.
     """
     whole_ns = float(np.median(cycles.cycle_ns))
     rare = find_rare(cycles, phase_ns, whole_ns)
-    rhythms = _find_rhythms(cycles, *_take_away(phase_ns, gap_ns, rare), whole_ns)
+    left = take_speed(cycles, *_take_away(phase_ns, gap_ns, rare))
+    rhythms = find_rhythms(cycles, left.phase_ns, whole_ns)
     kept = [item for item in rare if not any(is_within(item, rhythm) for rhythm in rhythms)]
     if len(kept) < len(rare):
-        rhythms = _find_rhythms(cycles, *_take_away(phase_ns, gap_ns, kept), whole_ns)
-    found = [*kept, *rhythms]
-    return found, *_take_away(phase_ns, gap_ns, found)
-
-
-def _find_rhythms(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, whole_ns: float) -> list[Suspect]:
-    own = take_speed(cycles, phase_ns, gap_ns)
-    return find_rhythms(cycles, phase_ns if own is None else own.phase_ns, whole_ns)
+        left = take_speed(cycles, *_take_away(phase_ns, gap_ns, kept))
+        rhythms = find_rhythms(cycles, left.phase_ns, whole_ns)
+    if rhythms:
+        left = take_speed(cycles, *_take_away(phase_ns, gap_ns, [*kept, *rhythms]))
+    return [*kept, *rhythms], left
 
 
 def _take_away(phase_ns: FloatArray, gap_ns: FloatArray, rare: Sequence[Suspect]) -> tuple[FloatArray, FloatArray]:

@@ -125,7 +125,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     )
     notes.extend(_note_missing(measured_steps))
     if headline is not None and headline.clock is Clock.HOST and len(timings) > 1:
-        notes.append("not every rank and step has device times: the headline is on the host clock")
+        notes.append("not every rank has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
         notes.append("phases were not recorded: step time only")
     elif headline and run.meta.world_size > 1 and not np.isfinite(find_exposed(measured_steps, headline)).any():

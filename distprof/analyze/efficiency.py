@@ -6,6 +6,7 @@ FLOPs of recomputation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,18 +61,33 @@ def measure_efficiency(measured_steps: MeasuredSteps, timing: Timing | None) -> 
     ]
 
 
+def find_rates(flops_per_micro_step: float, micro_steps: FloatArray, step_ns: FloatArray) -> FloatArray:
+    """FLOP/s of steps; NaN where micro-steps were not counted, or there is no time."""
+    known = (micro_steps > 0) & (step_ns > 0)
+    return flops_per_micro_step * np.where(known, micro_steps, np.nan) / np.where(known, step_ns, np.nan) * 1e9
+
+
+def find_mfu(flops_per_s: FloatArray, peaks: Sequence[float | None]) -> FloatArray | None:
+    """MFU of ranks, ``[num_ranks]``; None: a rank's peak is unknown, or is too low to be true."""
+    known = [peak for peak in peaks if peak is not None and peak > 0]
+    if not known or len(known) != len(flops_per_s):
+        return None
+    found: FloatArray = flops_per_s / np.array(known)
+    return found if found.max() <= 1 else None
+
+
 def _measure_rank(measured_steps: MeasuredSteps, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
     work = measured_steps.run.meta.work
     if work is None:
         return _unknown("the model's FLOPs were not counted")
-    step_s = step_ns / 1e9
-    model_flops_per_s = as_number(work.model_flops_per_micro_step * micro_steps / step_s) if step_s > 0 else None
+    counted = np.array([micro_steps]), np.array([step_ns])
+    model_flops_per_s = as_number(float(find_rates(work.model_flops_per_micro_step, *counted)[0]))
     if model_flops_per_s is None:
         return _unknown("no measured step, or its micro-steps were not counted")
     if peak.flops_per_s is None or not peak.flops_per_s > 0:
         return _unknown(f"peak FLOP/s unknown: {peak.source}", model_flops_per_s)
     mfu = model_flops_per_s / peak.flops_per_s
-    hfu = work.hardware_flops_per_micro_step * micro_steps / step_s / peak.flops_per_s
+    hfu = float(find_rates(work.hardware_flops_per_micro_step, *counted)[0]) / peak.flops_per_s
     note = None
     what, excess = ("model", mfu) if mfu > 1 else ("hardware", hfu)
     if excess > 1:

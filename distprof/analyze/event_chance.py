@@ -17,6 +17,10 @@ FILLED_RATIO = 0.8
 """Share of the turns of a period that must have an event."""
 LEAST_SPREAD = 0.02
 """Sizes closer than this are as good as equal."""
+MAX_BETWEEN = 3
+"""So far apart in the order of events are two of which the distance may be the period; others may lie between."""
+MAX_CANDIDATES = 4
+"""Most frequent distances that are tried."""
 MIN_TURNS = 3
 """Two events are always some period apart."""
 
@@ -99,20 +103,21 @@ def count_independent(at: IntArray, own_ns: FloatArray, usual: IntArray) -> int:
     return 1 + int(np.sum(np.diff(at) >= (1 + related) / (1 - related)))
 
 
-def find_period(at: IntArray, steps: IntArray) -> tuple[int, float]:
-    """The period at which events come, and the chance that events at random would show any such period.
+def find_period(at: IntArray, steps: IntArray) -> tuple[int, int, float]:
+    """The period at which most events come, and the chance that events at random would show any such period.
 
     Args:
         at: Numbers of the steps with an event, ascending, ``[num_events]``.
         steps: Numbers of all steps looked at, ascending.
 
     Returns:
-        The period in steps, 0: none, and its chance.
+        The period in steps, 0: none; the remainder of the steps' numbers by it; and the chance.
     """
     longest = int(steps[-1] - steps[0]) // (MIN_TURNS - 1)
     looked = longest * (longest + 1) / 2  # each phase of each period could have been the one
-    found, best = 0, 1.0
-    for period, count in Counter(np.diff(at).tolist()).most_common(2):
+    found, best = (0, 0), 1.0
+    apart = np.concatenate([at[gap:] - at[:-gap] for gap in range(1, 1 + MAX_BETWEEN)])
+    for period, count in Counter(apart.tolist()).most_common(MAX_CANDIDATES):
         if period < 2 or count < MIN_TURNS - 1:
             continue
         hits = np.bincount(at % period, minlength=period)
@@ -120,8 +125,8 @@ def find_period(at: IntArray, steps: IntArray) -> tuple[int, float]:
         turns, filled = int(np.sum(steps % period == phase)), int(hits[phase])
         if filled >= max(MIN_TURNS, FILLED_RATIO * turns):
             chance = min(1.0, looked * _draw_so_many(filled, turns, len(at), len(steps)))
-            found, best = (period, chance) if chance < best else (found, best)
-    return found, best
+            found, best = ((period, phase), chance) if chance < best else (found, best)
+    return *found, best
 
 
 def _draw_so_many(hits: int, marked: int, drawn: int, total: int) -> float:

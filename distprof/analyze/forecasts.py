@@ -90,32 +90,33 @@ def report_forecasts(
     """
     if cycles is None or not len(cycles.steps):
         return None
-    found = _Answers()
+    found, now_ns = _Answers(), replay(cycles)
     sharded = measured_steps.run.meta.strategy == "fsdp" or CollectiveKind.ALL_GATHER in cycles.kinds
     if sharded:
-        _add_resharding(found, cycles, tokens_per_s)
+        _add_resharding(found, cycles, now_ns, tokens_per_s)
     elif measured_steps.run.meta.strategy == "ddp" or find_buckets(cycles, None) is not None:
-        _add_buckets(found, measured_steps, cycles, sizes_mb, tokens_per_s)
+        _add_buckets(found, measured_steps, cycles, now_ns, sizes_mb, tokens_per_s)
     else:
         return None
-    _add_micro_steps(found, measured_steps, cycles, tokens_per_s, sharded=sharded)
+    _add_micro_steps(found, measured_steps, cycles, now_ns, tokens_per_s, sharded=sharded)
     return ForecastReport(forecasts=tuple(found.forecasts), fits=tuple(found.fits), unanswered=tuple(found.unanswered))
 
 
-def _add_resharding(found: _Answers, cycles: SyncCycles, tokens_per_s: float | None) -> None:
+def _add_resharding(found: _Answers, cycles: SyncCycles, now_ns: FloatArray, tokens_per_s: float | None) -> None:
     setting = ChangedSetting.RESHARD_AFTER_FORWARD
     if cycles.source != "collectives":
         found.refuse(setting, NoForecast.NOT_RECORDED)
         return
     kept = keep_gathered(cycles)
     if kept is not None:
-        saved_ns = replay(cycles) - replay(kept)
-        found.forecasts.append(_report(setting, 0, cycles, np.maximum(saved_ns, 0), tokens_per_s))
+        saved_ns = np.maximum(now_ns - replay(kept), 0)
+        found.forecasts.append(_report(setting, 0, cycles, now_ns, saved_ns, tokens_per_s))
 
 
 def _add_micro_steps(
-    found: _Answers, measured_steps: MeasuredSteps, cycles: SyncCycles, tokens_per_s: float | None, *, sharded: bool
-) -> None:
+    found: _Answers, measured_steps: MeasuredSteps, cycles: SyncCycles, now_ns: FloatArray, tokens_per_s: float | None,
+    *, sharded: bool,
+) -> None:  # fmt: skip
     counts = np.unique(measured_steps.run.column("micro_steps")[:, cycles.steps][cycles.positions])
     if len(counts) != 1 or not counts[0] >= 1 or not np.isfinite(cycles.phase_ns).any():
         return
@@ -129,10 +130,12 @@ def _add_micro_steps(
             reason = NoForecast.OTHER_ORDER if cycles.source == "collectives" else NoForecast.NOT_RECORDED
             found.refuse(ChangedSetting.GRAD_ACCUM, reason)
             return
-        saved_ns = replay(cycles) - replay(other)
         found.forecasts.append(
-            _report(ChangedSetting.GRAD_ACCUM, wanted, cycles, saved_ns, tokens_per_s, work_ratio=wanted / recorded)
-        )
+            _report(
+                ChangedSetting.GRAD_ACCUM, wanted, cycles, now_ns, now_ns - replay(other), tokens_per_s,
+                work_ratio=wanted / recorded,
+            )
+        )  # fmt: skip
 
 
 def _change_micro_steps(cycles: SyncCycles, recorded: int, wanted: int, *, sharded: bool) -> SyncCycles | None:
@@ -147,10 +150,11 @@ def _add_buckets(
     found: _Answers,
     measured_steps: MeasuredSteps,
     cycles: SyncCycles,
+    now_ns: FloatArray,
     sizes_mb: tuple[float, ...],
     tokens_per_s: float | None,
 ) -> None:
-    answer = foretell_buckets(measured_steps, cycles, sizes_mb, tokens_per_s=tokens_per_s)
+    answer = foretell_buckets(measured_steps, cycles, now_ns, sizes_mb, tokens_per_s=tokens_per_s)
     if isinstance(answer, NoForecast):
         found.refuse(ChangedSetting.BUCKET_MB, answer)
         return
@@ -161,7 +165,12 @@ def _add_buckets(
 
 
 def foretell_buckets(
-    measured_steps: MeasuredSteps, cycles: SyncCycles, sizes_mb: tuple[float, ...], *, tokens_per_s: float | None
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles,
+    now_ns: FloatArray,
+    sizes_mb: tuple[float, ...],
+    *,
+    tokens_per_s: float | None,
 ) -> BucketForecasts | NoForecast:
     """How long steps would take with buckets of other sizes under DDP.
 
@@ -171,6 +180,7 @@ def foretell_buckets(
     Args:
         measured_steps: The ranks and steps that count.
         cycles: As recorded.
+        now_ns: The replay of these, by cycle.
         sizes_mb: MiB, as ``bucket_mb``.
         tokens_per_s: Of the job as it ran.
     """
@@ -197,7 +207,7 @@ def foretell_buckets(
         )
         error_ns = math.hypot(error_ns, (less_ns - more_ns) / 2)
         item = _report(
-            ChangedSetting.BUCKET_MB, size_mb, cycles, saved_ns, tokens_per_s, error_ns=error_ns,
+            ChangedSetting.BUCKET_MB, size_mb, cycles, now_ns, saved_ns, tokens_per_s, error_ns=error_ns,
             num_buckets=len(ends_bytes), interpolated=size_mb * MIB < buckets.cap_bytes,
         )  # fmt: skip
         if item.saved_ratio.high - item.saved_ratio.low > 2 * MAX_UNSURE_RATIO:
@@ -246,14 +256,15 @@ class _Model:
 
 
 def _report(
-    setting: ChangedSetting, value: float, cycles: SyncCycles, saved_ns: FloatArray, tokens_per_s: float | None, *,
-    error_ns: float = 0.0, work_ratio: float = 1.0, num_buckets: int | None = None, interpolated: bool = False,
+    setting: ChangedSetting, value: float, cycles: SyncCycles, now_ns: FloatArray, saved_ns: FloatArray,
+    tokens_per_s: float | None, *, error_ns: float = 0.0, work_ratio: float = 1.0, num_buckets: int | None = None,
+    interpolated: bool = False,
 ) -> Forecast:  # fmt: skip
     """A forecast from what is saved in each of some cycles; ``error_ns`` is added to its interval in squares."""
-    now_ns = float(replay(cycles).mean())
-    saved = _widen(estimate(saved_ns, now_ns)[1], error_ns / now_ns)
-    then_ns = now_ns * (1 - saved.value)
-    ratio = now_ns / then_ns * work_ratio if then_ns > 0 else None
+    mean_ns = float(now_ns.mean())
+    saved = _widen(estimate(saved_ns, mean_ns)[1], error_ns / mean_ns)
+    then_ns = mean_ns * (1 - saved.value)
+    ratio = mean_ns / then_ns * work_ratio if then_ns > 0 else None
     costs = saved.value > 0 and work_ratio == 1
     return Forecast(
         setting=setting, value=float(value), step_ns=then_ns, saved_ratio=saved,

@@ -33,12 +33,8 @@ class Lateness:
     """Lag-1 autocorrelation, common to all ranks."""
     inflation: float
     """By how much the variance of a mean over all cycles exceeds that over independent ones."""
-
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of the spread; a robust one from n values is worth 0.4 n."""
-        ranks, cycles = self.excess_ns.shape
-        return max(MIN_FREEDOM, 0.4 * float(cycles) / self.inflation * min(max(int(ranks) - 1, 1), 4))
+    freedom: float
+    """Degrees of freedom of the spread, to which the other ranks contribute too."""
 
     def find_error(self, cycles: int) -> FloatArray:
         """Standard error of a midmean over so many neighbouring cycles, ``[num_ranks]``."""
@@ -67,7 +63,11 @@ def describe_excess(excess_ns: FloatArray) -> Lateness:
     whole = find_spread(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
     spread_ns = np.maximum(own, find_median(whole))
-    return Lateness(excess_ns=excess_ns, spread_ns=spread_ns, memory=memory, inflation=inflation)
+    worth = 0.4 * cycles / inflation  # of a robust spread from so many values
+    return Lateness(
+        excess_ns=excess_ns, spread_ns=spread_ns, memory=memory, inflation=inflation,
+        freedom=max(MIN_FREEDOM, worth * min(max(len(excess_ns) - 1, 1), 4)),
+    )  # fmt: skip
 
 
 def find_changes(lateness: Lateness) -> FloatArray:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from distprof.analyze.findings import find_findings
 from distprof.analyze.findings.evidence import LONGEST_NAME
+from distprof.analyze.traced_modules import report_traced_modules
 from distprof.analyze.traced_time import fits_steps, measure_busy_ns, sum_steps_ns
 from distprof.analyze.window_check import check_window
 from distprof.facts.run import Run
@@ -34,6 +35,7 @@ def report_activity(run: Run) -> TraceReport | None:
         categories=tuple(_merge_categories(run.activity)),
         kernels=tuple(_merge_kernels(run.activity))[:MAX_KERNELS],
         ranges=tuple(_merge_ranges(run))[:MAX_RANGES],
+        modules=report_traced_modules(run.activity),
         findings=findings,
         not_checked=not_checked,
         window_checks=check_window(run),

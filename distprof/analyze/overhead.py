@@ -1,4 +1,7 @@
-"""What does recording itself cost? Compares shadow steps, which run without it, with the steps around them."""
+"""What does recording itself cost? Compares shadow steps, which run without it, with the steps around them.
+
+On a GPU they are compared on the device clock: the host runs ahead, and its steps take as long as launching them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.analyze.statistics import count_outside
-from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.facts.run import COLUMN, Clock, FloatArray, Run
 from distprof.report.report import OverheadReport
 
 MIN_SHADOW_STEPS = 6
@@ -21,8 +24,9 @@ NEIGHBOURS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """The job's steps in order, on the host clock; the slowest rank's time is the step's."""
+    """The job's steps in order, on one clock; the slowest rank's time is the step's."""
 
+    clock: Clock
     step_ns: FloatArray
     """``[num_steps]``"""
     shadow: npt.NDArray[np.bool_]
@@ -32,26 +36,29 @@ class StepCosts:
 
 
 def measure_overhead(run: Run) -> OverheadReport | None:
-    """Cost of recording on the host clock; None: fewer than `MIN_SHADOW_STEPS` shadow steps."""
+    """Cost of recording, on a GPU on the device clock; None: fewer than `MIN_SHADOW_STEPS` shadow steps."""
     present = np.isfinite(run.column("step")).any(axis=1)
-    return compare_steps(read_costs(run.rows if present.all() else run.rows[present]))
+    clock = Clock.DEVICE if run.meta.device_type == "cuda" else Clock.HOST
+    return compare_steps(read_costs(run.rows if present.all() else run.rows[present], clock))
 
 
-def read_costs(rows: FloatArray) -> StepCosts:
+def read_costs(rows: FloatArray, clock: Clock) -> StepCosts:
     """The job's steps from rows of every rank, ``[num_ranks, num_steps, ROW_WIDTH]``.
 
-    Warm-up, failed and missing steps, and those in a profiler's window, are neither shadow nor plain; nor is a step
-    that was shadow on some ranks and plain on others.
+    Warm-up, failed and missing steps, those in a profiler's window, and those without a time on this clock are neither
+    shadow nor plain; nor is a step that was shadow on some ranks and plain on others.
     """
-    step_ns = rows[:, :, COLUMN["step_host_ns"]]
+    step_ns = rows[:, :, COLUMN[f"step_{clock}_ns"]]
     whole = np.isfinite(step_ns) & (rows[:, :, COLUMN["warmup"]] == 0) & (rows[:, :, COLUMN["failed"]] == 0)
     whole &= rows[:, :, COLUMN["window"]] != 1
     shadow = rows[:, :, COLUMN["shadow"]] == 1
     if rows.shape[0] == 0:
-        return StepCosts(step_ns=np.full(rows.shape[1], np.nan), shadow=whole.any(axis=0), plain=whole.any(axis=0))
+        nothing = whole.any(axis=0)
+        return StepCosts(clock=clock, step_ns=np.full(rows.shape[1], np.nan), shadow=nothing, plain=nothing)
     return StepCosts(
-        step_ns=step_ns.max(axis=0), shadow=(whole & shadow).all(axis=0), plain=(whole & ~shadow).all(axis=0)
-    )
+        clock=clock, step_ns=step_ns.max(axis=0), shadow=(whole & shadow).all(axis=0),
+        plain=(whole & ~shadow).all(axis=0),
+    )  # fmt: skip
 
 
 def compare_steps(costs: StepCosts) -> OverheadReport | None:
@@ -69,8 +76,8 @@ def compare_steps(costs: StepCosts) -> OverheadReport | None:
     ordered, outside = np.sort(relative), count_outside(len(relative))
     middle, shortest, longest = np.median(ordered), ordered[outside], ordered[-1 - outside]
     return OverheadReport(
-        ratio=float(1 / middle - 1), low_ratio=float(1 / longest - 1), high_ratio=float(1 / shortest - 1),
-        shadow_steps=len(relative),
+        clock=costs.clock.value, ratio=float(1 / middle - 1), low_ratio=float(1 / longest - 1),
+        high_ratio=float(1 / shortest - 1), shadow_steps=len(relative),
     )  # fmt: skip
 
 

@@ -36,12 +36,12 @@ class OwnTimes:
 
     phase_ns: FloatArray
     gap_ns: FloatArray
-    pieces: tuple[Piece, ...]
-    """Of the parts that consist of several."""
+    pieces: tuple[Piece, ...] | None
+    """Of the parts that consist of several. None: speed explains nothing."""
 
 
-def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> OwnTimes | None:
-    """Takes out what the ranks' speed explains; None: nothing.
+def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> OwnTimes:
+    """Takes out what the ranks' speed explains, if anything.
 
     Args:
         cycles: As recorded.
@@ -49,13 +49,14 @@ def take_speed(cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray) -> 
             ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
         gap_ns: Own time before each arrival, likewise.
     """
+    as_is = OwnTimes(phase_ns=phase_ns, gap_ns=gap_ns, pieces=None)
     if len(phase_ns) < 2 or phase_ns.shape[1] < MIN_CYCLES:
-        return None
+        return as_is
     pieces = cut_parts(cycles, phase_ns, gap_ns, float(find_median(cycles.cycle_ns)))
     chance = MAX_CHANCE / (len(phase_ns) * max(len(pieces), 1))
     explained_ns = find_speed([piece.own_ns for piece in pieces], [piece.code for piece in pieces], chance)
     if explained_ns is None:
-        return None
+        return as_is
     phase_ns = phase_ns.copy()
     for piece, taken_ns in zip(pieces, explained_ns, strict=True):
         phase_ns[:, :, piece.code] -= taken_ns

@@ -109,7 +109,7 @@ def _name_slow(
         at = np.flatnonzero(occasions[part])
         stretched, limit = number[:, at] >= MIN_STRETCHED, MAX_CHANCE / len(parts)
         for slow in find_slow(phase_ns[:, at, part], at, stretched, find_growths, whole_ns, least_ns, limit):
-            period, chance = find_period(cycles.steps[slow.at], cycles.steps)
+            period, _, chance = find_period(cycles.steps[slow.at], cycles.steps)
             regular = period if chance < MAX_PERIOD_CHANCE else None
             named.append(_suspect(cycles, part, slow.row, slow.at, slow.excess_ns, whole_ns, regular))
     return named
@@ -182,14 +182,35 @@ def _name_ranks(
         independent = count_independent(own_at, phase_ns[row, :, events.part], usual)
         share = independent / len(own_at)
         size, number = by_size[row] ** share, by_number[row] ** share
-        period, chance = find_period(cycles.steps[own_at], cycles.steps[np.sort(np.concatenate([usual, own_at]))])
+        looked = cycles.steps[np.sort(np.concatenate([usual, own_at]))]
+        period, phase, chance = find_period(cycles.steps[own_at], looked)
         like = find_likeness(own_excess_ns, independent) if pure else 1.0
         tests = (size / 2, number, combine(size, chance), combine(number, like), combine(number, chance, like))
         by_chance = min(tests) >= limit or len(events.at) < MIN_EVENTS
         if not by_chance or _is_only_its_own(phase_ns, row, events.part):
             regular = period if chance < MAX_PERIOD_CHANCE else None
+            if regular is not None:
+                on_time = cycles.steps[own_at] % period == phase
+                if _is_chance(rows[~here], row, int(np.sum(~on_time)), num_ranks, limit):
+                    own_at, own_excess_ns = own_at[on_time], own_excess_ns[on_time]
+                else:
+                    regular = None
             found.append(_suspect(cycles, events.part, row, own_at, own_excess_ns, whole_ns, regular))
     return found
+
+
+def _is_chance(others: IntArray, row: int, number: int, num_ranks: int, limit: float) -> bool:
+    """Whether chance explains that a rank has so many events that are out of step with its regular ones.
+
+    Args:
+        others: The other ranks of the part's events, ``[num_events]``.
+        row: The rank.
+        number: Of its events that are out of step.
+        num_ranks: All ranks.
+        limit: Chance of each test.
+    """
+    rows = np.append(others, np.full(number, row))
+    return number == 0 or bool(find_concentration(rows, np.ones(len(rows)), num_ranks)[row] >= limit)
 
 
 def _is_only_its_own(phase_ns: FloatArray, row: int, part: int) -> bool:

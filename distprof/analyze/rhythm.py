@@ -49,8 +49,8 @@ class _Rhythm:
     row: int
     code: int
     period: int
-    at: IntArray
-    """The cycles in which it acts."""
+    acts: BoolArray
+    """By cycle: whether it acts there."""
     late_ns: float
     behind_ns: FloatArray
     """By cycle: behind the others, beyond what is usual between those cycles."""
@@ -73,7 +73,7 @@ def find_rhythms(cycles: SyncCycles, phase_ns: FloatArray, whole_ns: float) -> l
     limit = MAX_CHANCE / (num_ranks * len(codes) * sum(periods))
     found = [
         rhythm for code in codes for rhythm in _find_in_part(cycles.steps, phase_ns[:, :, code], code, periods, limit)
-        if rhythm.late_ns * len(rhythm.at) >= MIN_SHARE * whole_ns * num_cycles
+        if rhythm.late_ns * rhythm.acts.sum() >= MIN_SHARE * whole_ns * num_cycles
     ]  # fmt: skip
     return [_suspect(cycles, rhythm) for rhythm in found]
 
@@ -115,7 +115,7 @@ def _find_in_part(steps: IntArray, own_ns: FloatArray, code: int, periods: range
         grown_ns = find_centre(own_ns[row, acts]) - find_centre(own_ns[row, ~acts])
         if late_ns > 0 and grown_ns >= OWN_RATIO * late_ns:
             yield _Rhythm(
-                row=row, code=code, period=period, at=np.flatnonzero(acts), late_ns=late_ns,
+                row=row, code=code, period=period, acts=acts, late_ns=late_ns,
                 behind_ns=behind_ns[row] - usual_ns,
             )  # fmt: skip
 
@@ -143,11 +143,10 @@ def find_draw_chance(values: FloatArray, number: int, mean: float) -> float:
 
 
 def _suspect(cycles: SyncCycles, rhythm: _Rhythm) -> Suspect:
-    acts, part = np.zeros(len(cycles.steps), dtype=bool), OWN_PARTS[rhythm.code]
-    acts[rhythm.at] = True
+    acts, part = rhythm.acts, OWN_PARTS[rhythm.code]
     gap_ns = find_excess(cycles.gap_ns, rhythm.row)
     grown_ns = midmean(gap_ns[acts].T) - midmean(gap_ns[~acts].T)
-    error_ns = find_error(gap_ns.T) * np.sqrt(len(gap_ns) / len(rhythm.at))
+    error_ns = find_error(gap_ns.T) * np.sqrt(len(gap_ns) / acts.sum())
     taken_ns = place(cycles, find_gaps(cycles, part), grown_ns, error_ns, rhythm.late_ns)
     return Suspect(
         kind=VerdictKind.SLOW_RANK, rows=np.array([rhythm.row]), part=part, acts=acts,

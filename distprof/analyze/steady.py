@@ -118,9 +118,8 @@ def _score(item: Lateness, chance: float, whole_ns: float) -> FloatArray:
 
 
 def _take(item: Lateness, row: int) -> Lateness:
-    return Lateness(
-        excess_ns=item.excess_ns[[row]], spread_ns=item.spread_ns[[row]], memory=item.memory, inflation=item.inflation
-    )
+    """That of one rank; the others have told what its noise is."""
+    return dataclasses.replace(item, excess_ns=item.excess_ns[[row]], spread_ns=item.spread_ns[[row]])
 
 
 def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) -> list[Suspect]:

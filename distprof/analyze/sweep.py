@@ -13,7 +13,7 @@ import numpy as np
 from distprof import __version__
 from distprof.analyze.measured_steps import choose_headline, find_measured_steps, read_timing
 from distprof.analyze.sweep_forecast import foretell_values
-from distprof.analyze.sweep_ratio import LogRatio, combine, compare_means
+from distprof.analyze.sweep_ratio import LogRatio, combine, compare_means, find_mean_interval
 from distprof.facts.run import Clock, FloatArray, Run
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.report.sweep_report import SCHEMA, SweepEffect, SweepPair, SweepRatio, SweepReport, SweepRow
@@ -81,15 +81,18 @@ def list_values(sweep: Sweep) -> dict[str, tuple[str, ...]]:
 def _describe_job(job: SweepJob, found: JobSteps | None) -> SweepRow:
     row = SweepRow(
         number=job.number, settings=job.settings, ranks=job.ranks, status=job.status, reason=job.reason,
-        folder=job.folder, duration_s=job.duration_s, clock=None, steps=0, mean_ns=None, median_ns=None, std_ns=None,
-        min_ns=None, max_ns=None, total_ns=None, spread_ratio=None, tokens_per_s=None,
+        folder=job.folder, duration_s=job.duration_s, clock=None, steps=0, mean_ns=None,
+        mean_low_ns=None, mean_high_ns=None, median_ns=None, std_ns=None, min_ns=None, max_ns=None, total_ns=None,
+        spread_ratio=None, tokens_per_s=None,
     )  # fmt: skip
     if found is None:
         return row
     step_ns, tokens = found.step_ns, found.tokens_per_step
     total_ns = float(step_ns.sum())
+    low_ns, high_ns = find_mean_interval(step_ns) or (None, None)
     return dataclasses.replace(
-        row, clock=found.clock.value, steps=len(step_ns), mean_ns=float(step_ns.mean()),
+        row, clock=found.clock.value, steps=len(step_ns), mean_ns=float(step_ns.mean()), mean_low_ns=low_ns,
+        mean_high_ns=high_ns,
         median_ns=float(np.median(step_ns)), std_ns=float(step_ns.std(ddof=1)) if len(step_ns) > 1 else None,
         min_ns=float(step_ns.min()), max_ns=float(step_ns.max()), total_ns=total_ns,
         spread_ratio=_find_spread(step_ns),

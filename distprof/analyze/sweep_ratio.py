@@ -52,6 +52,16 @@ def compare_means(step_ns: FloatArray, base_ns: FloatArray) -> LogRatio:
     return _add(value, known) if len(known) == len(parts) else LogRatio(value=value, variance=None, freedom=math.inf)
 
 
+def find_mean_interval(step_ns: FloatArray) -> tuple[float, float] | None:
+    """The 95 % interval of a job's mean step, ns, with the error that `compare_means` gives it. None: there are too few
+    steps for one."""
+    error = _find_error(step_ns)
+    if error is None:
+        return None
+    shown = LogRatio(value=math.log(float(step_ns.mean())), variance=error[0], freedom=error[1]).show()
+    return None if shown.low is None or shown.high is None else (shown.low, shown.high)
+
+
 def combine(ratios: Sequence[LogRatio]) -> LogRatio:
     """The geometric mean of ratios of different jobs.
 

@@ -54,7 +54,7 @@ def find_unequal_data(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Uneq
         return None
     looked = _choose_steps(known, len(tokens))
     varied = centre(tokens[:, looked])
-    if np.sqrt(np.mean(varied**2)) < MIN_VARIED * tokens[:, looked].mean():
+    if np.sqrt(np.mean(varied**2)) <= MIN_VARIED * tokens[:, looked].mean():  # 0 and 0: not counted
         return None
     chances = [_regress(cycles.phase_ns[:, looked, part], varied) for part in range(cycles.phase_ns.shape[2])]
     measured = sum(np.isfinite(slope) for slope, _ in chances)

@@ -28,6 +28,8 @@ STEADY_RATIO = 0.8
 """Share of the cycles in which a rank must be waited for to be mentioned although it is not slower."""
 SLOWER_RATIO = 0.5
 """Share of what the others wait that a rank's own time must be longer to explain it."""
+MIN_UNSEEN = 0.5
+"""Collectives in a step."""
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS)
 
 
@@ -44,7 +46,21 @@ def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, judge
         return _say_none(cycles, short or "no waits were measured")
     named = [(item, cost) for item, cost in judgement.named if item.has_name]
     found = _blame(measured_steps, cycles, *named[0]) if named else _blame_nobody(measured_steps, cycles, judgement)
+    if not named and (hidden := _find_hidden(measured_steps)) is not None:
+        return _say_none(cycles, hidden)
     return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
+
+
+def _find_hidden(measured_steps: MeasuredSteps) -> str | None:
+    """Why nobody is cleared: who waits in a collective that is not seen seems to work."""
+    infos = [info for info, here in zip(measured_steps.run.ranks, measured_steps.present, strict=True) if here]
+    most = max(infos, key=lambda info: info.unseen_per_step)
+    if most.unseen_per_step < MIN_UNSEEN:
+        return None
+    return (
+        f"rank {most.rank} issued {most.unseen_per_step:.3g} collectives a step that distprof did not see: to wait in "
+        "them looks like work, and hides who is late"
+    )
 
 
 def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:

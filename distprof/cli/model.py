@@ -9,8 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from distprof.cli.output_folder import write_into
 from distprof.cli.standard_streams import require_width
-from distprof.errors import EXIT_OK, UsageError
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
+from distprof.render.column_files import NO_PARQUET, can_write_parquet, list_writers
+from distprof.render.files import write_each
+from distprof.render.module_files import list_profile_columns
 from distprof.render.module_sections import TOP, list_module_sections
 from distprof.render.section_types import Section, make_columns
 from distprof.render.terminal import render_sections
@@ -37,7 +41,9 @@ A function is your own code: it is imported from the current folder or an instal
 arguments. Operations are counted by torch's own formulas (matrix products, convolutions, attention); a multiply-add is
 two FLOPs. Element-wise work does not count.
 
-Exit codes: 0 shown, 1 the model cannot be built or run, 2 usage.
+--out FOLDER writes modules.csv and, with the extra distprof[parquet], modules.parquet: one row per module, all digits.
+
+Exit codes: 0 shown, 1 the model cannot be built or run, 2 usage, 3 a file of --out could not be written.
 """
 
 
@@ -62,6 +68,9 @@ def add_model(verbs: argparse._SubParsersAction[Any]) -> None:
     model.add_argument("--top", type=int, default=TOP, metavar="K", help=f"classes named by depth (default: {TOP})")
     model.add_argument("--unfold", action="store_true", help="show each of several identical modules")
     model.add_argument("--json", type=Path, metavar="FILE", help="write the whole profile there, too")
+    model.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write the table of modules there, as CSV and Parquet"
+    )
     model.add_argument("--width", type=int, metavar="W", help="width in columns (default: the terminal's)")
 
 
@@ -82,7 +91,7 @@ def run_model(options: argparse.Namespace) -> int:
     render_sections(title, [*sections, *_show_memory(found.memory)], Console(width=options.width))
     if options.json is not None:
         _write(options.json, found.report, found.memory)
-    return EXIT_OK
+    return EXIT_OK if options.out is None or _write_tables(options.out, found.report) else EXIT_PARTIAL
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -104,6 +113,15 @@ def _show_memory(memory: dict[str, dict[str, int | None]]) -> list[Section]:
             columns=make_columns(("rank", *kinds), rows, ("rank",), told_only=True),
         )
     ]  # fmt: skip
+
+
+def _write_tables(folder: Path, report: ModuleReport) -> bool:
+    """Whether all of them were written."""
+    writers = list_writers({"modules": list_profile_columns(report)})
+    written = write_into(folder, lambda into: write_each(into, writers))
+    if written.names:
+        print(f"written: {', '.join(written.names)}" + ("" if can_write_parquet() else f"; {NO_PARQUET}"))
+    return written.whole
 
 
 def _write(path: Path, report: ModuleReport, memory: dict[str, dict[str, int | None]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from distprof.analyze import analyze
+from distprof.cli.output_folder import LONGEST_NAME, write_into
 from distprof.cli.standard_streams import require_width
-from distprof.cli.sweep_report import report_sweep
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
 from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
-from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
@@ -42,14 +42,13 @@ Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; -
 Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
 names others. A pattern is a glob that matches a range's whole name; it takes precedence over the usual names.
 
-report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none. A sweep has
-report.html, report.json, and its tables as CSV and, with the extra distprof[parquet], as Parquet.
+report.html, report.json and trace.json.gz are written into the run folder, or to --out if there is none; where modules
+were profiled, their table as well: modules.csv, or of a kernel window kernel_modules.csv, and with the extra
+distprof[parquet] the same as Parquet. A sweep has report.html, report.json, and its tables in both formats.
 
 Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing, a
 job is still running or, in a sweep, did not complete (the report says which), or a file could not be written.
 """
-LONGEST_NAME = 1000
-"""Length of a folder's name in a message."""
 DEFAULT_OUT = Path("distprof-report")
 
 
@@ -111,12 +110,14 @@ def run_report(options: argparse.Namespace) -> int:
     for line in list_unread(run.unread):
         print(line, file=sys.stderr)
     report = analyze(run)
-    written = options.no_write or _write(_choose_folder(options), run, report)
+    whole = options.no_write or write_into(_choose_folder(options), partial(write_files, run=run, report=report)).whole
     render_terminal(report, Console(width=options.width))
-    return EXIT_OK if report.coverage.complete and written else EXIT_PARTIAL
+    return EXIT_OK if report.coverage.complete and whole else EXIT_PARTIAL
 
 
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
+    from distprof.cli.sweep_report import report_sweep
+
     if len(options.paths) > 1 or options.phase or options.step is not None:
         raise UsageError(
             f"{clean_text(folder, LONGEST_NAME)}: a sweep: pass its folder alone, without --phase or --step"
@@ -143,15 +144,3 @@ def _choose_folder(options: argparse.Namespace) -> Path:
     if options.out is not None:
         return Path(options.out)
     return next((path for path in options.paths if (path / "run.json").exists()), DEFAULT_OUT)
-
-
-def _write(folder: Path, run: Run, report: Report) -> bool:
-    """Writes the files and reports those that cannot be written; returns whether all were."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        problem = write_files(folder, run, report).problem
-    except OSError as error:
-        problem = f"cannot be created ({error.strerror})"
-    if problem is not None:
-        print(f"distprof: {clean_text(folder, LONGEST_NAME)}: {problem}: choose another --out", file=sys.stderr)
-    return problem is None

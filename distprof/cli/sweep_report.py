@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from distprof.analyze.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
+from distprof.cli.output_folder import LONGEST_NAME, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.render.column_files import NO_PARQUET, can_write_parquet
-from distprof.render.files import Written
 from distprof.render.sweep_files import write_sweep_files
 from distprof.render.sweep_sections import list_sweep_sections
 from distprof.render.terminal import render_sections
@@ -19,30 +20,32 @@ from distprof.report.sweep_report import SweepReport
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import read_sweep, require_inside
 
-LONGEST_NAME = 1000
 
-
-def report_sweep(folder: Path, *, out: Path | None, console: Console) -> int:
+def report_sweep(
+    folder: Path, *, out: Path | None, console: Console, log: Callable[[SweepReport], None] | None = None
+) -> int:
     """Reads, analyses, writes and shows. Returns the exit code: 3 if a job did not complete or a file is not written.
 
     Args:
         folder: The sweep's folder.
         out: Where its files go. None: nowhere.
         console: Where it is shown.
+        log: Receives the report, too.
 
     Raises:
         DataError: It is not the folder of a sweep, or is damaged.
     """
     report = read_sweep_report(folder)
-    written = None if out is None else _write(out, report)
+    written = None if out is None else write_into(out, partial(write_sweep_files, report=report))
     render_sections(f"sweep {clean_text(report.name)}", list_sweep_sections(report, with_pairs=False), console)
     if written is not None:
         text = ", ".join(written.names) + ("" if can_write_parquet() else f"; {NO_PARQUET}")
         console.print(
             f"sweep folder: {clean_text(out, LONGEST_NAME)}  ({text})", highlight=False, markup=False, soft_wrap=True
         )
-    whole = written is None or written.problem is None
-    return EXIT_OK if report.complete and whole else EXIT_PARTIAL
+    if log is not None:
+        log(report)
+    return EXIT_OK if report.complete and (written is None or written.whole) else EXIT_PARTIAL
 
 
 def read_sweep_report(folder: Path) -> SweepReport:
@@ -67,14 +70,3 @@ def read_sweep_report(folder: Path) -> SweepReport:
         if found is not None:
             steps[job.number] = found
     return report_sweep_jobs(sweep, steps, notes)
-
-
-def _write(out: Path, report: SweepReport) -> Written:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        written = write_sweep_files(out, report)
-    except OSError as error:
-        written = Written(names=(), problem=f"cannot be created ({error.strerror})")
-    if written.problem is not None:
-        print(f"distprof: {clean_text(out, LONGEST_NAME)}: {written.problem}: choose another --out", file=sys.stderr)
-    return written

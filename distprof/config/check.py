@@ -97,7 +97,7 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         f"train.mode=backward train.grad_accum={train.grad_accum}: forward runs before the step: use grad_accum=1",
     )
     _check_sweep(config, world_size)
-    _check_inject(config, world_size)
+    _check_inject(config, world_size, device_type)
 
 
 def _check_sweep(config: Config, world_size: int) -> None:
@@ -110,16 +110,33 @@ def _check_sweep(config: Config, world_size: int) -> None:
         timeout_s is None or 0 < timeout_s < math.inf,
         f"sweep.timeout_s={timeout_s}: must be above 0 and finite, or null",
     )
+    profile = config.profile
+    _require(
+        not config.sweep.nsys or (profile.level not in ("off", "kernels") and profile.nvtx is not False),
+        f"sweep.nsys=true with profile.level={profile.level} profile.nvtx={str(profile.nvtx).lower()}: nsys needs the "
+        "ranges of phases, and torch.profiler and nsys cannot both trace CUDA: use profile=phases",
+    )
 
 
-def _check_inject(config: Config, world_size: int) -> None:
+def _check_inject(config: Config, world_size: int, device_type: str) -> None:
     inject, train = config.inject, config.train
     if inject.rank is None:
         wanted = inject.delay_ms != 0 or inject.action != "delay" or inject.module is not None
-        _require(not wanted, "inject.delay_ms, inject.action or inject.module without a rank: add inject.rank=R")
+        wanted |= inject.where != "host"
+        _require(
+            not wanted,
+            "inject.delay_ms, inject.action, inject.module or inject.where without a rank: add inject.rank=R",
+        )
         return
     _require(0 <= inject.rank < world_size, f"inject.rank={inject.rank}: this job has ranks 0 to {world_size - 1}")
     _require(0 <= inject.delay_ms < math.inf, f"inject.delay_ms={inject.delay_ms}: must be 0 or more and finite")
+    _require(
+        inject.where == "host" or inject.action == "delay",
+        f"inject.where=device inject.action={inject.action}: only a delay happens on a device: leave one out",
+    )
+    _require(
+        inject.where == "host" or device_type == "cuda", "inject.where=device needs a GPU: use inject.where=host here"
+    )
     total = train.warmup_steps + train.steps
     _require(0 <= inject.from_step < total, f"inject.from_step={inject.from_step}: this job has steps 0 to {total - 1}")
     _require(

@@ -188,13 +188,15 @@ class InjectConfig:
     phase: Literal["data", "forward", "backward", "grad_norm", "optimizer"]
     """The phase that is affected."""
     delay_ms: float
-    """Milliseconds of sleep per step, for action delay."""
+    """Milliseconds of delay per step, for action delay."""
     from_step: int
     """The first affected step; kill and fail happen in it."""
     action: Literal["delay", "kill", "fail"]
-    """Sleep, die by SIGKILL, or raise."""
+    """Be late, die by SIGKILL, or raise."""
     module: str | None = None
     """The module in whose forward it happens, by its name in the model. None: at the begin of ``phase``."""
+    where: Literal["host", "device"] = "host"
+    """What is late: the host sleeps, or a kernel spins on the GPU, whose host would hide a sleep by running ahead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,8 @@ class SweepConfig:
     """A job of a sweep that has not ended after this long is ended. None: never."""
     resume: str | None
     """The folder of a sweep of which only the jobs run that have not completed. None: a new sweep."""
+    nsys: bool
+    """Each job of a sweep runs under Nsight Systems; its capture lies beside its run folder. May be swept."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,7 @@ DEVICES = (
         rf"B200{MEMORY}|B300( SXM6)?( AC)?{MEMORY}", 75, 1125, 2250, 2250, "NVIDIA HGX datasheet, one of 8, halved"
     ),
     _device(rf"GB200{MEMORY}", 80, 1250, 2500, 2500, "NVIDIA GB200 NVL72 datasheet, one GPU, sparse figures halved"),
+    _device(rf"GB300{MEMORY}", 80, 1250, 2500, 2500, "NVIDIA GB300 NVL72, one GPU, as published by Verda"),
     _device(r"MI210", 45.3, None, 181, 181, "AMD Instinct MI210 datasheet, matrix figures"),
     _device(r"MI250", 45.3, None, 181, 181, "AMD Instinct MI250 datasheet, one of its two dies, matrix figures"),
     _device(r"MI250X( / MI250)?", 47.9, None, 191.5, 191.5, "AMD Instinct MI250X datasheet, one die, matrix figures"),
@@ -81,6 +82,11 @@ def is_amd(device_name: str) -> bool:
     return bool(_AMD.search(device_name))
 
 
+def is_slice(device_name: str) -> bool:
+    """Whether this is the name of a MIG slice of a card: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
+    return bool(re.search(r"\bMIG\b", device_name))
+
+
 def find_peak(device_name: str, precision: str) -> Peak:
     """Peak FLOP/s of a device in a precision, with its source.
 
@@ -92,7 +98,7 @@ def find_peak(device_name: str, precision: str) -> Peak:
         If the table has no answer, ``flops_per_s`` is None and ``source`` says why and what to do.
     """
     remedy = "set hardware.peak=FLOP/s or hardware.peak=measure"
-    if " MIG " in device_name:
+    if is_slice(device_name):
         return Peak(flops_per_s=None, source=f"{device_name} is a slice of a card: {remedy}")
     bare = re.sub(r"^(NVIDIA|AMD|Tesla|Quadro|GeForce|Instinct|Graphics Device| )+", "", device_name).strip()
     for device in DEVICES:

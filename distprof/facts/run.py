@@ -138,12 +138,15 @@ class RankInfo:
     running)."""
     last_write: LastWrite | None = None  # of a stream without an end
     error: str | None = None
-    """The last line of the error; for a terminated rank the signal and where it was."""
+    """The last line of the error; for a terminated rank the signal and where it was; for one without an end whose steps
+    had stopped ending, where it was then."""
     traceback: str | None = None
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
+    unseen_per_step: float = 0.0
+    """Collectives in a step that torch's Flight Recorder has and distprof has not, where that was looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,11 @@ OWN_DOMAIN = "distprof"
 """The NVTX domain of distprof's own ranges, which are named after phases and carry the step as payload."""
 OWN_PREFIX = "distprof."
 """Prefix of distprof's own annotations in a kernel window."""
+OWN_MODULE = "distprof.module."
+"""Prefix of distprof's own annotations around the calls of modules; the module's name and, after a colon, its class
+follow."""
+MODULE_DOMAIN = "module"
+"""The domain of the calls of modules that torch.profiler itself annotates, which are named after class and number."""
 OWN_MEASURED = "measured"
 """distprof's range around the measured steps, which a tool can be told to capture; neither a phase nor a step."""
 
@@ -95,6 +100,17 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Operators(Calls):
+    """Operators of the framework, with what autograd says about them."""
+
+    sequence: IntArray | None = None
+    """Of an operator in forward: the number that its thread's next autograd node gets, which is the operator's own if
+    it makes one; of an autograd node in backward: its number. None: the tool does not record it."""
+    forward_thread: IntArray | None = None
+    """Of an autograd node in backward, a number above 0 for the thread that made it, which is no system's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
     """Named ranges of the host, ``[num_ranges]`` each, in order of begin, outer before inner ranges."""
 
@@ -162,7 +178,7 @@ class Trace:
     """CUDA (or HIP) API calls, runtime and driver."""
     os_calls: Calls
     """Calls of the operating system's runtime."""
-    ops: Calls
+    ops: Operators
     """Operators of the framework, such as ``aten::mm``."""
     ranges: Ranges
     """NVTX ranges and user annotations."""

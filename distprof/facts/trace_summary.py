@@ -132,6 +132,34 @@ class RangeTotal:
     """Later instances that begin outside the measured steps, for example after the last one; in no sum."""
 
 
+StageNs = tuple[int, int, int]
+"""Time in forward, in backward, and in forward that backward repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTotal:
+    """All calls of one module in the window, and what backward does for them.
+
+    *Self* is what runs outside of its submodules; *total* includes them. Both add up.
+    """
+
+    name: str
+    """Dotted, as in the unwrapped model, "" being the model itself; or as torch.profiler names it, such as Linear_0."""
+    kind: str
+    """Its class. Empty: this is no module but everything in the window; self is then what runs in no module."""
+    parent: int | None
+    """Position of the module that holds it."""
+    calls: int
+    """Of forward, recomputation left out."""
+    self_host_ns: StageNs | None
+    """In operators, without the program's own code between them. None: the trace has no operators."""
+    total_host_ns: StageNs | None
+    self_device_ns: StageNs | None
+    """Kernels and copies, each with its whole length, that were launched there, without collectives. None: the trace
+    has no launches."""
+    total_device_ns: StageNs | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """One rank's trace, reduced."""
@@ -153,3 +181,5 @@ class TraceSummary:
     """Longest total first; at most `distprof.traces.reduce.ranges.MAX_RANGES`."""
     calls_ns: int | None
     """Time in API calls, summed over threads; nested calls of a thread count once. None: the trace has no calls."""
+    modules: tuple[ModuleTotal, ...] = ()
+    """Each before its submodules; the first is everything. Empty: the trace tells of no module."""

@@ -8,7 +8,9 @@ from torch import nn
 
 WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"})
 """Parts of a name that torch.compile, checkpoint_wrapper, FSDP and Accelerate add."""
-HOLDERS = frozenset({"DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel"})
+COMPILED = "OptimizedModule"
+"""The class of what ``torch.compile(module)`` returns."""
+HOLDERS = frozenset({"DistributedDataParallel", "DataParallel", COMPILED, "FullyShardedDataParallel"})
 """Classes that hold a model in an attribute and add nothing of their own."""
 
 
@@ -31,6 +33,11 @@ def unwrap(module: nn.Module) -> nn.Module:
             break
         module = inner
     return module
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """By ``torch.compile(module)``, or by ``module.compile()``."""
+    return type(module).__name__ == COMPILED or module._compiled_call_impl is not None
 
 
 def list_modules(model: nn.Module) -> list[NamedModule]:

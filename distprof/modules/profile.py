@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from distprof.modules.calls import ModuleCalls, ModulePass, Paths, find_shape, list_tensors
 from distprof.modules.count import Counter
-from distprof.modules.names import list_modules, unwrap
+from distprof.modules.names import is_compiled, list_modules, unwrap
 from distprof.modules.rows import Found, add_up, make_rows, measure_work
 from distprof.modules.timer import ModuleTimer
 from distprof.report.module_report import ModuleReport
@@ -136,7 +136,7 @@ class ModuleProfiler:
         """What was counted and timed since the start or the last `reset`."""
         work, outside = measure_work(self._modules, self._paths.rows, self._counter.by_path())
         notes = self._counter.uncounted.describe(self._modules, self._paths.rows)
-        if any(map(_is_compiled, self.model.modules())):
+        if any(map(is_compiled, self.model.modules())):
             notes.append("compiled: counted and timed uncompiled; the compiled model may fuse, and then take less time")
         return ModuleReport(
             model=name or type(unwrap(self.model)).__name__, device=str(self.device), inputs=inputs, mode=mode,
@@ -160,7 +160,7 @@ class ModuleProfiler:
 
     def list_times(self) -> list[list[dict[ModulePass, float]]]:
         """Time of each timed pass, ns: by row and stage, submodules included."""
-        return [add_up(len(self._modules), self._paths.rows, each).total for each in self._times]
+        return [add_up(self._modules, self._paths.rows, each).total for each in self._times]
 
     def _see(self, path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
         if stage is not ModulePass.FORWARD:
@@ -208,11 +208,6 @@ def _call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Tensor):
         return model(inputs)
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    """By ``torch.compile(module)``, or by ``module.compile()``."""
-    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
 
 
 @contextlib.contextmanager

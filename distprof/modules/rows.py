@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -35,24 +35,31 @@ class Added:
     total: list[dict[ModulePass, float]]
 
 
-def add_up(num_rows: int, paths: PathRows, by_path: ByPath) -> Added:
-    """Distributes a quantity by path over rows: its own to the innermost module, in total to all that ran."""
-    added = Added(
-        own=[defaultdict(float) for _ in range(num_rows)], total=[defaultdict(float) for _ in range(num_rows)]
-    )
+def add_up(modules: Sequence[NamedModule], paths: PathRows, by_path: ByPath) -> Added:
+    """Distributes a quantity by path over rows: its own to the innermost module, in total to all that ran, and to what
+    holds the outermost of them, which does not run where backward calls a module again."""
+    added = Added(own=[defaultdict(float) for _ in modules], total=[defaultdict(float) for _ in modules])
     for (path, stage), amount in by_path.items():
         rows = paths[path]
         if rows:
             added.own[rows[-1]][stage] += amount
-        for row in set(rows):
+        for row in {*rows, *_list_holders(modules, rows)}:
             added.total[row][stage] += amount
     return added
+
+
+def _list_holders(modules: Sequence[NamedModule], rows: Sequence[int]) -> Iterator[int]:
+    """What holds the outermost module of a path, from the inside out."""
+    row = modules[rows[0]].parent if rows else None
+    while row is not None:
+        yield row
+        row = modules[row].parent
 
 
 def measure_work(modules: Sequence[NamedModule], paths: PathRows, by_path: ByPath) -> tuple[Added, ModuleFlops]:
     """FLOPs by row, and those of operations that ran in no module."""
     outside = {stage: amount for (path, stage), amount in by_path.items() if not paths[path]}
-    return add_up(len(modules), paths, by_path), _make_work(outside)
+    return add_up(modules, paths, by_path), _make_work(outside)
 
 
 def make_rows(
@@ -74,10 +81,8 @@ def make_rows(
         times: Own time of each pass by path, ns.
         alive_bytes: Activations by path. None: not counted.
     """
-    timed = [add_up(len(modules), paths, each) for each in times]
-    alive = add_up(
-        len(modules), paths, {(path, ModulePass.FORWARD): size for path, size in (alive_bytes or {}).items()}
-    )
+    timed = [add_up(modules, paths, each) for each in times]
+    alive = add_up(modules, paths, {(path, ModulePass.FORWARD): size for path, size in (alive_bytes or {}).items()})
     own = _list_own_parameters(modules)
     within = [set(range(row, _find_end(modules, row))) for row in range(len(modules))]
     rows = []

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from distprof.analyze.overhead import StepCosts, compare_steps, read_costs
-from distprof.facts.run import COLUMN, FloatArray
+from distprof.facts.run import COLUMN, Clock, FloatArray
 from distprof.render.overhead import describe_overhead
 from distprof.report.report import OverheadReport
 
@@ -99,15 +99,18 @@ class BudgetEvidence:
 class Budget:
     """The latest steps of the job, and whether recording them certainly costs too much. Bounded in memory."""
 
-    def __init__(self, limit_ratio: float, every: int, exceeded: Callable[[OverheadReport], None]) -> None:
+    def __init__(
+        self, limit_ratio: float, every: int, exceeded: Callable[[OverheadReport], None], *, clock: Clock = Clock.HOST
+    ) -> None:
         """Watches from the first step.
 
         Args:
             limit_ratio: The largest cost allowed, as a share of the step.
             every: Steps per turn, one of them a shadow step; 0: no shadow steps, and the budget is never exceeded.
             exceeded: Called once, when recording certainly costs more.
+            clock: Of the steps; of a job on GPUs the device's.
         """
-        self._limit_ratio, self._every, self._exceeded = limit_ratio, every, exceeded
+        self._limit_ratio, self._every, self._exceeded, self._clock = limit_ratio, every, exceeded, clock
         self._steps: deque[tuple[float, bool, bool]] = deque(maxlen=MAX_KEPT_STEPS)
         self._turn, self._shadow_ns, self._plain_ns = -1, list[float](), list[float]()
         self._evidence = BudgetEvidence()
@@ -117,7 +120,7 @@ class Budget:
         """Takes new whole steps in order, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         if self._over or not self._every:
             return
-        costs = read_costs(rows)
+        costs = read_costs(rows, self._clock)
         steps = zip(costs.step_ns.tolist(), costs.shadow.tolist(), costs.plain.tolist(), strict=True)
         for number, (step_ns, shadow, plain) in zip(rows[0, :, COLUMN["step"]].tolist(), steps, strict=True):
             if number // self._every != self._turn:
@@ -139,7 +142,9 @@ class Budget:
 
     def _tell(self) -> None:
         step_ns, shadow, plain = zip(*self._steps, strict=True)
-        overhead = compare_steps(StepCosts(step_ns=np.array(step_ns), shadow=np.array(shadow), plain=np.array(plain)))
+        overhead = compare_steps(
+            StepCosts(clock=self._clock, step_ns=np.array(step_ns), shadow=np.array(shadow), plain=np.array(plain))
+        )
         if overhead is not None:
             self._exceeded(overhead)
 
@@ -148,6 +153,7 @@ def keep_budget(
     limit_ratio: float | None,
     *,
     every: int,
+    clock: Clock,
     stop: Callable[[], None],
     say: Callable[[str], None],
     on_steps: Callable[[FloatArray], None] | None,
@@ -157,6 +163,7 @@ def keep_budget(
     Args:
         limit_ratio: The largest cost allowed, as a share of the step. None: any cost.
         every: Steps per turn, one of them a shadow step.
+        clock: Of the steps; of a job on GPUs the device's.
         stop: Stops the recording of phases on every rank.
         say: Says a line to the user.
         on_steps: Another receiver of the steps.
@@ -168,7 +175,7 @@ def keep_budget(
         stop()
         say(f"distprof: recording {describe_overhead(overhead)}: {describe_stop(limit_ratio)}")
 
-    budget = Budget(limit_ratio, every, exceed)
+    budget = Budget(limit_ratio, every, exceed, clock=clock)
 
     def take(rows: FloatArray) -> None:
         budget.add(rows)

@@ -33,8 +33,10 @@ from distprof.record.collectives import watch_collectives
 from distprof.record.ddp import watch_ddp
 from distprof.record.fsdp import watch_fsdp
 from distprof.record.gather import GatherThread
+from distprof.record.module_ranges import show_modules
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
+from distprof.record.stall_watch import StallWatch
 from distprof.record.step_writer import StepWriter
 from distprof.record.stretches import StretchContext, TimedBatches, TimedIterator, time_batches
 from distprof.record.timeline import PhaseContext
@@ -62,9 +64,10 @@ class Profiler:
         done: Callable[[], None],
         clean: Callable[[str], str],
         left: Callable[[], None] = lambda: None,
+        stall_watch: StallWatch | None = None,
     ) -> None:
         """Takes its parts; see `distprof.profiler.start.start_profiler`."""
-        self._clean, self._done, self._left = clean, done, left
+        self._clean, self._done, self._left, self._stall_watch = clean, done, left, stall_watch
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
         self._watch = CollectiveWatch(recorder)
@@ -94,11 +97,7 @@ class Profiler:
             self._step_writer.note(note)
         if self._ranges is not None:
             inner = model.module if isinstance(model, DistributedDataParallel) else model
-            for name, module in inner.named_modules():
-                if name and name.count(".") < self._module_depth:
-                    before, after = self._ranges.module_hooks(name)
-                    module.register_forward_pre_hook(before)
-                    module.register_forward_hook(after, always_call=True)
+            show_modules(inner, self._ranges, depth=self._module_depth)
 
     def step(self, *, warmup: bool = False) -> Context:
         """One optimizer step: everything inside the block. A block that raises is recorded as failed.
@@ -176,11 +175,13 @@ class Profiler:
             self._done()
         else:
             self._flush(error)
+        if self._stall_watch is not None:
+            self._stall_watch.close()
         self._left()
 
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows without waiting for its peers, which may be gone."""
-        self._step_writer.take(False)
+        self._step_writer.take_rest()
         trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
         match error:
             case KeyboardInterrupt():

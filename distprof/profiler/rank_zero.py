@@ -41,8 +41,8 @@ class RankZero:
             self._listener = Listener(on_start, what="the display of steps", failed=setting.warn)
             self._listener.start()
         on_steps = keep_budget(
-            setting.limit_ratio, every=setting.profile.shadow_every, stop=stop_recording, say=setting.say,
-            on_steps=None if self._listener is None else self._listener.tell,
+            setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
+            say=setting.say, on_steps=None if self._listener is None else self._listener.tell,
         )  # fmt: skip
         self._live = None if on_steps is None else LiveSteps(setting.world.size, on_steps)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from distprof.config.schema import ProfileConfig
+from distprof.facts.run import Clock
 from distprof.profiler.run_files import Streams
 from distprof.world import World
 
@@ -40,6 +41,11 @@ class Setting:
     def on_device(self) -> bool:
         """Whether the rank trains on a GPU."""
         return self.world.device.type == "cuda"
+
+    @property
+    def clock(self) -> Clock:
+        """The clock on which steps are compared: a GPU's host runs ahead, so its steps say nothing."""
+        return Clock.DEVICE if self.on_device else Clock.HOST
 
     @property
     def limit_ratio(self) -> float | None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
+from distprof.modules.ranges import ModuleRanges
 from distprof.profiler.host_readings import HostReadings
 from distprof.profiler.module_window import PredictMemory, plan_modules
 from distprof.profiler.overhead_budget import ShadowPlan, describe_stop
@@ -25,7 +26,7 @@ from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
-from distprof.record.cuda_clock import CudaClock
+from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.kernel_window import plan_window
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
@@ -33,7 +34,9 @@ from distprof.record.on_signal import end_on_signal
 from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
+from distprof.record.stall_watch import StallWatch, read_timeout_s
 from distprof.record.step_writer import StepWriter
+from distprof.record.torch_device import TorchDevice
 from distprof.world import World
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
@@ -110,7 +113,7 @@ def start_profiler(
     """
     secrets = secret_values(hooks.arguments)
     clean = partial(mask, secrets=secrets)
-    group = dist.new_group(backend="gloo") if world.size > 1 else None
+    group = dist.new_group(backend="gloo", group_desc=OWN_GROUP) if world.size > 1 else None
     folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir)
     info = describe_rank(world, precision, hardware)
     meta = _describe_job(
@@ -156,8 +159,8 @@ def _make_profiler(
     """
     world, profile = setting.world, setting.profile
     ranges = _make_ranges(setting)
-    clock = CudaClock(world.device) if setting.on_device and setting.phases else None
-    recorder = Recorder(phases=setting.phases, device_clock=clock, ranges=ranges)
+    device = TorchDevice(world.device) if setting.on_device else None
+    recorder = Recorder(phases=setting.phases, device=device, ranges=ranges)
     step_writer = StepWriter(recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn)
     left = _end_on_signal(setting, hooks.signals, step_writer)
     readings = None
@@ -172,17 +175,21 @@ def _make_profiler(
         setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)
     )
     window = None
-    for plan_one in (plan_window, partial(plan_modules, predict_memory=hooks.predict_memory)):
+    for plan_one in (
+        partial(plan_window, name_modules=ModuleRanges),
+        partial(plan_modules, predict_memory=hooks.predict_memory),
+    ):
         window = window or plan_one(
             profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
             recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
         )  # fmt: skip
     gather_thread.start()
+    stall_watch = _watch_stalls(setting, recorder, step_writer) if world.size > 1 else None
     make = Profiler if window is None else partial(WindowProfiler, window)
     profiler = make(
         recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
-        timeout_s=setting.timeout_s, clean=clean, left=left,
+        timeout_s=setting.timeout_s, clean=clean, left=left, stall_watch=stall_watch,
         done=(lambda: None) if rank_zero is None else rank_zero.finish,
     )  # fmt: skip
     return profiler, meta
@@ -200,6 +207,16 @@ def _end_on_signal(setting: Setting, signals: SignalWatch | None, step_writer: S
     stopped = f"distprof: stopped early; what was recorded: distprof report {setting.folder}"
     tell = partial(setting.say, stopped) if setting.world.rank == 0 else None
     return end_on_signal(signals, step_writer, tell=tell)
+
+
+def _watch_stalls(setting: Setting, recorder: Recorder, step_writer: StepWriter) -> StallWatch:
+    """Has a rank that waits for others for too long write where it stands."""
+    watch = StallWatch(
+        position=lambda: (recorder.step, recorder.open), stalled=step_writer.save_state, lost=setting.warn,
+        timeout_s=read_timeout_s(setting.world.device) or setting.timeout_s,
+    )  # fmt: skip
+    watch.start()
+    return watch
 
 
 def _start_rank_zero(

@@ -7,7 +7,10 @@ rank has opened the range, and none closes it before every rank, and its device,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,17 +18,34 @@ import torch.distributed as dist
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 
 
+class DeviceProfiler(Protocol):
+    """What tells a tool to begin and to end: `torch.cuda.profiler`."""
+
+    def start(self) -> None:
+        """Begins."""
+
+    def stop(self) -> None:
+        """Ends."""
+
+
 class CaptureRange:
     """Opens the range before the first measured step and closes it at the end. Used by one thread."""
 
-    def __init__(self, ranges: NvtxRanges | None, *, synchronise: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ranges: NvtxRanges | None,
+        *,
+        synchronise: Callable[[], None],
+        device_profiler: DeviceProfiler | None = None,
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             ranges: This rank's ranges. None: a tool listens on another rank, but not here.
             synchronise: Waits for this rank's device and for every rank. Collective.
+            device_profiler: Started and stopped with the range. None: the rank has no GPU.
         """
-        self._ranges, self._synchronise = ranges, synchronise
+        self._ranges, self._synchronise, self._device_profiler = ranges, synchronise, device_profiler
         self._begun = False
 
     def begin(self) -> bool:
@@ -40,6 +60,9 @@ class CaptureRange:
         self._synchronise()
         if self._ranges is not None:
             self._ranges.begin_measured()
+        if self._device_profiler is not None:
+            with contextlib.suppress(RuntimeError):  # no tool to start, or one that runs already
+                self._device_profiler.start()
         self._synchronise()
         if self._ranges is not None:
             self._ranges.name_rank()  # the mark made at the start is not in the capture
@@ -51,6 +74,9 @@ class CaptureRange:
             self._synchronise()
             if self._ranges is not None:
                 self._ranges.end_measured()
+            if self._device_profiler is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._device_profiler.stop()
 
 
 def agree_on_capture(ranges: NvtxRanges | None, device: torch.device) -> CaptureRange | None:
@@ -60,14 +86,21 @@ def agree_on_capture(ranges: NvtxRanges | None, device: torch.device) -> Capture
         ranges: This rank's ranges, if it has any.
         device: This rank's device.
     """
-    listening = torch.tensor([ranges is not None and tool_listens()], dtype=torch.int64)
+    on_gpu = device.type == "cuda"
+    listens = (ranges is not None and tool_listens()) or (on_gpu and tool_sees_cuda())
+    listening = torch.tensor([listens], dtype=torch.int64)
     dist.all_reduce(listening, op=dist.ReduceOp.MAX)
     if not listening:
         return None
 
     def synchronise() -> None:
-        if device.type == "cuda":
+        if on_gpu:
             torch.cuda.synchronize(device)
         dist.all_reduce(torch.zeros(1))
 
-    return CaptureRange(ranges, synchronise=synchronise)
+    return CaptureRange(ranges, synchronise=synchronise, device_profiler=torch.cuda.profiler if on_gpu else None)
+
+
+def tool_sees_cuda(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a tool such as Nsight Systems has injected itself into CUDA, which this variable announces."""
+    return bool(environment.get("CUDA_INJECTION64_PATH"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -18,6 +19,8 @@ from distprof.record.timeline import OTHER
 
 _SHOWN_RANKS = 4
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_HOST_BACKENDS = frozenset({"gloo", "mpi"})
+"""Backends whose collectives end on the host, also on tensors of a device, whose data they move over the host."""
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
 
@@ -56,6 +59,7 @@ class CollectiveWatch:
         and whether it runs on a device."""
         self._codes: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
+        self._backends: dict[tuple[int, str], str | None] = {}
 
     def issue(self, kind: CollectiveKind, size_bytes: int, code: int, *, asynchronous: bool, on_device: bool) -> int:
         """Records that a collective is issued; in a bucket, the first one records the bucket. Returns its ticket."""
@@ -118,9 +122,23 @@ class CollectiveWatch:
             size = self._sizes[code] = dist.get_world_size() if ranks is None else len(ranks)
         return size
 
+    def ends_on_device(self, group: Any, device: torch.device) -> bool:
+        """Whether a group's collectives on tensors of a device run and end there, unseen by the host.
+
+        Args:
+            group: The process group, as torch's object or name.
+            device: Where the tensors are.
+        """
+        if device.type == "cpu":
+            return False
+        key = (self.find_code(group), device.type)
+        if key not in self._backends:
+            pairs = (pair.partition(":") for pair in dist.get_backend_config(_resolve(group)).split(","))
+            self._backends[key] = {kind: backend for kind, _, backend in pairs}.get(device.type)
+        return self._backends[key] not in _HOST_BACKENDS
+
     def _add(self, key: str, group: Any) -> int:
-        if isinstance(group, str):
-            group = distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type, attr-defined]
+        group = _resolve(group)
         if group is dist.group.WORLD:
             code = 0
         else:
@@ -130,6 +148,11 @@ class CollectiveWatch:
             code = self.recorder.add_group(f"{kind} {key} ({_name_ranks(ranks)})", ranks)
         self._codes[key] = code
         return code
+
+
+def _resolve(group: Any) -> Any:
+    """The process group itself. None: the default one."""
+    return distributed_c10d._resolve_process_group(group) if isinstance(group, str) else group  # type: ignore[arg-type, attr-defined]
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:

@@ -36,6 +36,8 @@ class _Form(NamedTuple):
     """Position of the process group; ``async_op`` is the next argument."""
     shard: bool = False
     """The buffer is one rank's part of the whole."""
+    flag: bool = True
+    """There is an ``async_op``."""
 
 
 _REDUCE, _SCATTER, _GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
@@ -56,6 +58,7 @@ _FORMS: dict[str, _Form] = {
     "all_to_all": _Form(_EXCHANGE, 1, "input_tensor_list", 2),
     "all_to_all_single": _Form(_EXCHANGE, 1, "input", 4),
     "barrier": _Form(_OTHER, -1, "", 0),
+    "_broadcast_coalesced": _Form(_OTHER, 1, "tensors", 0, flag=False),  # DDP's buffers before forward, as of BatchNorm
 }
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
@@ -127,11 +130,12 @@ class _Watch:
 
     def _call(self, original: Callable[..., Any], form: _Form, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         collective_watch, recorder = self._watch, self._recorder
-        asynchronous = bool(_pick(args, options, form.group + 1, "async_op"))
+        asynchronous = form.flag and bool(_pick(args, options, form.group + 1, "async_op"))
         try:
             group = _pick(args, options, form.group, "group")
-            size_bytes, on_device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
+            size_bytes, device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
             code = collective_watch.find_code(group)
+            on_device = device is not None and collective_watch.ends_on_device(group, device)
         except (AttributeError, TypeError):  # not a tensor, or not a group: torch raises its own error
             return original(*args, **options)
         if form.shard:
@@ -146,14 +150,15 @@ class _Watch:
         )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
-        if held:
+        waits = held and not (on_device and recorder.on_device.is_apart())
+        if waits:
             recorder.mark(_ALL_REDUCE, ticket) if collective_watch.synchronising else recorder.wait(ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)
         finally:
             collective_watch.inside -= 1
-            if held:
+            if waits:
                 recorder.resume()
         if held and not on_device:
             recorder.end_collective(ticket)
@@ -196,9 +201,9 @@ def _pick(args: tuple[Any, ...], options: dict[str, Any], position: int, name: s
     return args[position] if 0 <= position < len(args) else options.get(name)
 
 
-def _measure(form: _Form, buffer: Any) -> tuple[int, bool]:
-    """Bytes of a buffer or of a list of them, and whether they lie on a device."""
+def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
+    """Bytes of a buffer or of a list of them, and where they lie."""
     if form.buffer < 0:
-        return 0, False
+        return 0, None
     tensors = buffer if isinstance(buffer, (list, tuple)) else [buffer]
-    return sum(tensor.nbytes for tensor in tensors), tensors[0].device.type != "cpu"
+    return sum(tensor.nbytes for tensor in tensors), tensors[0].device

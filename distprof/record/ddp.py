@@ -124,7 +124,8 @@ def _register(model: DistributedDataParallel, collective_watch: CollectiveWatch)
 def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any]:
     group = model.process_group
     scale = 1.0 / dist.get_world_size(group)
-    on_device = model.device_type != "cpu"  # on a GPU a future is done as soon as the work is queued
+    # Where a collective ends on the device, its future is done as soon as the work is queued.
+    on_device = hold.collective_watch.ends_on_device(group, torch.device(model.device_type))
 
     def reduce_as_ddp_does(bucket: Any, ready: Bucket) -> torch.futures.Future[torch.Tensor]:
         ticket = hold.collective_watch.issue_bucket(ready)

@@ -92,7 +92,8 @@ class _Watched:
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
     ) -> Any:
-        collective_watch, recorder, on_device = self._watch, self._watch.recorder, output_tensor.is_cuda
+        collective_watch, recorder = self._watch, self._watch.recorder
+        on_device = collective_watch.ends_on_device(group, output_tensor.device)
         whole = output_tensor if self._gathers else input_tensor
         ticket = recorder.begin_collective(
             self._kind, whole.nbytes, collective_watch.find_code(group), on_device=on_device,
@@ -100,13 +101,15 @@ class _Watched:
         )  # fmt: skip
         self.tickets.append(ticket)
         collective_watch.newest = ticket
-        recorder.mark(self._code, ticket)
+        if not on_device:  # else this only gives work to another stream: nothing waits here
+            recorder.mark(self._code, ticket)
         collective_watch.inside += 1
         try:
             work = self.inner(output_tensor, input_tensor, group, *args, **options)
         finally:
             collective_watch.inside -= 1
-            recorder.resume()
+            if not on_device:
+                recorder.resume()
         if work is not None:
             collective_watch.works[work] = (ticket, self._code, on_device)
         elif not on_device:
@@ -169,13 +172,14 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
         wait_for(_ALL_GATHER, [None if result is None else result.all_gather_event], tickets.gather.tickets[-1])
 
     def after_reshard() -> None:
-        if group._training_state.name == "POST_BACKWARD" and group.reduce_grads:
+        if group._training_state.name == "POST_BACKWARD" and group.reduce_grads and _is_first_back(group):
             reclaimed, kept = _reclaim(group.comm_ctx)
             index = len(tickets.scatters) - kept - 1
             wait_for(_ALL_REDUCE, [state.event for state in reclaimed], tickets.scatters[index] if index >= 0 else -1)
 
     def before_reduce() -> None:
-        wait_for(_ALL_REDUCE, [group._post_reduce_event], tickets.reduced[0])
+        kept = getattr(group, "_all_reduce_state", None)  # of HSDP
+        wait_for(_ALL_REDUCE, [group._post_reduce_event, getattr(kept, "event", None)], tickets.reduced[0])
 
     def before_finalize() -> None:
         last = getattr(group.comm_ctx, "_last_post_reduce_events", None)
@@ -192,6 +196,12 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
             setattr(group, name, _surrounded(getattr(group, name), before, after))
         else:
             missing.add(name)
+
+
+def _is_first_back(group: Any) -> bool:
+    """Whether this is the group of its unit whose backward comes first; since torch 2.13 only that one reclaims."""
+    index = getattr(group, "_param_group_index", None)
+    return index is None or bool(index == group._num_param_groups - 1)
 
 
 def _reclaim(context: Any) -> tuple[list[Any], int]:

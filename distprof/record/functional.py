@@ -76,8 +76,9 @@ def _wrap_issue(
             return original(self, *args, **options)
         try:
             given = args[position - 1] if len(args) >= position else options["group"]
-            code = collective_watch.find_code(functional._resolve_group_name(given, options.get("tag", "")))
-            size_bytes, on_device = self.nbytes, self.device.type != "cpu"
+            group = functional._resolve_group_name(given, options.get("tag", ""))
+            code = collective_watch.find_code(group)
+            size_bytes, on_device = self.nbytes, collective_watch.ends_on_device(group, self.device)
         except (AttributeError, KeyError, TypeError, ValueError):  # torch raises its own error
             return original(self, *args, **options)
         size_bytes *= collective_watch.find_size(code) if is_part else 1

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from distprof.config.schema import ProfileConfig
@@ -25,6 +27,10 @@ from distprof.world import World
 
 METADATA_KEY = "distprof"
 """Key in the traces: rank, world_size, host, pid, run_id, device, and the numbers of the kept steps."""
+
+
+NameModules = Callable[[nn.Module, Callable[[str], None]], AbstractContextManager[object]]
+"""Makes what annotates the calls of a model's modules while it is open; notes go to the function."""
 
 
 class KernelWindow(StepWindow):
@@ -45,6 +51,7 @@ class KernelWindow(StepWindow):
         together: Callable[[], None],
         opened: Callable[[range], None],
         note: Callable[[str], None],
+        name_modules: NameModules | None = None,
     ) -> None:
         """Plans a window; see `StepWindow` for the rest.
 
@@ -58,6 +65,7 @@ class KernelWindow(StepWindow):
             together: Waits for the other ranks.
             opened: Receives the numbers of all the window's steps.
             note: Receives what could not be measured.
+            name_modules: Annotates the modules of the first model that the window hears of. None: nothing does.
 
         Raises:
             ValueError: There is no step to keep.
@@ -73,6 +81,13 @@ class KernelWindow(StepWindow):
         self._session: profile | None = None
         self._ranges: TraceRanges | None = None
         self._outer: PhaseRanges | None = None
+        self._name_modules = name_modules
+        self._models: list[nn.Module] = []
+        self._modules: AbstractContextManager[object] | None = None
+
+    def watch(self, model: nn.Module) -> None:
+        """Tells modules apart in the first model that it hears of."""
+        self._models.append(model)
 
     def _start(self) -> None:
         if torch._C._autograd._profiler_enabled():  # a second session would silently end the first
@@ -88,6 +103,16 @@ class KernelWindow(StepWindow):
         if self._ranges is None and self._session is not None:
             self._outer = self._recorder.ranges
             self._recorder.ranges = self._ranges = TraceRanges(self._outer)
+            self._guard("tell modules apart", self._show_modules)
+
+    def _show_modules(self) -> None:
+        if self._name_modules is None or not self._models:
+            return
+        if len(self._models) > 1:
+            self._note("the kernel window tells apart the modules of the first of several watched models")
+        modules = self._name_modules(self._models[0], self._note)
+        modules.__enter__()
+        self._modules = modules
 
     def _write(self) -> None:
         self._hide()
@@ -105,6 +130,10 @@ class KernelWindow(StepWindow):
     def _hide(self) -> None:
         if self._ranges is not None and self._recorder.ranges is self._ranges:
             self._recorder.ranges = self._outer
+        if self._modules is not None:
+            self._modules.__exit__(None, None, None)
+            self._modules = None
+        self._models = []
 
     def _start_session(self) -> None:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_device else [])]
@@ -127,6 +156,7 @@ def plan_window(
     recorder: Recorder,
     step_writer: StepWriter,
     timeout_s: float,
+    name_modules: NameModules | None = None,
 ) -> KernelWindow | None:
     """This rank's window; None: the level has none. Collective: creates a process group to wait in.
 
@@ -139,6 +169,7 @@ def plan_window(
         recorder: Whose steps and phases are annotated.
         step_writer: Marks the rows, and keeps notes.
         timeout_s: How long a rank waits for the others.
+        name_modules: Annotates the modules of the model. None: nothing does.
     """
     if profile_config.level != "kernels":
         return None
@@ -152,5 +183,5 @@ def plan_window(
     return KernelWindow(
         recorder=recorder, path=kernel_path(folder, world.rank), facts=facts, kept_steps=profile_config.kernel_steps,
         first_step=profile_config.kernel_from, on_device=world.device.type == "cuda", opened=step_writer.mark_window,
-        note=step_writer.note, together=together,
+        note=step_writer.note, together=together, name_modules=name_modules,
     )  # fmt: skip

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from distprof.facts.run import PHASES
 from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
@@ -100,15 +102,20 @@ class NvtxRanges:
     def module_hooks(self, name: str) -> tuple[Any, Any]:
         """A forward pre-hook and a forward hook that show a module as a range called ``name``.
 
-        The forward hook may be called alone, for example if the module raises before its forward.
+        The forward hook may be called alone, for example if the module raises before its forward. Both do nothing while
+        torch compiles a function that calls the module: they leave its graph whole.
         """
         opened: list[int] = []  # thread ids: a recomputed forward runs on an autograd thread
 
         def open_range(*_: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             opened.append(threading.get_ident())
             self._nvtx.push_range(name, domain=OWN_DOMAIN, category="module", payload=self._step)
 
         def close_range(*_: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             if threading.get_ident() in opened:
                 opened.remove(threading.get_ident())
                 self._nvtx.pop_range(domain=OWN_DOMAIN)

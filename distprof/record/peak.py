@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -24,10 +25,8 @@ def measure_peak(device: torch.device, precision: str) -> Peak:
         device: Where to measure.
         precision: "fp32", "tf32", "bf16" or "fp16".
     """
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     best_flops_per_s, best_size, products = 0.0, 0, 0
-    try:
+    with _allow_tf32(precision == "tf32"):
         for size in SIZES[device.type]:
             left, right = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
             times_ns = _time_products(lambda left=left, right=right: left @ right, device)  # type: ignore[misc]
@@ -37,11 +36,34 @@ def measure_peak(device: torch.device, precision: str) -> Peak:
                 best_flops_per_s, best_size = flops_per_s, size
             if min(times_ns) > BUDGET_S * 1e9:
                 break
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
     threads = f" on {torch.get_num_threads()} thread(s)" if device.type == "cpu" else ""
     source = f"measured here: {best_size} x {best_size} {precision} matrix product{threads}, best of {products}"
     return Peak(flops_per_s=best_flops_per_s, source=source)
+
+
+@contextlib.contextmanager
+def _allow_tf32(allowed: bool) -> Iterator[None]:
+    """Whether fp32 products use TF32, in the block.
+
+    torch has two settings for it and refuses to read the older one once the newer one (``fp32_precision``, since torch
+    2.9) says otherwise, so the newer one is used where there is one. It reads as the setting that it inherits unless it
+    has one of its own; in the first case it goes on inheriting.
+    """
+    matmul, whole = torch.backends.cuda.matmul, torch.backends.cudnn
+    if not hasattr(matmul, "fp32_precision"):
+        before = matmul.allow_tf32
+        matmul.allow_tf32 = allowed
+        try:
+            yield
+        finally:
+            matmul.allow_tf32 = before
+        return
+    own, inherited = matmul.fp32_precision, whole.fp32_precision
+    matmul.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = "none" if own == inherited else own
 
 
 def _time_products(multiply: Callable[[], torch.Tensor], device: torch.device) -> list[int]:

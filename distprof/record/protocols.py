@@ -1,26 +1,50 @@
-"""Interfaces that a recorder uses besides the host clock."""
+"""Interfaces that a recorder uses besides the host clock. Nothing in this room asks which device implements them."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 
-class DeviceClock(Protocol):
-    """Time stamps on a device's stream, read later. Implemented by `distprof.record.cuda_clock.CudaClock`."""
+class DeviceEvent(Protocol):
+    """A place in a stream of a device; `torch.Event` and `distprof.simulate.device.Event`."""
 
-    def open(self) -> bool:
-        """Takes a free row of events for a new step; False: none is free, and this step has no device times."""
+    def record(self, stream: Any) -> None:
+        """Marks the place behind all work that the stream has been given so far. Does not wait for the device."""
 
-    def stamp(self, position: int) -> None:
-        """Records event ``position`` of the open step on the compute stream."""
+    def query(self) -> bool:
+        """Whether the device has passed the place."""
 
-    def close(self, *, position: int, scalars: tuple[Any, Any]) -> int:
-        """Ends the open step with event ``position``; returns a ticket for `read`."""
+    def synchronize(self) -> None:
+        """Waits until the device has passed the place."""
 
-    def read(self, ticket: int, *, wait: bool) -> tuple[list[int], int, tuple[float | None, float | None]] | None:
-        """Segment lengths and step length in device ns, and the scalars; None: not finished yet.
+    def elapsed_time(self, end: Any) -> float:
+        """Device time from this event to another one, ms. The device must have passed both."""
 
-        Synchronises only with ``wait``.
+
+class Accelerator(Protocol):
+    """A device that runs behind the host; `distprof.record.torch_device.TorchDevice` and, made up for the tests,
+    `distprof.simulate.device.SimulatedDevice`."""
+
+    def make_events(self, number: int, *, timing: bool) -> list[Any]:
+        """Creates events for good: none of them allocates anything when it is recorded. Synchronises."""
+
+    def current_stream(self) -> Any:
+        """The stream that the calling thread gives work to."""
+
+    def is_capturing(self) -> bool:
+        """Whether the calling thread captures a graph: then events may be neither asked nor read."""
+
+    def make_buffer(self, number: int) -> Any:
+        """Numbers in memory of the host that the device writes by itself, NaN at first."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value lies on the device, so that the host would wait for the device if it read it now."""
+
+    def copy_scalar(self, value: Any, buffer: Any, position: int) -> None:
+        """Has the device write a value of its own into a buffer, behind the current stream's work.
+
+        Raises:
+            ValueError, RuntimeError: It is no scalar.
         """
 
 

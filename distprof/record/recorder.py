@@ -14,9 +14,9 @@ from typing import Any
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.between import BetweenRecord, BetweenSteps
 from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, CollectiveLog
-from distprof.record.device_steps import DeviceSteps
-from distprof.record.protocols import DeviceClock, PhaseRanges
-from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, as_float, settle
+from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
+from distprof.record.protocols import Accelerator, PhaseRanges
+from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
 
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
@@ -30,7 +30,8 @@ class Recorder:
         *,
         phases: bool = True,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        device_clock: DeviceClock | None = None,
+        device: Accelerator | None = None,
+        num_events: int = NUM_EVENTS,
         ranges: PhaseRanges | None = None,
     ) -> None:
         """Allocates everything a step needs.
@@ -38,10 +39,11 @@ class Recorder:
         Args:
             phases: False at level off, where only steps are timed.
             now_ns: The host clock, monotonic, ns.
-            device_clock: Stamps on the device's stream, if there is a device.
+            device: What runs behind the host, if there is a device.
+            num_events: Size of the ring of events that time it.
             ranges: NVTX ranges, if a tool listens.
         """
-        self._now, self._device, self._phases = now_ns, device_clock, phases
+        self._now, self._phases = now_ns, phases
         self.ranges = ranges
         """Shows steps and phases to a tool; changed only between two steps. None: no tool listens."""
         self.timeline = Timeline(now_ns)
@@ -66,7 +68,8 @@ class Recorder:
         """The time between the last step and the next."""
         self._before: BetweenRecord | None = None
         self.finished = FinishedSteps()
-        self._on_device = DeviceSteps(device_clock, self.finished)
+        self.on_device = DeviceSteps(device, self.finished, stamps=phases, num_events=num_events)
+        """Steps until the device has finished them."""
 
     @property
     def listening(self) -> bool:
@@ -96,7 +99,7 @@ class Recorder:
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)
-        self._stamping = self._device is not None and self._device.open()
+        self._stamping = self.on_device.times and self.on_device.open()
         self._before = self.between.take(self.timeline.begin())
         self._stamp()
         if self.recording and not self._stamping and self.ranges is None:
@@ -112,12 +115,7 @@ class Recorder:
             self.ranges.end_step()
         record = self._record(now, failed)
         self.open = self.recording = False
-        if not self._stamping or self._device is None:
-            self.finished.put(record)
-        else:
-            ticket = self._device.close(position=self.timeline.count, scalars=(self._loss, self._grad_norm))
-            self._on_device.add(ticket, record)
-        self._on_device.collect(wait=False)
+        self.on_device.close(record, (self._loss, self._grad_norm), stamped=self._stamping)
         self.between.begin(now)
 
     def enter(self, code: int) -> None:
@@ -263,7 +261,7 @@ class Recorder:
             wait: Also waits for the device to finish the last steps. Synchronises; use it only after training.
         """
         if wait:
-            self._on_device.collect(wait=True)
+            self.on_device.wait()
         return [settle(record) for record in self.finished.take()]
 
     def _switch(self, code: int) -> int:
@@ -284,7 +282,7 @@ class Recorder:
     def _stamp(self) -> None:
         """Records the begin of the newest segment on the device too, if there is one."""
         if self._stamping and not self.timeline.lost:
-            self._device.stamp(self.timeline.count - 1)  # type: ignore[union-attr]
+            self.on_device.stamp()
 
     def _record(self, now: int, failed: bool) -> StepRecord:
         segments = self.timeline.keep(now)
@@ -295,5 +293,4 @@ class Recorder:
             phase_host_ns=self.timeline.sum_phases(segments, now) if self.recording else None,
             segments=segments, segments_lost=self.timeline.lost,
             issued=issued if self.recording else None, between=self._before,
-            scalars=(None, None) if self._stamping else (as_float(self._loss), as_float(self._grad_norm)),
         )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from distprof.facts.hardware import is_slice
 from distprof.facts.run import DeviceSnapshot
 
 PROC = Path("/proc")
@@ -43,9 +44,9 @@ def take_snapshot(device_type: str, device_index: int | None) -> tuple[DeviceSna
 
 
 def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
-    # By UUID: NVML numbers all GPUs of the host, torch those of CUDA_VISIBLE_DEVICES in that order.
-    uuid = str(torch.cuda.get_device_properties(device_index).uuid)
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+    handle, sliced = _find_card(pynvml, str(torch.cuda.get_device_properties(device_index).uuid))
+    if sliced and not is_slice(name):
+        name = f"{name} MIG"  # some drivers leave it out
 
     def read(what: Callable[[Any], Any]) -> Any:
         try:
@@ -67,6 +68,19 @@ def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
         temperature_c=None if temperature_c is None else float(temperature_c),
         processes=None if processes is None else len(processes),
     )
+
+
+def _find_card(pynvml: Any, uuid: str) -> tuple[Any, bool]:
+    """The card that torch means, and whether it is a MIG slice of one.
+
+    By UUID: NVML numbers all GPUs of the host, torch those of CUDA_VISIBLE_DEVICES in that order. torch leaves out
+    what it begins with, which tells a slice from a whole card.
+    """
+    bare = re.sub(r"^(GPU|MIG)-", "", uuid)
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}"), False
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{bare}"), True
 
 
 def _look_at_cpu() -> DeviceSnapshot:

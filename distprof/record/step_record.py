@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 from distprof.record.between import BetweenRecord
@@ -61,8 +61,8 @@ class StepRecord:
     """Segments beyond `MAX_SEGMENTS`: counted in their phase on the host clock, but not in ``segments``."""
     issued: Issued | None = None
     """None: nothing is known about collectives."""
-    scalars: tuple[float | None, float | None]
-    """Loss and gradient norm."""
+    scalars: tuple[float | None, float | None] = (None, None)
+    """Loss and gradient norm. None: not given, not yet on the host, or not to be read."""
     between: BetweenRecord | None = None
     """The time from the step before to this one. None: not measured."""
     step_device_ns: int | None = None
@@ -100,11 +100,6 @@ class FinishedSteps:
         self._taken += len(taken)
         self.lost = self._put - self._taken - len(self._records)
         return taken
-
-
-def as_float(value: Any) -> float | None:
-    """The value of a number or a one-element tensor."""
-    return None if value is None else float(value)
 
 
 def settle(record: StepRecord) -> StepRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
-from distprof.record.flight_recorder import find_unseen, keep_ring, read_ring
+from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
@@ -47,6 +48,7 @@ class StepWriter:
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._window = range(0)
+        self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
 
     def take(self, wait: bool) -> list[FloatArray]:
         """Packs and writes what has finished, and returns the rows.
@@ -55,7 +57,17 @@ class StepWriter:
             wait: Waits for the device's last steps. Synchronises; use it only after training.
         """
         with self._taking:
-            return self._take(wait)
+            saved, self._saved = self._saved, []
+            return [*saved, *self._take(wait)]
+
+    def take_rest(self) -> None:
+        """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
+
+        Call it on the training thread. Steps that the device has not finished are written without device times.
+        """
+        with self._taking:
+            self._recorder.on_device.give_up(look=True)
+            self._take(False)
 
     def _take(self, wait: bool) -> list[FloatArray]:
         records = self._recorder.drain(wait=wait)
@@ -98,20 +110,24 @@ class StepWriter:
         with self._lock:
             if self._writer is None:
                 return
+            unseen = None
             if ended == "completed":
                 unseen = find_unseen(read_ring(), self._last)
-                self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen])]
+                self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen.note])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
+            self._notes += self._recorder.on_device.describe()
             if self._overfull:
                 self._notes.append(describe_dropped(self._overfull, TOO_MANY))
             lost = self._recorder.finished.lost + self._unwritten
             try:
-                self._writer.write_end(ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes)
+                self._writer.write_end(
+                    ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes,
+                    unseen_per_step=0.0 if unseen is None else unseen.per_step,
+                )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)
             self._writer.close()
-            if ended != "completed":
-                keep_ring(self._writer.path)
+            (drop_ring if ended == "completed" else keep_ring)(self._writer.path)
             self._writer = None
             self._ended.set()
 
@@ -125,10 +141,38 @@ class StepWriter:
         where = _describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
+                self._recorder.on_device.give_up(look=False)
                 self._take(False)
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
+
+    def save_state(self, stalled_s: float) -> None:
+        """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
+
+        What is written first needs nothing from torch. A step that ends later, or the end, makes it void.
+
+        Args:
+            stalled_s: How long no step has ended.
+        """
+        state = f"no step had ended for {stalled_s:,.3g} s, {_describe_position(self._recorder)}"
+        if self._taking.acquire(timeout=BUSY_GRACE_S):
+            try:
+                self._saved += self._take(False)
+            finally:
+                self._taking.release()
+        self._write_state(state)
+        ring = read_ring()
+        if (pending := describe_pending(ring)) is not None:
+            self._write_state(f"{state}, waiting for {pending}")
+        with self._lock:
+            if self._writer is not None and ring is not None:
+                keep_ring(self._writer.path, ring)
+
+    def _write_state(self, text: str) -> None:
+        with self._lock, contextlib.suppress(OSError):  # a full disk is reported with the steps
+            if self._writer is not None:
+                self._writer.write_state(text)
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
         if self._writer is None or self._unwritten:

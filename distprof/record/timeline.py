@@ -13,7 +13,9 @@ from typing import Protocol
 
 from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
 
-MAX_SEGMENTS = 1024
+MAX_SEGMENTS = 5120
+"""Room for a step of a large model: FSDP2 waits four times per layer and micro-step, or 4,096 times for 128 layers and
+eight micro-steps. Three such steps fit into the ring of events."""
 OTHER = PHASE_CODE[Phase.OTHER]
 
 

@@ -51,11 +51,12 @@ def _describe_end(rank: RankReport) -> End | None:
     since = f"after step {rank.last_step}" if started else "before the first step"
     if rank.source == "trace":
         return None
+    error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
     if rank.ended is None:
-        return _describe_silence(rank, since)
+        severity, one, several = _describe_silence(rank, since)
+        return severity, one + error, several + error
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
-    error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
     if rank.ended == "terminated":
         return 3, f"was terminated {since}{error}", f"were terminated {since}{error}"
     end = f"{clean_text(rank.ended)} {since}{error}"

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from distprof.facts.run import Run
+from distprof.render.column_files import list_writers
 from distprof.render.finding_texts import word_finding, word_lack
 from distprof.render.html import render_html
+from distprof.render.module_files import list_module_tables
 from distprof.render.timeline import render_trace
 from distprof.report.report import Report, to_plain
 from distprof.storage.run_folder import write_json, write_whole
@@ -24,6 +26,11 @@ class Written:
     """The files that were written."""
     problem: str | None
     """Which were not written, and why. None: all were."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all were written."""
+        return self.problem is None
 
 
 def describe_plain(report: Report) -> dict[str, Any]:
@@ -39,13 +46,14 @@ def describe_plain(report: Report) -> dict[str, Any]:
 
 
 def write_files(folder: Path, run: Run, report: Report) -> Written:
-    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
+    """Writes ``report.html``, ``report.json``, ``trace.json.gz`` and, where modules were profiled, their tables; each
+    atomically; never raises OSError."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_html(report)),
         "report.json": lambda path: write_json(path, describe_plain(report)),
         "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
     }
-    return write_each(folder, writers)
+    return write_each(folder, writers | list_writers(list_module_tables(report)))
 
 
 def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> Written:

@@ -15,6 +15,7 @@ from distprof.render.sections import list_sections
 from distprof.render.svg import draw_phases, draw_steps
 from distprof.render.trace_html import draw_devices, show_findings
 from distprof.render.trace_rows import choose_devices
+from distprof.render.traced_modules import draw_traced_modules
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 
@@ -73,13 +74,15 @@ def _draw(report: Report, section: Section) -> str:
         return draw_phases(report, section.clock)
     if section.key == "job_modules":
         return draw_modules(report)
+    if section.key == "traced_modules":
+        return draw_traced_modules(report)
     if section.key == "device_time" and report.activity is not None:
         return draw_devices(choose_devices(report.activity))
     return draw_steps(report) if section.key == "step_times" else ""
 
 
 def _tabulate(section: Section) -> str:
-    if section.key == "job_modules":
+    if section.key in ("job_modules", "traced_modules"):
         return ""  # it is drawn whole
     rows = show_rows(section.rows)
     if section.key == "phases":

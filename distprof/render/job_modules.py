@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from distprof.render.markup import show
+from distprof.render.module_drawing import add_up, draw_tree, name_branch, show_times
 from distprof.render.module_tree import Branch, grow_tree, walk_tree
 from distprof.render.section_types import Fact, Section, make_columns
 from distprof.render.units import clean_text, format_count, format_factor, format_macs, format_time
 from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops
 from distprof.report.report import Report
-from distprof.report.spread import Spread
 
 TOP = 14
 """Rows of the table."""
 NOTE_LIMIT = 300
 """Characters."""
-MAX_SHOWN = 2_000
-"""Rows of the page's tree."""
-OPEN_LEVELS = 2
 HEADS = ("module", "class", "parameters", "held", "forward", "backward", "recomputed", "forward time", "forward least",
          "forward most", "backward time", "backward least", "backward most")  # fmt: skip
 NOTE = (
@@ -75,43 +71,16 @@ def _say_cost(modules: JobModules) -> str:
 def _describe(modules: JobModules, branch: Branch[JobModule]) -> list[str]:
     work = [row.flops for row in branch.rows if row.flops is not None]
     flops = sum(work, ModuleFlops()) if work else None
-    held = _add_up([row.held_parameters.max for row in branch.rows])
+    held = add_up([row.held_parameters.max for row in branch.rows])
     parameters = sum(row.parameters for row in branch.rows)
     sharded = any(row.held_parameters.max != row.parameters for row in modules.rows)
     return [
         clean_text(branch.first.kind, 40), format_count(parameters), format_count(held) if sharded else "",
         *(["", ""] if flops is None else [format_macs(flops.forward), format_macs(flops.backward)]),
         format_macs(flops.recomputed) if flops is not None and flops.recomputed else "",
-        *_show_times(modules, branch, "forward_ns"), *_show_times(modules, branch, "backward_ns"),
+        *show_times(branch, lambda row: row.forward_ns, len(modules.ranks)),
+        *show_times(branch, lambda row: row.backward_ns, len(modules.ranks)),
     ]  # fmt: skip
-
-
-def _show_times(modules: JobModules, branch: Branch[JobModule], stage: str) -> list[str]:
-    """The median, the least and the most; of one rank only the first."""
-    spreads: list[tuple[JobModule, Spread]] = [(row, getattr(row, stage)) for row in branch.rows]
-    median = _add_up([spread.median for _, spread in spreads])
-    known = [(row, spread) for row, spread in spreads if spread.min is not None and spread.max is not None]
-    if median is None or not known:
-        return ["", "", ""]
-    if len(modules.ranks) == 1:
-        return [format_time(median), "", ""]
-    least = min(known, key=lambda item: item[1].min or 0.0)
-    most = max(known, key=lambda item: item[1].max or 0.0)
-    return [
-        format_time(median),
-        f"{format_time(least[1].min)}, rank {least[1].min_rank}{_tell_apart(branch, least[0])}",
-        f"{format_time(most[1].max)}, rank {most[1].max_rank}{_tell_apart(branch, most[0])}",
-    ]
-
-
-def _tell_apart(branch: Branch[JobModule], row: JobModule) -> str:
-    """Which of several identical modules it is: what their names do not share."""
-    if len(branch.rows) == 1:
-        return ""
-    parts = [each.name.split(".") for each in branch.rows]
-    own = row.name.split(".")
-    differs = [part for place, part in enumerate(own) if len({names[place] for names in parts}) > 1]
-    return f", in {clean_text('.'.join(differs))}"
 
 
 def _weigh(branch: Branch[JobModule]) -> float:
@@ -121,18 +90,7 @@ def _weigh(branch: Branch[JobModule]) -> float:
 
 
 def _name(level: int, name: str, branch: Branch[JobModule]) -> str:
-    return "  " * level + _say_name(branch)
-
-
-def _say_name(branch: Branch[JobModule]) -> str:
-    times = f" ({len(branch.rows)} x)" if len(branch.rows) > 1 else ""
-    return clean_text(branch.name or "(model)") + times
-
-
-def _add_up(values: Sequence[float | None]) -> float | None:
-    """None: none of them is known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return "  " * level + name_branch(branch)
 
 
 def draw_modules(report: Report) -> str:
@@ -140,26 +98,5 @@ def draw_modules(report: Report) -> str:
     modules = report.modules
     if modules is None:
         return ""
-    walked = walk_tree(grow_tree(modules.rows, fold=True))
-    shown = [branch for _, branch in zip(range(MAX_SHOWN), walked, strict=False)]
-    left_out = sum(1 for _ in walked)
-    rows = [[_say_name(branch), *_describe(modules, branch)] for _, _, branch in shown]
-    told = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
-
-    def lay_out(cells: Sequence[str]) -> str:
-        return "".join(f"<span>{show(cells[place])}</span>" for place in told)
-
-    parts = [f'<div class="wide"><div class="tree"><div class="heads">{lay_out(HEADS)}</div>']
-    open_levels: list[int] = []
-    for (level, _, branch), cells in zip(shown, rows, strict=True):
-        while open_levels and open_levels[-1] >= level:
-            open_levels.pop()
-            parts.append("</details>")
-        if branch.inner:
-            open_levels.append(level)
-            parts.append(f"<details{' open' if level < OPEN_LEVELS else ''}><summary>{lay_out(cells)}</summary>")
-        else:
-            parts.append(f"<div>{lay_out(cells)}</div>")
-    parts += ["</details>"] * len(open_levels)
-    more = f"<p>{left_out:,} more are in report.json.</p>" if left_out else ""
-    return "".join(parts) + f"</div></div>{more}"
+    tree = grow_tree(modules.rows, fold=True)
+    return draw_tree(tree, HEADS, lambda branch: [name_branch(branch), *_describe(modules, branch)])

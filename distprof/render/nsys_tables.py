@@ -42,15 +42,17 @@ def write_csv(table: Table) -> bytes:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(table.heads)
     for row in table.rows:
-        writer.writerow([_write_cell(head, cell) for head, cell in zip(table.heads, row, strict=True)])
+        cells = zip(table.heads, row, strict=True)
+        writer.writerow(
+            [clean_cell(cell) if isinstance(cell, str) else format_cell(head, cell) for head, cell in cells]
+        )
     return file.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _write_cell(head: str, cell: object) -> str:
-    if isinstance(cell, str):
-        text = strip_controls(cell)
-        return f"'{text}" if text.lstrip().startswith(DANGEROUS) else text
-    return format_cell(head, cell)
+def clean_cell(text: str) -> str:
+    """A text that no program takes for a formula, without control characters."""
+    kept = strip_controls(text)
+    return f"'{kept}" if kept.lstrip().startswith(DANGEROUS) else kept
 
 
 def format_cell(head: str, cell: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.facts.run import Clock
 from distprof.render.units import NOT_MEASURED, format_count, format_ratio
 from distprof.report.report import OverheadReport
 
@@ -14,6 +15,7 @@ def describe_overhead(overhead: OverheadReport | None) -> str:
     if overhead is None:
         return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
     steps = f"{format_count(overhead.shadow_steps)} shadow steps"
+    steps += ", device clock" if overhead.clock == Clock.DEVICE else ""
     if overhead.high_ratio <= 0:
         return f"costs nothing measurable ({steps})"
     cost, low = (format_ratio(max(value, 0.0)) for value in (overhead.ratio, overhead.low_ratio))

@@ -13,6 +13,7 @@ from distprof.render.section_types import Section, make_columns
 from distprof.render.sections_phases import show_phases
 from distprof.render.sections_ranks import list_rank_sections
 from distprof.render.trace_rows import is_traced, list_findings, list_trace_sections
+from distprof.render.traced_modules import show_traced_modules
 from distprof.render.units import (
     clean_text,
     format_bytes,
@@ -43,6 +44,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         *_list_verdict_sections(report),
         show_modules(report),
         show_memory(report),
+        show_traced_modules(report),
         Section(key="step_times", title="step time"),
         *list_rank_sections(report),
         _show_communication(report),

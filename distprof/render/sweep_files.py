@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
-from distprof.render.column_files import Columns, can_write_parquet, write_csv_columns, write_parquet_columns
+from distprof.render.column_files import Columns, list_writers
 from distprof.render.files import Written, write_each
-from distprof.render.markup import show
+from distprof.render.markup import make_section, show
 from distprof.render.page import make_page, show_section
 from distprof.render.sweep_sections import list_sweep_sections
+from distprof.render.sweep_svg import draw_jobs
 from distprof.report.sweep_report import SweepRatio, SweepReport, to_plain_sweep
 from distprof.storage.run_folder import write_json, write_whole
 
@@ -23,24 +23,16 @@ def write_sweep_files(folder: Path, report: SweepReport) -> Written:
         "report.html": lambda path: write_whole(path, render_sweep_html(report)),
         "report.json": lambda path: write_json(path, to_plain_sweep(report)),
     }
-    kinds = {"csv": write_csv_columns, **({"parquet": write_parquet_columns} if can_write_parquet() else {})}
-    for name, columns in tables.items():
-        for kind, make in kinds.items():
-            writers[f"{name}.{kind}"] = partial(_write_table, columns=columns, make=make)
-    return write_each(folder, writers)
-
-
-def _write_table(path: Path, columns: Columns, make: Callable[[Columns], bytes]) -> None:
-    write_whole(path, make(columns))
+    return write_each(folder, writers | list_writers(tables))
 
 
 def render_sweep_html(report: SweepReport) -> str:
     """The report as one page."""
-    sections = map(show_section, list_sweep_sections(report, with_pairs=True))
+    sections = [show_section(section) for section in list_sweep_sections(report, with_pairs=True)]
+    drawing = make_section("Step time by job", draw_jobs(report))
     started = f"<p>a sweep of {len(report.rows):,} jobs; started {show(report.started_utc)}</p>"
-    return make_page(
-        show(report.name), "\n".join([f"<header><h1>{show(report.name)}</h1>{started}</header>", *sections])
-    )
+    head = f"<header><h1>{show(report.name)}</h1>{started}</header>"
+    return make_page(show(report.name), "\n".join([head, *sections[:1], drawing, *sections[1:]]))
 
 
 def list_job_columns(report: SweepReport) -> Columns:

@@ -39,6 +39,19 @@ SPARE: dict[str, tuple[str, ...]] = {
         "forward",
         "backward most",
     ),
+    "traced_modules": (
+        "class",
+        "calls",
+        "recomputed",
+        "backward",
+        "forward",
+        "host least",
+        "device least",
+        "host self",
+        "host most",
+        "device self",
+        "device most",
+    ),
     "module_layers": ("depth", "calls", "output", "class"),
 }
 """Columns that can be dropped on a narrow terminal, by section: the first one first."""

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -115,27 +115,8 @@ class WandbLogger:
         Returns:
             None when wandb cannot even log offline.
         """
-        wanted = choose_mode(config)
-        if wanted == "disabled":
-            say("wandb: disabled by WANDB_MODE")
-            return None
-        online = wants_online(config)
-        reason = "" if online or wanted == "offline" else " (not logged in)"
-        try:
-            run = None
-            if online:
-                try:
-                    run = _open(meta, config, folder, "online")
-                except Exception as error:
-                    reason = f" (not online: {type(error).__name__})"
-            run = run or _open(meta, config, folder, "offline")
-            for metric, step_metric in METRICS:
-                run.define_metric(metric, step_metric=step_metric, summary="none")
-        except Exception as error:
-            say(f"wandb: not used, {type(error).__name__}; the run folder holds everything")
-            return None
-        say(_describe(run, reason))
-        return cls(run, folder=folder, points=Points(meta, peaks), say=say)
+        run = open_run(meta.name, config, folder=folder, say=say, values=meta.config, metrics=METRICS)
+        return None if run is None else cls(run, folder=folder, points=Points(meta, peaks), say=say)
 
     def log_rows(self, rows: FloatArray) -> None:
         """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.
@@ -199,10 +180,7 @@ class WandbLogger:
             self._run.log_artifact(artifact)
 
     def _close(self) -> None:
-        import wandb
-
-        self._run.finish()
-        wandb.teardown()  # the service writes the end of the file when it exits, not when the run is finished
+        close_run(self._run)
         self.closed = True
 
     def _attempt(self, work: Callable[[], object]) -> None:
@@ -214,7 +192,59 @@ class WandbLogger:
             self._failed = True
 
 
-def _open(meta: RunMeta, config: WandbConfig, folder: Path, mode: Literal["online", "offline"]) -> Any:
+def open_run(
+    name: str,
+    config: WandbConfig,
+    *,
+    folder: Path,
+    say: Callable[[str], None],
+    values: Mapping[str, object],
+    metrics: Iterable[tuple[str, str | None]] = (),
+) -> Any:
+    """Opens a run, online when logged in, else offline, and says which. None: wandb cannot even log offline.
+
+    Args:
+        name: The run's.
+        config: Project, mode, and how long to try to go online.
+        folder: wandb makes its own inside it.
+        say: Says a line to the user.
+        values: The run's configuration, redacted.
+        metrics: Metrics, each with the one that it is drawn over.
+    """
+    wanted = choose_mode(config)
+    if wanted == "disabled":
+        say("wandb: disabled by WANDB_MODE")
+        return None
+    online = wants_online(config)
+    reason = "" if online or wanted == "offline" else " (not logged in)"
+    try:
+        run = None
+        if online:
+            try:
+                run = _open(name, values, config, folder, "online")
+            except Exception as error:
+                reason = f" (not online: {type(error).__name__})"
+        run = run or _open(name, values, config, folder, "offline")
+        for metric, step_metric in metrics:
+            run.define_metric(metric, step_metric=step_metric, summary="none")
+    except Exception as error:
+        say(f"wandb: not used, {type(error).__name__}; the run folder holds everything")
+        return None
+    say(_describe(run, reason))
+    return run
+
+
+def close_run(run: Any) -> None:
+    """Closes a run; waits for the upload however long it takes."""
+    import wandb
+
+    run.finish()
+    wandb.teardown()  # the service writes the end of the file when it exits, not when the run is finished
+
+
+def _open(
+    name: str, values: Mapping[str, object], config: WandbConfig, folder: Path, mode: Literal["online", "offline"]
+) -> Any:
     import wandb
 
     settings = wandb.Settings(
@@ -222,8 +252,8 @@ def _open(meta: RunMeta, config: WandbConfig, folder: Path, mode: Literal["onlin
         x_disable_machine_info=True, init_timeout=config.init_timeout_s,
     )  # fmt: skip
     return wandb.init(
-        project=config.project, entity=config.entity, name=meta.name, group=_clean_group(config.group),
-        dir=str(folder), config=dict(meta.config), mode=mode, reinit="finish_previous", settings=settings,
+        project=config.project, entity=config.entity, name=name, group=_clean_group(config.group),
+        dir=str(folder), config=dict(values), mode=mode, reinit="finish_previous", settings=settings,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from distprof.facts.run import PHASES, Clock
 STEP = "step"
 """What lines are drawn over; see `distprof.render.wandb_scalars.METRICS`."""
 NAME = "distprof"
+SWEEP_TABLE, SWEEP_CHART = "sweep_jobs", "sweep/step_time"
+"""What a sweep logs at its end, in a run of its own."""
 PINNED = (
     "verdict", "verdict_critical", "verdict_rank", "verdict_phase", "verdict_lost_ratio", "step_mean_ms",
     "tokens_per_s", "mfu_ratio", "exposed_ratio",
@@ -21,9 +23,9 @@ PINNED = (
 class Panel:
     """One panel."""
 
-    kind: Literal["lines", "stack", "runs", "groups", "image", "table", "rank bars"]
-    """lines, stack: names over steps. runs, groups: a bar per run or per group of runs. image, table: what has this
-    name. rank bars: a bar per rank, of columns of a table."""
+    kind: Literal["lines", "stack", "runs", "groups", "image", "drawing", "table", "rank bars"]
+    """lines, stack: names over steps. runs, groups: a bar per run or per group of runs. image, drawing, table: what has
+    this name. rank bars: a bar per rank, of columns of a table."""
     title: str
     names: tuple[str, ...]
     table: str | None = None
@@ -88,6 +90,8 @@ SECTIONS = (
         _lines("Memory of the fullest rank, bytes", "memory/peak_bytes_max", "memory/current_bytes_max"),
     )),
     PanelSection(name="Sweep", panels=(
+        Panel(kind="drawing", title="Step time by job with its interval", names=(SWEEP_CHART,)),
+        _table("Jobs of a sweep", SWEEP_TABLE),
         Panel(kind="groups", title="Step time by group, ms", names=("summary/step_mean_ms",)),
         Panel(kind="groups", title="Tokens per second by group", names=("summary/tokens_per_s",)),
         Panel(kind="groups", title="MFU by group", names=("summary/mfu_ratio",)),

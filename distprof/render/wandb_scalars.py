@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.busiest import pick_busiest
+from distprof.analyze.efficiency import find_mfu, find_rates
 from distprof.analyze.exposed import subtract_exposed
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
 from distprof.render.wandb_details import EXPOSED, Details, Means, choose_clock, find_exposed_ratio, is_shadow, shorten
@@ -101,9 +102,9 @@ def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | Non
     if meta.work is None:
         return {}
     micro_steps, step_ns = table[:, COLUMN["micro_steps"]], table[:, COLUMN[f"step_{clock}_ns"]]
-    achieved = meta.work.model_flops_per_micro_step * np.where(micro_steps > 0, micro_steps, np.nan) / step_ns * 1e9
-    point = {"flops/achieved_per_device": float(achieved.mean())}
-    known = [peak for peak in peaks if peak is not None and peak > 0]
-    if known and len(known) == len(achieved) and float((achieved / np.array(known)).max()) <= 1:
-        point["flops/mfu_ratio"] = float((achieved / np.array(known)).mean())
-    return point
+    achieved = find_rates(meta.work.model_flops_per_micro_step, micro_steps, step_ns)
+    mfu = find_mfu(achieved, peaks)
+    return {
+        "flops/achieved_per_device": float(achieved.mean()),
+        **({} if mfu is None else {"flops/mfu_ratio": float(mfu.mean())}),
+    }

@@ -65,7 +65,7 @@ def _make_panel(panel: Panel) -> Any:
     if panel.kind in ("lines", "stack"):
         style = "stacked-area" if panel.kind == "stack" else "line"
         return wr.LinePlot(title=panel.title, x=STEP, y=[*panel.names], plot_type=style)
-    if panel.kind == "image":
+    if panel.kind in ("image", "drawing"):
         return wr.MediaBrowser(title=panel.title, media_keys=[*panel.names], num_columns=1)
     if panel.kind == "table":
         return wr.WeavePanelSummaryTable(table_name=panel.names[0])

@@ -201,8 +201,10 @@ class FlopsReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadReport:
-    """What recording costs: recorded steps compared with the unrecorded (shadow) steps between them, host clock."""
+    """What recording costs: recorded steps compared with the unrecorded (shadow) steps between them."""
 
+    clock: str
+    """"host" or, of a job on GPUs, "device"."""
     ratio: float
     """Median recorded step time over the median without recording, less 1; below 0 only through noise."""
     low_ratio: float

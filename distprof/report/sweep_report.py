@@ -34,6 +34,9 @@ class SweepRow:
     """The clock of every time here. None: no step was measured."""
     steps: int
     mean_ns: float | None
+    mean_low_ns: float | None
+    """Lower end of the 95 % interval of the mean, about the steps of this run. None: there are too few."""
+    mean_high_ns: float | None
     median_ns: float | None
     std_ns: float | None
     """Standard deviation of a step, with n - 1. None: fewer than two steps."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from distprof.report.finding_report import Finding, NotChecked
+from distprof.report.spread import Spread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,55 @@ class RangeReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModule:
+    """One module, with the ranks side by side.
+
+    *Self* is what runs outside of its submodules, *total* includes them, each in forward, backward and recomputation
+    together. Host times are in operators, device times those of kernels and copies other than collectives; the two
+    clocks stand side by side, and neither is part of the other. No rank in a spread: not measured.
+    """
+
+    name: str
+    """Dotted, as in the unwrapped model, "" being the model itself; or as torch.profiler names it, such as Linear_0."""
+    kind: str
+    """Its class. Empty: everything, of which self is what runs in no module: the loss, the optimizer, gradients."""
+    parent: int | None
+    """Position of the module that holds it."""
+    calls: Spread
+    """Of forward, recomputation left out."""
+    self_host_ns: Spread
+    total_host_ns: Spread
+    self_device_ns: Spread
+    total_device_ns: Spread
+    forward_host_ns: Spread
+    """Of ``total_host_ns``; so are the next two."""
+    backward_host_ns: Spread
+    recomputed_host_ns: Spread
+    """In forward that backward repeats."""
+    forward_device_ns: Spread
+    """Of ``total_device_ns``; so are the next two."""
+    backward_device_ns: Spread
+    recomputed_device_ns: Spread
+
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """The same for modules that differ in their names and times only."""
+        return self.kind, self.calls
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModules:
+    """The modules of the model as the traces show them."""
+
+    ranks: tuple[int, ...]
+    """The ranks whose traces tell modules apart."""
+    per_step: bool
+    """Whether figures are means per step. If not, they are sums over the whole traces, which have no steps."""
+    rows: tuple[TracedModule, ...]
+    """Each before its submodules. The first is everything."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCheck:
     """One phase of a kernel window: as the rank measured it live, and as its trace shows it."""
 
@@ -116,6 +166,8 @@ class TraceReport:
     """Longest first; at most 100."""
     ranges: tuple[RangeReport, ...]
     """Longest host time first; at most 200."""
+    modules: TracedModules | None
+    """Self and total time by module. None: no trace tells modules apart."""
     findings: tuple[Finding, ...]
     """What costs time first, then what makes the numbers misleading; in each the largest share first."""
     not_checked: tuple[NotChecked, ...]

@@ -1,4 +1,7 @@
-"""Simulated jobs with known truth: ranks, buckets, links, delays, jitter and clocks are chosen."""
+"""Simulated jobs with known truth: ranks, buckets, links, delays, jitter and clocks are chosen.
+
+Apart from them, `distprof.simulate.device` is a made-up device that a recorder runs on.
+"""
 
 from distprof.simulate.draw import Fault
 from distprof.simulate.job import Between, Clocks, Delay, SimulatedBucket, SimulatedJob, Stop

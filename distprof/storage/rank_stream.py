@@ -3,7 +3,7 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come the steps, and at most one end record.
+come steps, and at most one end record. A state record tells where a rank stands, until a step or the end follows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.config.decode import decode, load_json
+from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.facts.presence import LastWrite, hold, look_at_writer
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray, RankInfo, Segments
@@ -32,15 +31,23 @@ from distprof.storage.collective_records import (
 )
 from distprof.storage.opening import open_file
 from distprof.storage.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields
-from distprof.storage.record_lines import FIELDS, MAX_SEGMENTS, encode_line, encode_padded, encode_step, shorten_end
+from distprof.storage.record_lines import (
+    FIELDS,
+    MAX_SEGMENTS,
+    EndFields,
+    decode_line,
+    encode_line,
+    encode_padded,
+    encode_step,
+    shorten_end,
+)
 
-SCHEMA_MAJOR, SCHEMA_MINOR = 1, 2
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 3
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
 MAX_WORLD = 1 << 17
 """Ranks of a job: the missing ones are named one by one."""
-_END_KEYS = frozenset(("ended", "error", "traceback", "rows_lost", "notes"))
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
@@ -104,13 +111,18 @@ class StreamWriter:
             lines += [*map(encode_line, first), encode_step(row, kept, told)]
         self._append(lines)
 
+    def write_state(self, text: str) -> None:
+        """Appends where the rank stands, in case no end follows."""
+        self._append([encode_line({"type": "state", "error": text})])
+
     def write_end(
-        self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str]
-    ) -> None:
+        self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str],
+        unseen_per_step: float = 0.0,
+    ) -> None:  # fmt: skip
         """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
         end = {
             "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
-            "notes": [*notes, *self._collectives.describe_dropped()],
+            "notes": [*notes, *self._collectives.describe_dropped()], "unseen_per_step": unseen_per_step,
         }  # fmt: skip
         try:
             self._append([encode_line(end)])
@@ -174,23 +186,13 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    """The fields of an end record, as in `RankInfo`."""
-
-    ended: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    rows_lost: int = 0
-    notes: tuple[str, ...] = ()
-
-
 class _Found:
     """Collects the contents of a file, record by record."""
 
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
         self.end: dict[str, Any] = {}
+        self.state: str | None = None  # where the rank stands, while nothing follows
         self.offset = 0
         """Where the current record begins."""
         self._rows: dict[int, tuple[FloatArray, int]] = {}
@@ -207,6 +209,9 @@ class _Found:
             self.header, self._fields = record, read_fields(record)
         elif kind == "end":
             return self._take_end(record)
+        elif kind == "state":
+            self.state = record["error"] if type(record.get("error")) is str else None
+            return self.state is not None
         elif kind == "group":
             return self.collectives.read_group(record)
         elif kind == "order":
@@ -216,9 +221,9 @@ class _Found:
         return True
 
     def _take_end(self, record: dict[str, Any]) -> bool:
-        end = {key: record[key] for key in _END_KEYS & set(record)}
+        end = {key: record[key] for key in EndFields.__dataclass_fields__.keys() & set(record)}
         try:
-            if decode(_End, end, "", DataError).rows_lost < 0:
+            if decode(EndFields, end, "", DataError).rows_lost < 0:
                 return False
         except DataError:
             return False
@@ -231,6 +236,7 @@ class _Found:
         if row is None or step in self._rows:
             return False
         self._rows[step] = row, self.offset
+        self.state = None
         kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
@@ -263,18 +269,6 @@ class _Found:
         return tuple(warnings)
 
 
-def decode_line(line: bytes) -> dict[str, Any] | None:
-    """The record in a line; None if it is truncated, damaged or not an object."""
-    body, mark, tail = line.rpartition(b',"crc":"')
-    if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
-        return None
-    try:
-        record = load_json(body + b"}")
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
 def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> RankInfo:
     header, end = found.header or {}, found.end
     schema = str(header.get("schema"))
@@ -286,10 +280,11 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
     if read_fields(header) is None:
         raise DataError(f"{path}: damaged header: no list of distinct fields")
     known = set(RankInfo.__dataclass_fields__) - {"last_write", "source"}  # what is read here was recorded
-    told = {**header["info"], **{key: end[key] for key in end if key in known}}
+    last = end or ({} if found.state is None else {"error": found.state})
+    told = {**header["info"], **{key: last[key] for key in last if key in known}}
     info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
     if not 0 <= info.rank < MAX_WORLD or info.rows_lost < 0:
         raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} is impossible")
     before = header["info"].get("notes", [])
-    notes = decode(_End, {"notes": before}, f"{path}: header", DataError).notes
+    notes = decode(EndFields, {"notes": before}, f"{path}: header", DataError).notes
     return replace(info, notes=(*notes, *end.get("notes", ())), last_write=last_write)

@@ -6,7 +6,10 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from distprof.config.decode import load_json
 from distprof.facts.run import COLUMN, ROW_FIELDS, FloatArray, Segments
 
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
@@ -20,10 +23,34 @@ MAX_ERROR_LETTERS = 200
 """Length of an error that fits into the reserved line, whatever its characters are."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFields:
+    """The fields of an end record, as in `distprof.facts.run.RankInfo`."""
+
+    ended: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    rows_lost: int = 0
+    notes: tuple[str, ...] = ()
+    unseen_per_step: float = 0.0
+
+
 def encode_line(record: Mapping[str, object]) -> bytes:
     """Encodes one record as a line with its checksum."""
     body = json.dumps(record, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()[:-1]
     return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+
+
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """The record in a line; None if it is truncated, damaged or not an object."""
+    body, mark, tail = line.rpartition(b',"crc":"')
+    if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        record = load_json(body + b"}")
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def encode_padded(record: Mapping[str, object]) -> bytes:

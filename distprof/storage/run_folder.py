@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from distprof.config.decode import decode, load_json, require_flat
+from distprof.config.decode import decode
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, KINDS, Run, RunMeta
+from distprof.storage.json_file import read_object
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
-from distprof.storage.opening import open_file, open_folder
+from distprof.storage.opening import open_folder
 from distprof.storage.rank_stream import MAX_WORLD, RankStream, read_stream
 
 SCHEMA = "distprof.run/1.0"
@@ -122,18 +122,8 @@ def _open_run(folder: Path) -> Iterator[int]:
 
 
 def _read_meta(path: Path, root: int) -> RunMeta:
-    try:
-        with open_file(path, inside=root, max_bytes=MAX_META_BYTES) as file:
-            values: Any = load_json(file.read(MAX_META_BYTES))
-        require_flat(values)
-    except FileNotFoundError:
-        raise DataError(f"{path.parent}: not a run folder (no run.json): pass one made by distprof") from None
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}): the run folder is damaged") from None
-    if not isinstance(values, Mapping) or not str(values.get("schema")).startswith("distprof.run/1."):
-        raise DataError(f"{path}: not written by this major version of distprof (expected {SCHEMA})")
+    missing = f"{path.parent}: not a run folder (no run.json): pass one made by distprof"
+    values = read_object(path, schema=SCHEMA, what="run folder", missing=missing, max_bytes=MAX_META_BYTES, inside=root)
     known = RunMeta.__dataclass_fields__
     meta = decode(RunMeta, {key: item for key, item in values.items() if key in known}, str(path), DataError)
     if not 1 <= meta.world_size <= MAX_WORLD:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
-from distprof.config.decode import decode, load_json, require_flat
+from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.facts.sweep import Sweep, SweepJob
-from distprof.storage.opening import open_file
+from distprof.storage.json_file import read_object
 from distprof.storage.run_folder import write_json
 
 SCHEMA = "distprof.sweep/1.0"
@@ -58,18 +57,8 @@ def read_sweep(folder: Path) -> Sweep:
         DataError: It is missing, damaged, or of a newer major version.
     """
     path = folder / FILE
-    try:
-        with open_file(path, max_bytes=MAX_BYTES) as file:
-            values: Any = load_json(file.read(MAX_BYTES))
-        require_flat(values)
-    except FileNotFoundError:
-        raise DataError(f"{folder}: not the folder of a sweep (no {FILE})") from None
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}): the folder is damaged") from None
-    if not isinstance(values, dict) or not str(values.get("schema")).startswith("distprof.sweep/1."):
-        raise DataError(f"{path}: not written by this major version of distprof (expected {SCHEMA})")
+    missing = f"{folder}: not the folder of a sweep (no {FILE})"
+    values = read_object(path, schema=SCHEMA, what="folder", missing=missing, max_bytes=MAX_BYTES)
     sweep = decode(Sweep, {key: item for key, item in values.items() if key != "schema"}, str(path), DataError)
     _check(path, sweep)
     return sweep

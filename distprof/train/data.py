@@ -46,9 +46,12 @@ def _random_batches(config: Config, *, rank: int, pinned: bool, number: int = 8)
     train = config.train
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + rank)
     shape = (number, train.micro_batch, train.seq_len + 1)
-    tokens = torch.randint(train.model.vocab_size, shape, generator=generator)
-    tokens = tokens.pin_memory() if pinned else tokens
-    return [(window[:, :-1], window[:, 1:]) for window in tokens]
+    windows = torch.randint(train.model.vocab_size, shape, generator=generator)
+    # torch copies what is not contiguous into pageable memory first, and then waits for the GPU.
+    tokens, targets = windows[:, :, :-1].contiguous(), windows[:, :, 1:].contiguous()
+    if pinned:
+        tokens, targets = tokens.pin_memory(), targets.pin_memory()
+    return list(zip(tokens, targets, strict=True))
 
 
 def _repeat(batches: list[Batch]) -> Iterator[Batch]:

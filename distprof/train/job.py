@@ -174,8 +174,10 @@ def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> 
     wait_for_everyone()
     train(
         config.train, strategy=strategy, batches=batches, profiler=job.profiler,
-        inject=make_injection(config.inject, world.rank, _find_module(config, strategy.model)), device=world.device,
-        window_steps=config.profile.window_steps,
+        inject=make_injection(
+            config.inject, world.rank, _find_module(config, strategy.model), device=world.device
+        ),
+        device=world.device, window_steps=config.profile.window_steps,
     )  # fmt: skip
 
 
@@ -184,8 +186,9 @@ def _require_module(config: Config) -> None:
     if wanted is None:
         return
     with torch.device("meta"):
-        names = [item.name for item in list_modules(Transformer(config.train.model))]
-    if wanted not in names or not wanted:
+        model = Transformer(config.train.model)
+    if _find_module(config, model) is None or not wanted:
+        names = [item.name for item in list_modules(model)]
         close = difflib.get_close_matches(wanted, names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[1:4])}, ..."
         raise UsageError(f"inject.module={wanted}: the model has no module of this name; {hint}")

@@ -16,7 +16,7 @@ from distprof.analyze.overhead import (
     read_costs,
 )
 from distprof.analyze.statistics import count_outside
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.run import Clock, FloatArray, Run
 from tests.factories import MS, drop_rows, make_run
 
 EVERY = 20
@@ -69,7 +69,7 @@ def test_no_cost_is_found_where_there_is_none() -> None:
     sure = 0
     for _ in range(200):
         step_ns = 100 * MS * generator.lognormal(0, 0.3, 160)  # skewed, with eight shadow steps: the hard case
-        found = compare_steps(read_costs(make_shadowed(step_ns, shadow_every(160)).rows))
+        found = compare_steps(read_costs(make_shadowed(step_ns, shadow_every(160)).rows, Clock.HOST))
         assert found is not None
         sure += found.low_ratio > 0 or found.high_ratio < 0
     assert sure <= 10
@@ -95,6 +95,22 @@ def test_the_ratio_is_exact_without_noise(cost: float, shadows: int, every: int,
     found = measure_overhead(make_shadowed((base_ns + MS) * np.where(shadow == 1, 1, 1 + cost), shadow))
     assert found is not None and found.shadow_steps == shadows
     assert [found.ratio, found.low_ratio, found.high_ratio] == pytest.approx([cost] * 3, abs=1e-9)
+
+
+@pytest.mark.parametrize(("host", "device"), [(0.5, 0.03), (0.0, 0.03)])
+def test_on_a_gpu_the_cost_is_the_devices(host: float, device: float) -> None:
+    """Whose host runs ahead: it may be slowed down without anyone noticing, or not at all while the device is."""
+    shadow = shadow_every(400)
+    times_ns = {
+        clock: np.stack([100 * MS * np.where(shadow == 1, 1, 1 + cost)] * 2)
+        for clock, cost in (("host", host), ("device", device))
+    }
+    times_ns["device"][0, 7] = np.nan  # its events were lost
+    columns = {"shadow": shadow, **{f"step_{clock}_ns": values for clock, values in times_ns.items()}}
+    run = make_run(num_ranks=2, num_steps=400, num_warmup=0, columns=columns, meta={"device_type": "cuda"})
+    found = measure_overhead(run)
+    assert found is not None and found.clock == "device" and found.shadow_steps == 20
+    assert found.ratio == pytest.approx(device)
 
 
 def test_the_same_facts_give_the_same_interval() -> None:
@@ -126,10 +142,10 @@ def test_warmup_and_failed_steps_are_compared_with_nothing(column: str) -> None:
 
 def test_a_step_that_only_some_ranks_ran_without_instruments_is_neither() -> None:
     run = make_shadowed(np.full(200, 100.0 * MS), np.stack([shadow_every(200), shadow_every(200)]))
-    costs = read_costs(run.rows)
+    costs = read_costs(run.rows, Clock.HOST)
     assert costs.shadow.sum() == 10 and costs.plain.sum() == 190
     run = make_shadowed(np.full(200, 100.0 * MS), np.stack([shadow_every(200), np.zeros(200)]))
-    costs = read_costs(run.rows)
+    costs = read_costs(run.rows, Clock.HOST)
     assert costs.shadow.sum() == 0 and costs.plain.sum() == 190 and compare_steps(costs) is None
 
 
@@ -156,6 +172,9 @@ def test_a_shadow_step_far_from_those_around_it_tells_nothing_of_a_cost() -> Non
     """Ten shadow steps of a millionth of the others' time did not do the same; ten of the same time cost nothing."""
     shadow = np.arange(40) % 4 == 1
     step_ns = np.full(40, 1e8)
-    assert compare_steps(StepCosts(step_ns=np.where(shadow, 1e2, step_ns), shadow=shadow, plain=~shadow)) is None
-    found = compare_steps(StepCosts(step_ns=step_ns, shadow=shadow, plain=~shadow))
+    assert (
+        compare_steps(StepCosts(clock=Clock.HOST, step_ns=np.where(shadow, 1e2, step_ns), shadow=shadow, plain=~shadow))
+        is None
+    )
+    found = compare_steps(StepCosts(clock=Clock.HOST, step_ns=step_ns, shadow=shadow, plain=~shadow))
     assert found is not None and (found.ratio, found.shadow_steps) == (0, 10)

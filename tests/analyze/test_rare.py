@@ -65,6 +65,25 @@ def test_every_tenth_step_is_a_period_even_of_two_ranks(num_ranks: int) -> None:
     assert found.late_ns == pytest.approx(200 * MS, rel=0.02)
 
 
+def test_a_stall_out_of_step_is_not_one_of_the_regular_ones() -> None:
+    """Every 8th of fifty steps, and two others: chance puts two events on one of eight ranks once in 64 jobs."""
+    own_ns, regular = make_steady(8, 50), list(range(5, 50, 8))
+    own_ns[5, [*regular, 18, 33], PHASE[Phase.FORWARD]] += 500 * MS
+    named, nobodys = suspect(own_ns)
+    assert (named.rows.tolist(), named.part, named.period) == ([5], Phase.FORWARD, 8)
+    assert np.flatnonzero(named.acts).tolist() == regular
+    assert (nobodys.rows.tolist(), np.flatnonzero(nobodys.acts).tolist()) == ([], [18, 33])
+
+
+def test_too_many_stalls_out_of_step_are_the_same_ranks_and_not_regular() -> None:
+    """Seven of them on the same one of eight ranks are no more chance than the regular ones."""
+    own_ns, struck = make_steady(8, 100), [*range(5, 100, 8), 7, 18, 33, 41, 59, 72, 90]
+    own_ns[5, struck, PHASE[Phase.FORWARD]] += 500 * MS
+    (found,) = suspect(own_ns)
+    assert (found.rows.tolist(), found.period) == ([5], None)
+    assert np.flatnonzero(found.acts).tolist() == sorted(struck)
+
+
 def test_five_irregular_events_on_one_of_two_ranks_name_nobody() -> None:
     own_ns = draw_own(np.random.default_rng(2), 2, 50)
     own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += np.array([200.0, 1200, 500, 800, 350]) * MS
@@ -206,11 +225,11 @@ def test_events_of_one_size_have_the_binomial_chance(num_ranks: int, drawn: list
 
 def test_a_period_by_hand() -> None:
     """Five of fifty steps all in one class of five: one of C(50, 5) ways, in any of 1 + 2 + ... + 24 classes."""
-    period, chance = find_period(np.arange(4, 50, 10), np.arange(50))
-    assert period == 10
+    period, turn, chance = find_period(np.arange(4, 50, 10), np.arange(50))
+    assert (period, turn) == (10, 4)
     assert chance == pytest.approx(300 / math.comb(50, 5))
-    assert find_period(np.array(STRUCK), np.arange(50)) == (0, 1.0)
-    assert find_period(np.array([4, 14]), np.arange(50)) == (0, 1.0)
+    assert find_period(np.array(STRUCK), np.arange(50)) == (0, 0, 1.0)
+    assert find_period(np.array([4, 14]), np.arange(50)) == (0, 0, 1.0)
 
 
 def test_likeness_by_hand() -> None:

@@ -56,7 +56,7 @@ def cut_backward(phase_ns: FloatArray, inner_ns: FloatArray, *, first_waits: boo
 
 def name(cycles: SyncCycles) -> list[Suspect]:
     own = take_speed(cycles, cycles.phase_ns, cycles.gap_ns)
-    assert own is not None
+    assert own.pieces is not None
     return find_steady(cycles, own.phase_ns, own.gap_ns, pieces=own.pieces)
 
 
@@ -105,7 +105,7 @@ def test_parts_that_vary_each_for_itself_tell_no_speed(related: float) -> None:
         own_ns = draw_drift(draws, 4, 50, related=related) if related else draw_own(draws, 4, 50)
         own_ns = np.concatenate([own_ns, np.zeros((4, 50, len(OWN_PARTS) - len(OWN_PHASES)))], axis=2)
         cycles = make_cycles(own_ns)
-        found += take_speed(cycles, cycles.phase_ns, cycles.gap_ns) is not None
+        found += take_speed(cycles, cycles.phase_ns, cycles.gap_ns).pieces is not None
     assert found <= 3  # 1 % is meant
 
 

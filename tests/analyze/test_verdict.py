@@ -112,6 +112,21 @@ def test_with_the_late_rank_missing_nobody_is_cleared() -> None:
     assert describe_busiest(report).startswith("of the ranks present, ")
 
 
+def test_where_collectives_are_not_seen_nobody_is_cleared_and_who_is_late_is_named() -> None:
+    """Whoever waits in them seems to work, so that no rank may be late although one is."""
+    unseen = {1: {"unseen_per_step": 2.0}}
+    report = analyze(make_run(num_ranks=3, num_steps=20, infos=unseen))
+    assert (report.verdict.kind, report.verdict.lost_ratio) == ("none", None)
+    assert describe_verdict(report).startswith("no verdict: rank 1 issued 2 collectives a step that distprof did not")
+    few = analyze(make_run(num_ranks=3, num_steps=20, infos={1: {"unseen_per_step": 0.1}}))
+    assert few.verdict.lost_ratio is not None
+    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
+    run = simulate(job, seed=3).run
+    infos = tuple(dataclasses.replace(info, unseen_per_step=2.0) for info in run.ranks)
+    late = analyze(dataclasses.replace(run, ranks=infos))
+    assert (late.verdict.kind, late.verdict.rank) == ("slow_rank", 2)
+
+
 def test_with_a_rank_missing_no_link_is_blamed() -> None:
     assert analyze(lose_rank(simulate(LINK, seed=3).run, 7)).verdict.kind == "none"
 

@@ -88,6 +88,12 @@ def test_a_capture_is_run_judged_exported_and_reported(place: Place) -> None:
     assert f"distprof: the capture: {shown[0]}, {shown[1]}" in said
     assert "contains no NVTX range" in done.stderr
     assert done.returncode == 9, "the job's own exit code"
+    alone = place.capture("--no-report", "--", "train=gpt2_tiny", "runs_dir=alone")
+    assert alone.returncode == 0 and "sqlite" in alone.stderr and "distprof report" not in alone.stdout + alone.stderr
+    assert [path.suffix for path in sorted(next((place.path / "alone").iterdir()).iterdir())] == [
+        ".nsys-rep",
+        ".sqlite",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +147,8 @@ def test_one_nsys_stands_around_torchrun() -> None:
     assert command[:2] == ["nsys", "profile"] and "--standalone" in command[torchrun:]
     profile = set(command[2:torchrun])
     assert {
-        "--trace=cuda,nvtx", "--capture-range=nvtx", "--nvtx-capture=measured@distprof", "--capture-range-end=stop",
-        "--output=/runs/100%% new's_nsys/capture",
+        "--trace=cuda,nvtx", "--cuda-graph-trace=node", "--capture-range=nvtx", "--nvtx-capture=measured@distprof",
+        "--capture-range-end=stop", "--output=/runs/100%% new's_nsys/capture",
     } <= profile  # fmt: skip
     assert command[-4:] == ["-m", "distprof", "train=gpt2_tiny", r"run_dir='/runs/100% new\'s_nsys/run'"]
 
@@ -166,6 +172,7 @@ def test_per_rank_there_is_one_nsys_inside_torchrun_for_each() -> None:
         (["--capture-range-end=none"], "--capture-range-end"),
         (["-c", "cudaProfilerApi"], "--capture-range"),
         (["-c", "cudaProfilerApi"], "--nvtx-capture"),
+        (["--cuda-graph-trace=graph"], "--cuda-graph-trace"),
     ],
 )
 def test_an_option_that_is_given_is_not_given_twice(given: list[str], unset: str) -> None:
@@ -184,6 +191,8 @@ def test_an_option_that_is_given_is_not_given_twice(given: list[str], unset: str
         (["--output=x", "--"], "set runs_dir"),
         (["--", "profile=off"], "profile=off: without NVTX"),
         (["--", "profile=kernels"], "cannot both trace CUDA"),
+        (["-c", "cudaProfilerApi", "--", "device=cpu"], "-c cudaProfilerApi: a job on the CPU never calls it"),
+        (["--capture-range=cudaProfilerApi", "--", "device=cpu"], "never start"),
     ],
 )
 def test_a_request_that_cannot_work_is_refused(arguments: list[str], said: str) -> None:

@@ -86,13 +86,21 @@ def test_activations_are_foretold_for_fp32_only(place: Path, capsys: pytest.Capt
 
 
 def test_ones_own_function_is_built_and_measured(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = read_profile("ours:build", "--input", "int64:4x16", "--measure", "--passes", "2")
+    found = read_profile("ours:build", "--input", "int64:4x16", "--measure", "--passes", "2", "--out", "tables")
     assert [row["kind"] for row in found["rows"]] == ["Sequential", "Embedding", "Linear"]
     assert found["rows"][2]["total_flops"]["forward"] == 2 * 4 * 16 * 8 * 4
     assert (found["device"], found["timed_passes"], found["schema"]) == ("cpu", 2, "distprof.modules/1")
     assert found["rows"][2]["total_time"]["forward_ns"] > 0 and found["memory_bytes"] == {}
     shown = capsys.readouterr().out
+    lines = (place / "tables" / "modules.csv").read_text().splitlines()
+    assert len(lines) == 4 and lines[3].startswith("1,Linear,") and "written: modules.csv" in shown
     assert "ours:build, given int64:4x16, on cpu" in shown and "Memory of a rank" not in shown
+
+
+def test_a_table_that_cannot_be_written_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_model("ours:build", "--input", "int64:4x16", "--out", "ours.py") == 3
+    said = capsys.readouterr().err
+    assert said.startswith("distprof: ours.py: cannot be created (") and said.endswith("choose another --out\n")
 
 
 def test_inputs_by_name_and_a_model_that_fits_nowhere(place: Path) -> None:

@@ -12,13 +12,16 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from distprof.cli.parser import run_verb
+from distprof.cli.sweep import command
 from distprof.cli.sweep.command import run_sweep
 from distprof.cli.sweep.plan import continue_sweep, find_settings
 from distprof.cli.sweep_report import read_sweep_report
 from distprof.config.compose import compose, read_request
+from distprof.config.schema import WandbConfig
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE, UsageError
 from distprof.facts.run import PHASES, Clock
 from distprof.facts.sweep import Sweep, SweepJob
+from distprof.report.sweep_report import SweepReport
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import read_sweep, write_sweep
 from tests.faults.run_folder import make_late_run, write_run
@@ -80,6 +83,26 @@ def test_ranks_may_be_swept_and_a_sweep_without_any_job_is_no_success() -> None:
     shutil.rmtree("swept")
     with pytest.raises(UsageError, match="strategy=single is one process"):
         sweep("strategy=single", "sweep.ranks=2")
+
+
+def test_a_sweep_is_compared_in_wandb_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[SweepReport, WandbConfig, Path]] = []
+    monkeypatch.setattr(command, "log_sweep", lambda report, config, folder, say: told.append((report, config, folder)))
+    assert sweep("seed=1,2", "logger=wandb", "logger.mode=offline", script='case "$*" in *=2*) exit 1 ;; esac') == 3
+    ((report, config, folder),) = told
+    assert [row.status for row in report.rows] == ["completed", "failed"] and folder == Path("swept")
+    assert config.mode == "offline"
+    shutil.rmtree("swept")
+    assert sweep("seed=1,2") == EXIT_PARTIAL and len(told) == 1, "its jobs log nothing there"
+
+
+def test_a_sweep_under_nsys_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NSYS", "/no/such/nsys")
+    with pytest.raises(UsageError, match=r"^nsys: not found: install Nsight Systems"):
+        sweep("seed=1,2", "sweep.nsys=true")
+    assert not Path("swept/sweep.json").exists()
+    shutil.rmtree("swept")
+    assert sweep("seed=1,2") == EXIT_PARTIAL, "nobody asks for it without"
 
 
 def test_a_sweep_names_the_folders_of_its_jobs_itself() -> None:

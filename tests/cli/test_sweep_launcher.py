@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hydra.core.utils import JobStatus
 
-from distprof.cli.sweep.launcher import TorchrunLauncher
+from distprof.cli.sweep.launcher import CAPTURE, TorchrunLauncher
 from distprof.cli.sweep.process import JobProcess
 from distprof.facts.sweep import Sweep, SweepJob, SweepStatus
 from distprof.storage.sweep_folder import read_sweep, write_sweep
@@ -57,6 +57,7 @@ def launch(tmp_path: Path, wishes: list[str], **changes: Any) -> tuple[TorchrunL
     shown: list[str] = []
     values: dict[str, Any] = {
         "sweep": sweep, "folder": tmp_path, "timeouts_s": [0.2 if wish == "hang" else 60.0 for wish in wishes],
+        "under_nsys": [False] * 9,
         "flags": ["--config-name", "mine"], "secrets": ["hush-hush"], "say": shown.append,
         "torchrun": ("/bin/sh", str(tmp_path / "torchrun")), **changes,
     }  # fmt: skip
@@ -94,6 +95,20 @@ def test_a_job_has_its_own_group_port_and_folder(tmp_path: Path, monkeypatch: py
     for number in (1, 2):
         expected = words.format(number, tmp_path / f"jobs/00{number}")
         assert (tmp_path / f"jobs/00{number}.log").read_text() == f"{expected}1 thread, group made\n"
+
+
+def test_a_job_under_nsys_is_started_by_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own folder, on as many ranks, whatever the environment says about nodes."""
+    monkeypatch.setenv("NNODES", "4")
+    (tmp_path / "capture").write_text('echo "$@"; echo "$NPROC $NNODES"')
+    command = ("/bin/sh", str(tmp_path / "capture"), "--no-report", "--")
+    launcher, _ = launch(tmp_path, ["well", "well"], under_nsys=[False, True], capture=command)
+    launcher.launch([["do=well", "seed=1"], ["do=well", "seed=2"]], initial_job_idx=0)
+    assert (tmp_path / "jobs/001.log").read_text().startswith("--standalone")
+    folder = tmp_path / "jobs/002"
+    words = f"--no-report -- --config-name mine do=well seed=2 run_dir='{folder}' runs_dir='{folder}-nsys'\n2 1\n"
+    assert (tmp_path / "jobs/002.log").read_text() == words
+    assert CAPTURE[1:] == ("-m", "distprof.cli.capture", *command[2:])
 
 
 def test_jobs_that_have_completed_or_cannot_work_do_not_run(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from distprof.facts.hardware import DEVICES, find_peak
         ("NVIDIA B200", "bf16", 2250),
         ("NVIDIA B300 SXM6 AC", "bf16", 2250),
         ("NVIDIA GB200", "bf16", 2500),
+        ("NVIDIA GB300", "tf32", 1250),
         ("AMD Instinct MI250X / MI250", "bf16", 191.5),
         ("AMD Instinct MI300X", "bf16", 1307.4),
         ("AMD Instinct MI355X", "fp16", 2516.6),
@@ -50,7 +51,7 @@ def test_names_as_drivers_report_them(name: str, precision: str, tera: float) ->
     [
         "NVIDIA H999", "NVIDIA A1000 Laptop GPU", "NVIDIA A100X", "NVIDIA RTX 4090 Laptop GPU", "NVIDIA L400",
         "NVIDIA GeForce RTX 4080 SUPER", "Intel Xeon", "", "NVIDIA", "NVIDIA B2000",
-        "NVIDIA H100 80GB HBM2e",
+        "NVIDIA H100 80GB HBM2e", "NVIDIA H200 NVL", "AMD Instinct MI300X VF",
     ],
 )  # fmt: skip
 def test_an_unknown_card_has_no_peak_and_a_remedy(name: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.cli.parser import run_verb
+from distprof.storage.rank_stream import read_stream
 from distprof.storage.run_folder import read_run
 from tests.faults.forked import Started, fork_ranks
 from tests.ranks import start_ranks, wait_until
@@ -98,17 +99,21 @@ def test_fault_33_an_interrupt_at_the_start_is_no_traceback(tmp_path: Path) -> N
 
 
 def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_group(tmp_path: Path) -> None:
-    """Which collective the rank missed is not diagnosed: the Flight Recorder's dump lies beside the streams."""
+    """It says where it stands before that. The Flight Recorder's dump lies beside the streams."""
     drill = ["inject.rank=1", "inject.phase=forward", "inject.delay_ms=600000", "inject.from_step=3"]
     ranks = fork_ranks(2, [*ENDLESS, "logger=none", "group_timeout_s=6", *drill], tmp_path)
     try:
         _, errors = ranks[0].communicate(timeout=100)  # the delay is ten minutes
+        stream = find_folder(tmp_path) / "ranks" / "rank-00001.jsonl"
+        wait_until(lambda: read_stream(stream).info.error is not None, ranks[1:])
+        state = str(read_stream(stream).info.error)
         ranks[1].send_signal(signal.SIGTERM)  # as the launcher does when a rank has failed
         ranks[1].communicate(timeout=20)
     finally:
         end_all(ranks)
     assert [process.returncode for process in ranks] == [1, 128 + signal.SIGTERM]
     assert "rank 0 failed: " in errors and "imed out" in errors
+    assert re.match(r"no step had ended for 4\.8 s, in step 3, \w+", state)  # of the time-out's 6 s
     folder = find_folder(tmp_path)
     assert run_verb(["report", str(folder)]) == 3
     ranks = read_report(tmp_path)["ranks"]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from distprof.analyze import analyze
 from distprof.config.schema import HardwareConfig, ProfileConfig
-from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray
 from distprof.profiler import overhead_budget as budget
 from distprof.profiler.overhead_budget import (
     MAX_FALSE_RATIO,
@@ -64,6 +64,18 @@ def test_a_cost_above_the_limit_is_told_once_and_within_a_dozen_shadow_steps(win
     assert overhead.low_ratio > 0.03 and 0.08 < overhead.ratio < 0.12
     assert watch(vary(10 * EVERY), cost=0.1, window=window) == []
     assert len(watch(vary(13 * EVERY), cost=0.1, window=window)) == 1
+
+
+@pytest.mark.parametrize(("host", "device", "told"), [(0.0, 0.1, 1), (0.1, 0.0, 0)])
+def test_on_a_gpu_it_is_the_device_whose_steps_count(host: float, device: float, told: int) -> None:
+    """Launching may cost more or less than what is launched; a step whose events were lost says nothing."""
+    step_ns = vary(30 * EVERY)
+    rows = make_rows(step_ns, cost=host)
+    rows[:, :, COLUMN["step_device_ns"]] = make_rows(step_ns, cost=device)[:, :, COLUMN["step_host_ns"]]
+    rows[:, ::37, COLUMN["step_device_ns"]] = np.nan
+    found: list[OverheadReport] = []
+    Budget(0.03, EVERY, found.append, clock=Clock.DEVICE).add(rows)
+    assert len(found) == told and all(overhead.clock == "device" for overhead in found)
 
 
 def test_a_cost_that_comes_late_is_seen() -> None:
@@ -149,7 +161,9 @@ def test_it_is_said_with_figures_and_the_steps_still_reach_whoever_else_wants_th
     said: list[str] = []
     stopped: list[bool] = []
     seen: list[FloatArray] = []
-    take = keep_budget(0.03, every=EVERY, stop=lambda: stopped.append(True), say=said.append, on_steps=seen.append)
+    take = keep_budget(
+        0.03, every=EVERY, clock=Clock.HOST, stop=lambda: stopped.append(True), say=said.append, on_steps=seen.append
+    )
     assert take is not None
     for step in range(0, 500, 50):
         take(make_rows(vary(50, noise=0.001, seed=step), cost=0.2, first_step=step))
@@ -162,8 +176,8 @@ def test_without_a_limit_nothing_stands_in_between() -> None:
     def show(rows: FloatArray) -> None:
         raise AssertionError
 
-    assert keep_budget(None, every=EVERY, stop=lambda: None, say=print, on_steps=show) is show
-    assert keep_budget(None, every=EVERY, stop=lambda: None, say=print, on_steps=None) is None
+    assert keep_budget(None, every=EVERY, clock=Clock.HOST, stop=lambda: None, say=print, on_steps=show) is show
+    assert keep_budget(None, every=EVERY, clock=Clock.HOST, stop=lambda: None, say=print, on_steps=None) is None
 
 
 def hear_of_it(world: World) -> None:
@@ -183,7 +197,7 @@ def test_every_rank_hears_of_it_with_the_next_exchange(tmp_path: Path) -> None:
 
 
 def run_until_it_stops(world: World, folder: str) -> None:
-    cost = OverheadReport(ratio=0.5, low_ratio=0.4, high_ratio=0.6, shadow_steps=8)
+    cost = OverheadReport(clock="host", ratio=0.5, low_ratio=0.4, high_ratio=0.6, shadow_steps=8)
     budget.compare_steps = lambda costs: cost  # type: ignore[assignment]
     budget.MAX_FALSE_RATIO = 1e9  # any turn is enough
     said: list[str] = []

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.record import capture_range as module
 from distprof.record.capture_range import CaptureRange, agree_on_capture
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -104,6 +106,35 @@ def test_the_range_begins_and_ends_between_two_meetings() -> None:
     capture.begin()
     capture.end()
     assert log.events == ["synchronise", "begin_measured", "synchronise", "name_rank", "synchronise", "end_measured"]
+
+
+def test_on_a_gpu_cudas_profiler_is_started_and_stopped_with_the_range() -> None:
+    log = Log()
+    capture = CaptureRange(log, synchronise=log.synchronise, device_profiler=log)  # type: ignore[arg-type]
+    capture.begin()
+    capture.begin()
+    capture.end()
+    assert log.events == [
+        "synchronise", "begin_measured", "start", "synchronise", "name_rank", "synchronise", "end_measured", "stop",
+    ]  # fmt: skip
+
+
+def test_a_tool_that_listens_to_cuda_alone_is_enough_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ``nsys profile -t cuda -c cudaProfilerApi``."""
+    log = Log()
+    monkeypatch.setattr(module.dist, "all_reduce", lambda tensor, **_: log.events.append("meet"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.events.append("synchronise"))
+    monkeypatch.setattr(torch.cuda, "profiler", log)
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "")
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "")
+    assert agree_on_capture(None, torch.device("cuda", 0)) is None
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nsys.so")
+    assert agree_on_capture(None, torch.device("cpu")) is None
+    log.events.clear()
+    capture = agree_on_capture(None, torch.device("cuda", 0))
+    assert capture is not None
+    capture.begin()
+    assert log.events == ["meet", "synchronise", "meet", "start", "synchronise", "meet"]
 
 
 def test_a_rank_without_a_tool_meets_the_others_all_the_same() -> None:

@@ -7,7 +7,7 @@ from distprof.record.recorder import Recorder
 from distprof.record.step_record import SeenCollective, StepRecord, name_unseen
 from distprof.record.timeline import MAX_SEGMENTS
 from distprof.storage.collective_records import MAX_COLLECTIVES
-from tests.record.test_recorder import FakeClock, FakeDevice
+from tests.fakes import FakeClock, make_device
 
 FORWARD, BACKWARD, GRAD_NORM = PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.GRAD_NORM]
 ALL_REDUCE, OTHER = PHASE_CODE[Phase.ALL_REDUCE], PHASE_CODE[Phase.OTHER]
@@ -22,7 +22,7 @@ def take_one(recorder: Recorder) -> tuple[StepRecord, list[SeenCollective]]:
 
 def test_a_bucket_is_exposed_from_the_last_one_to_the_end_of_backward() -> None:
     clock = FakeClock()
-    recorder = Recorder(now_ns=clock, device_clock=FakeDevice(clock))
+    recorder = Recorder(now_ns=clock, device=make_device(clock))
     group = recorder.add_group("mine", (0, 2))
     assert recorder.begin_collective(REDUCE, 5) == -1  # no step is open
     recorder.begin_step(0, warmup=False)
@@ -49,7 +49,7 @@ def test_a_bucket_is_exposed_from_the_last_one_to_the_end_of_backward() -> None:
 
 def test_a_wait_inside_an_own_phase_is_in_the_phase_and_counted_apart() -> None:
     clock = FakeClock()
-    recorder = Recorder(now_ns=clock, device_clock=FakeDevice(clock))
+    recorder = Recorder(now_ns=clock, device=make_device(clock))
     recorder.begin_step(0, warmup=False)
     recorder.enter(GRAD_NORM)
     clock.advance(4)
@@ -109,7 +109,7 @@ def test_a_mark_that_was_no_wait_is_taken_back() -> None:
 
 def test_what_the_host_cannot_see_is_not_known_and_what_is_left_out_is_not_zero() -> None:
     clock = FakeClock()
-    recorder = Recorder(now_ns=clock, device_clock=FakeDevice(clock))
+    recorder = Recorder(now_ns=clock, device=make_device(clock))
     recorder.begin_step(0, warmup=False)
     queued = recorder.begin_collective(REDUCE, 1, on_device=True)
     recorder.wait(queued)

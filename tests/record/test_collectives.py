@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
 from distprof.record.collective_watch import CollectiveWatch
@@ -50,6 +51,7 @@ def see_what_users_issue(world: World) -> None:
     recorder = Recorder()
     undo = watch_collectives(CollectiveWatch(recorder))
     see_blocking_ones(recorder)
+    see_the_buffers_of_ddp(recorder)
     see_old_names(recorder)
     see_gathers_into_one(recorder)
     see_groups(recorder, pair)
@@ -130,6 +132,15 @@ def see_blocking_ones(recorder: Recorder) -> None:
         assert item.exposed_ns is not None and 0 < item.exposed_ns <= item.end_ns - item.arrival_ns
     assert wait_in_forward(record) == sum(item.exposed_ns or 0 for item in seen)
     assert set(record.segments.codes) == {FORWARD, PHASE_CODE[Phase.OTHER]}  # a wait inside a phase stays in it
+
+
+def see_the_buffers_of_ddp(recorder: Recorder) -> None:
+    """Before forward, DDP broadcasts rank 0's statistics of a BatchNorm: whoever is early waits there."""
+    model = DistributedDataParallel(torch.nn.BatchNorm1d(3))
+    record, (seen,) = record_step(recorder, lambda: model(torch.ones(2, 3)))
+    assert (KINDS[seen.kind], seen.size_bytes, seen.group) == (OTHER, 2 * 3 * 4 + 8, 0)
+    assert seen.exposed_ns is not None and 0 < seen.exposed_ns == wait_in_forward(record)
+    assert seen.end_ns is not None
 
 
 def see_groups(recorder: Recorder, pair: dist.ProcessGroup) -> None:

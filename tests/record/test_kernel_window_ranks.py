@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import HardwareConfig
 from distprof.facts.run import PHASE_CODE, Phase, Run
+from distprof.facts.trace import OWN_MODULE, OWN_PREFIX
 from distprof.profiler.start import start_profiler
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record import kernel_window
-from distprof.record.cuda_clock import CudaClock
 from distprof.record.kernel_window import KernelWindow
 from distprof.record.recorder import Recorder
+from distprof.record.torch_device import TorchDevice
 from distprof.storage.run_folder import kernel_path, read_run
 from distprof.world import World
 from tests.forked_ranks import fork_alone
@@ -55,6 +57,7 @@ def train_small(world: World, runs_dir: str, level: Any) -> list[float]:
                 optimizer.zero_grad()
             losses.append(loss.item())
     job.profiler.close()
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.module.modules())
     return losses
 
 
@@ -73,6 +76,10 @@ def read_trace(path: Path) -> Any:
     return json.loads(data)
 
 
+def is_phase(event: Any) -> bool:
+    return event["name"].startswith(OWN_PREFIX) and not event["name"].startswith(OWN_MODULE)
+
+
 def check_trace(path: Path, rank: int) -> None:
     trace = read_trace(path)
     assert (trace["distributedInfo"]["rank"], trace["distributedInfo"]["world_size"]) == (rank, 2)
@@ -85,11 +92,14 @@ def check_trace(path: Path, rank: int) -> None:
         inside = [
             event["name"]
             for event in sorted(ranges, key=lambda event: float(event["ts"]))
-            if event["name"].startswith("distprof.") and event["tid"] == step["tid"]
+            if is_phase(event) and event["tid"] == step["tid"]
             and step["ts"] <= event["ts"] and event["ts"] + event["dur"] <= step["ts"] + step["dur"]
         ]  # fmt: skip
         assert inside == [f"distprof.{name}" for name in ("data", "forward", "backward", "all_reduce", "optimizer")]
-    assert sum(event["name"].startswith("distprof.") for event in ranges) == 2 * 5  # and none outside of the two
+    assert sum(map(is_phase, ranges)) == 2 * 5  # and none outside of the two
+    modules = Counter(event["name"] for event in ranges if event["name"].startswith(OWN_MODULE))
+    expected = ("0:Linear", "1:ReLU", "2:Linear", ":Sequential")
+    assert modules == {f"{OWN_MODULE}{name}": 2 for name in expected}  # likewise
 
 
 def read_only_run(folder: Path) -> tuple[Path, Run]:
@@ -133,16 +143,36 @@ def test_the_trainer_runs_the_window_on_top_of_the_measured_steps(tmp_path: Path
     folder, run = read_only_run(tmp_path / "runs")
     assert run.column("window").tolist() == [[0, 0, 0, 1, 1]] and run.measured().tolist() == [[0, 1, 1, 0, 0]]
     assert read_trace(kernel_path(folder, 0))["distprof"]["steps"] == [4]
-    coverage = json.loads((folder / "report.json").read_text())["coverage"]
+    report = json.loads((folder / "report.json").read_text())
+    coverage = report["coverage"]
     assert coverage["complete"] and (coverage["steps_measured"], coverage["steps_planned"]) == (2, 3)
     assert [note for note in coverage["notes"] if note.startswith("2 step(s) ran in the profiler's window")]
+    check_modules(report["activity"]["modules"])
+
+
+def check_modules(modules: Any) -> None:
+    """On a CPU: time in operators and none of a device, forward and backward, and self times that add up."""
+    rows = {row["name"]: row for row in modules["rows"] if row["kind"]}
+    assert modules["ranks"] == [0] and modules["per_step"] and {"", "blocks.0", "blocks.1.feed_forward"} <= {*rows}
+    for row in modules["rows"]:
+        assert row["total_device_ns"]["median"] is None and row["self_device_ns"]["median"] is None
+        stages = [row[f"{stage}_host_ns"]["median"] for stage in ("forward", "backward", "recomputed")]
+        assert sum(stages) == row["total_host_ns"]["median"] and row["recomputed_host_ns"]["median"] == 0
+    for name in ("blocks.0", "blocks.1.feed_forward", "head"):
+        assert rows[name]["forward_host_ns"]["median"] > 0 < rows[name]["backward_host_ns"]["median"], name
+    everything = modules["rows"][0]
+    assert sum(row["self_host_ns"]["median"] for row in modules["rows"]) == everything["total_host_ns"]["median"]
+    assert (
+        rows[""]["total_host_ns"]["median"] + everything["self_host_ns"]["median"]
+        == everything["total_host_ns"]["median"]
+    )
 
 
 @pytest.mark.cuda
 def test_device_phases_agree_with_the_kernels_of_the_trace(tmp_path: Path) -> None:
     device = torch.device("cuda", 0)
     left, right = (torch.randn(4096, 4096, device=device) for _ in range(2))
-    recorder = Recorder(device_clock=CudaClock(device, num_rows=8))
+    recorder = Recorder(device=TorchDevice(device))
     notes: list[str] = []
     window = KernelWindow(
         recorder=recorder, path=kernel_path(tmp_path, 0), facts={"rank": 0}, kept_steps=3, first_step=3,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +48,42 @@ def test_tf32_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     measure_peak(torch.device("cpu"), "tf32")
     assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+PLACES = ("torch.backends", "torch.backends.cudnn", "torch.backends.cuda.matmul")
+
+
+@pytest.fixture
+def places() -> Iterator[list[Any]]:
+    """Where torch has the newer setting, each within the one before it; as at the start again after the test."""
+    found = [pkgutil.resolve_name(place) for place in PLACES]
+    if not hasattr(found[-1], "fp32_precision"):
+        pytest.skip("this torch has no fp32_precision")
+    yield found
+    for place in found:
+        place.fp32_precision = "none"
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_the_newer_setting_is_left_as_it_was_wherever_the_user_made_it(
+    places: list[Any], where: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def time_products(multiply: object, device: object) -> list[int]:
+        seen.append(places[-1].fp32_precision)
+        return [10**10]
+
+    monkeypatch.setattr(module, "_time_products", time_products)
+    for wanted in ("tf32", "ieee"):
+        places[where].fp32_precision = wanted
+        before = [place.fp32_precision for place in places]
+        measure_peak(torch.device("cpu"), precision)
+        assert [place.fp32_precision for place in places] == before
+    assert seen == ["tf32" if precision == "tf32" else "ieee"] * 2
+    places[0].fp32_precision = "tf32"
+    assert places[-1].fp32_precision == ("tf32" if where == 0 else "ieee")  # what it inherited, it still inherits
 
 
 def test_a_gpu_is_timed_on_its_own_clock_with_the_launch_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from distprof.facts.run import PHASE_CODE, PHASES, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import QUEUED_STEPS
 from distprof.record.timeline import MAX_SEGMENTS
-from tests.fakes import FakeClock, FakeDevice
+from tests.fakes import FakeClock, make_device
 
 DATA, FORWARD, BACKWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD]
 ALL_REDUCE, OTHER = PHASE_CODE[Phase.ALL_REDUCE], PHASE_CODE[Phase.OTHER]
@@ -58,15 +58,14 @@ def test_a_step_is_the_row_of_its_segments() -> None:
 )
 def test_phases_sum_to_the_step_whatever_is_called(moves: list[tuple[str, int, int]]) -> None:
     clock = FakeClock()
-    recorder = Recorder(now_ns=clock, device_clock=(device := FakeDevice(clock)))
-    device.done = True
+    recorder = Recorder(now_ns=clock, device=make_device(clock), num_events=256)
     recorder.begin_step(0, warmup=False)
     begin = clock.now
     for move, code, duration in moves:
         clock.advance(duration)
         getattr(recorder, move)(*([code] if move in ("enter", "mark") else []))
     recorder.end_step()
-    (record,) = recorder.drain()
+    (record,) = recorder.drain(wait=True)
     assert sum(record.phase_host_ns or []) == record.step_host_ns == clock.now - begin
     assert sum(record.segments.durations_ns) == record.step_host_ns
     assert sum(record.phase_device_ns or []) == record.step_device_ns
@@ -74,36 +73,25 @@ def test_phases_sum_to_the_step_whatever_is_called(moves: list[tuple[str, int, i
 
 def test_device_times_come_from_the_device_and_only_when_it_is_done() -> None:
     clock = FakeClock()
-    device = FakeDevice(clock)
-    recorder = Recorder(now_ns=clock, device_clock=device)
+    device = make_device(clock)
+    recorder = Recorder(now_ns=clock, device=device)
     recorder.keep_scalars(loss=9.0)
     recorder.begin_step(0, warmup=False)
     recorder.enter(FORWARD)
     clock.advance(200)
     recorder.exit()
     recorder.keep_scalars(loss=2.5)
+    device.current_stream().launch(5_000)  # the device is behind
     recorder.end_step()
     assert recorder.drain() == []
-    device.done = True
     (record,) = recorder.drain(wait=True)
-    assert record.step_device_ns == 100 and (record.phase_device_ns or [])[FORWARD] == 100
-    assert record.step_host_ns == 200 and record.scalars == (2.5, None)
-
-
-def test_a_step_without_a_free_row_of_events_goes_without_device_times_and_is_kept() -> None:
-    clock = FakeClock()
-    recorder = Recorder(now_ns=clock, device_clock=FakeDevice(clock, rows=1))
-    record_one(recorder, clock, 0)
-    record_one(recorder, clock, 1)
-    first, second = sorted(recorder.drain(wait=True), key=lambda record: record.step)
-    assert first.step_device_ns is not None and second.step_device_ns is None
-    assert second.step_host_ns == 556
+    assert record.step_device_ns == 2_600 and (record.phase_device_ns or [])[FORWARD] == 100
+    assert record.step_host_ns == 200 and device.synchronised == 1 and record.scalars == (2.5, None)
 
 
 def test_more_segments_than_there_is_room_for_stay_in_their_phases() -> None:
     clock = FakeClock()
-    device = FakeDevice(clock)
-    recorder = Recorder(now_ns=clock, device_clock=device)
+    recorder = Recorder(now_ns=clock, device=make_device(clock))
     recorder.begin_step(0, warmup=False)
     for _ in range(MAX_SEGMENTS):
         recorder.enter(FORWARD)

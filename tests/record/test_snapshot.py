@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from distprof.facts.hardware import find_peak
 from distprof.record import snapshot as module
 from distprof.record.snapshot import take_snapshot
 
@@ -53,6 +54,25 @@ def test_nvml_is_asked_for_the_card_that_torch_means(monkeypatch: pytest.MonkeyP
     assert asked == ["GPU-1234"] and notes == ()
     assert (look.name, look.memory_total_bytes, look.memory_used_bytes) == ("NVIDIA Pretended", 80, 30)
     assert (look.utilization_ratio, look.power_w, look.temperature_c, look.processes) == (0.5, 250.5, 41.0, 2)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB"])
+@pytest.mark.parametrize("uuid", ["1234", "MIG-1234"])
+def test_a_slice_is_found_by_its_own_uuid_and_gets_no_peak_of_the_card(
+    name: str, uuid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(uuid: str) -> str:
+        if not uuid.startswith("MIG-"):
+            raise NvmlError("Not Found")
+        return uuid
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuid))
+    monkeypatch.setitem(sys.modules, "pynvml", make_nvml(nvmlDeviceGetHandleByUUID=find))
+    look, notes = take_snapshot("cuda", 0)
+    assert look.memory_total_bytes == 80 and notes == () and look.name.startswith(name)
+    peak = find_peak(look.name, "bf16")
+    assert peak.flops_per_s is None and "is a slice of a card" in peak.source
 
 
 def test_what_a_card_refuses_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.facts.modules import RankMemory
-from distprof.render import job_modules
+from distprof.render import job_modules, module_drawing
 from distprof.render.html import render_html
 from distprof.render.job_memory import show_memory
 from distprof.render.job_modules import draw_modules, show_modules
@@ -128,7 +128,7 @@ def test_the_page_has_a_tree_that_opens_and_closes() -> None:
 
 
 def test_a_large_tree_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_modules, "MAX_SHOWN", 4)
+    monkeypatch.setattr(module_drawing, "MAX_SHOWN", 4)
     drawn = draw_modules(make())
     assert Page(drawn).seen.count("details") == 3 and "<p>3 more are in report.json.</p>" in drawn
 

@@ -18,12 +18,14 @@ from distprof.render.wandb_scalars import make_points
 from distprof.report.report import OverheadReport
 from tests.factories import MS, make_run
 
-COST = OverheadReport(ratio=0.004, low_ratio=-0.002, high_ratio=0.011, shadow_steps=12)
+COST = OverheadReport(clock="host", ratio=0.004, low_ratio=-0.002, high_ratio=0.011, shadow_steps=12)
 SAID = "costs 0.4 % of a step (0 % to 1.1 %, 12 shadow steps)"
 
 
 def test_the_cost_stands_with_its_interval() -> None:
     assert describe_overhead(COST) == SAID
+    device = dataclasses.replace(COST, clock="device")
+    assert describe_overhead(device) == SAID.replace("12 shadow steps", "12 shadow steps, device clock")
     assert describe_overhead(None).startswith("n/a")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -15,6 +16,7 @@ from distprof.render.column_files import can_write_parquet, write_csv_columns, w
 from distprof.render.section_types import Section
 from distprof.render.sweep_files import list_job_columns, list_ratio_columns, render_sweep_html, write_sweep_files
 from distprof.render.sweep_sections import list_sweep_sections
+from distprof.render.sweep_svg import draw_jobs
 from distprof.report.sweep_report import SweepReport
 from tests.analyze.test_sweep import around, make_steps, make_sweep
 from tests.factories import MS
@@ -122,3 +124,15 @@ def test_every_way_to_end_has_its_place() -> None:
     changes = {f"job{number}": {"status": status} for number, status in enumerate(ends, start=1)}
     sections = list_by_key(report_sweep_jobs(make_sweep(settings, **changes), {}))
     assert [fact.text.partition(";")[0] for fact in sections["sweep_incomplete"].facts] == ends[1:]
+
+
+def test_each_job_is_a_bar_with_its_interval() -> None:
+    drawing = draw_jobs(make_report())
+    assert drawing.count('<rect class="job"') == drawing.count('class="interval"') == 5  # the sixth has no steps
+    assert "train.warmup_steps=1 train.precision=fp32: 50.0 ms (" in drawing
+    assert drawing in render_sweep_html(make_report())
+    hostile = dataclasses.replace(
+        make_report().rows[1], settings={"<b>": "<script>"}, mean_low_ns=1.0, mean_high_ns=1e300
+    )
+    drawing = draw_jobs(dataclasses.replace(make_report(), rows=(hostile,)))
+    assert "&lt;script&gt;" in drawing and "<script>" not in drawing and "H1000.0" in drawing

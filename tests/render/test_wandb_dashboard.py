@@ -1,9 +1,8 @@
-"""The W&B workspace: every panel finds its data in what a job logs, and the specification is what it was."""
+"""The W&B workspace: every panel finds its data in what a job logs."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import struct
 import zlib
@@ -20,19 +19,16 @@ from distprof.facts.run import COLUMN, Peak, Phase, Run
 from distprof.render.files import write_files
 from distprof.render.wandb_log import WandbLogger
 from distprof.render.wandb_panels import PINNED, SECTIONS, STEP, Panel
-from distprof.render.wandb_workspace import describe_workspace, make_workspace, save_workspace
+from distprof.render.wandb_sweep import log_sweep
 from distprof.report.report import Report
 from distprof.simulate import Delay, SimulatedJob, simulate
 from distprof.storage.run_folder import write_whole
 from tests.factories import MS, WORK
+from tests.render.test_sweep_sections import make_report as make_sweep_report
 from tests.wandb_file import WandbFile, read_wandb_file
 
-GOLDEN = Path(__file__).parent / "wandb_workspace.json"
 CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode="offline", init_timeout_s=2)
 PANELS = [panel for section in SECTIONS for panel in section.panels]
-needs_workspaces = pytest.mark.skipif(
-    importlib.util.find_spec("wandb_workspaces") is None, reason="needs wandb-workspaces: pip install -e '.[dashboard]'"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +79,20 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         yield Logged(run=run, report=report, folder=path.parent, told=read_wandb_file(path))
 
 
+@pytest.fixture(scope="module")
+def logged_sweep(tmp_path_factory: pytest.TempPathFactory, logged: Logged) -> Logged:
+    """A sweep's end, in a file of its own."""
+    folder, said = tmp_path_factory.mktemp("sweep"), list[str]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HF_TOKEN", "canary-hf-token")
+        patched.delenv("WANDB_RUN_GROUP", raising=False)
+        sweep = dataclasses.replace(make_sweep_report(), name="grid canary-hf-token")
+        log_sweep(sweep, CONFIG, folder=folder, say=said.append)
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert len(said) == 1 and said[0].startswith("wandb: offline")
+    return dataclasses.replace(logged, folder=path.parent, told=read_wandb_file(path))
+
+
 def read_table(logged: Logged, name: str) -> list[dict[str, Any]]:
     path = logged.folder / "files" / logged.told.media[name]["path"]
     table = json.loads(path.read_text())
@@ -90,7 +100,9 @@ def read_table(logged: Logged, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel.kind}: {panel.title}")
-def test_a_panel_finds_its_data(panel: Panel, logged: Logged) -> None:
+def test_a_panel_finds_its_data(panel: Panel, logged: Logged, logged_sweep: Logged) -> None:
+    if panel.names[0].startswith("sweep"):
+        logged = logged_sweep
     told = logged.told
     for name in panel.names:
         if panel.kind in ("lines", "stack"):
@@ -100,11 +112,36 @@ def test_a_panel_finds_its_data(panel: Panel, logged: Logged) -> None:
             assert isinstance(told.summary[name], float | int), name
         elif panel.kind == "image":
             assert told.media[name]["_type"] == "image-file"
+        elif panel.kind == "drawing":
+            assert told.media[name]["_type"] == "html-file"
         elif panel.kind == "table":
             assert told.media[name]["_type"] == "table-file" and read_table(logged, name)
         else:
             rows = read_table(logged, panel.table or "")
             assert len(rows) == 8 and all(row[name] is not None for row in rows), name
+
+
+def test_a_sweep_is_one_run_in_the_group_of_its_jobs(logged_sweep: Logged) -> None:
+    told, report = logged_sweep.told, make_sweep_report()
+    assert told.group == "grid [redacted]" and told.config["keys"] == ["train.warmup_steps", "train.precision"]
+    rows = read_table(logged_sweep, "sweep_jobs")
+    assert [(row["job"], row["train.precision"], row["status"]) for row in rows][4:] == [
+        (5, "fp16", "completed"), (6, "fp16", "failed"),
+    ]  # fmt: skip
+    for row, job in zip(rows, report.rows, strict=True):
+        for name in ("mean", "mean_low", "mean_high", "std"):
+            found_ns = getattr(job, f"{name}_ns")
+            assert row[f"{name}_ms"] == (None if found_ns is None else pytest.approx(found_ns / 1e6))
+    page = (logged_sweep.folder / "files" / told.media["sweep/step_time"]["path"]).read_text()
+    assert page.count('class="job"') == page.count('class="interval"') == 5 and "<script" not in page
+    for path in logged_sweep.folder.parent.rglob("*"):
+        assert not path.is_file() or b"canary" not in path.read_bytes(), path
+
+
+def test_a_sweep_is_not_logged_where_wandb_is_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    log_sweep(make_sweep_report(), dataclasses.replace(CONFIG, mode="auto"), folder=tmp_path, say=pytest.fail)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_columns_of_the_list_of_runs_are_in_the_summary(logged: Logged) -> None:
@@ -190,85 +227,3 @@ def test_the_group_is_told_without_secrets(logged: Logged) -> None:
     assert logged.told.group == "nightly [redacted]"
     for path in logged.folder.parent.rglob("*"):
         assert not path.is_file() or b"canary" not in path.read_bytes(), path
-
-
-def read_golden() -> dict[str, Any]:
-    golden: dict[str, Any] = json.loads(GOLDEN.read_text())
-    return golden
-
-
-def list_golden_panels() -> list[dict[str, Any]]:
-    sections = read_golden()["section"]["panelBankConfig"]["sections"]
-    return [panel for section in sections for panel in section["panels"]]
-
-
-@pytest.mark.parametrize(
-    ("panel", "specified"), [*zip(PANELS, list_golden_panels(), strict=True)], ids=[panel.title for panel in PANELS]
-)
-def test_the_specification_asks_for_the_panels_names(panel: Panel, specified: dict[str, Any]) -> None:
-    view, config = specified["viewType"], specified["config"]
-    if panel.kind in ("lines", "stack"):
-        assert (view, config["xAxis"], config["metrics"]) == ("Run History Line Plot", STEP, [*panel.names])
-        assert config["plotType"] == ("stacked-area" if panel.kind == "stack" else "line")
-    elif panel.kind in ("runs", "groups"):
-        assert (view, config["metrics"]) == ("Bar Chart", [*panel.names])
-        assert config.get("groupBy") == ("group" if panel.kind == "groups" else None)
-    elif panel.kind == "image":
-        assert (view, config["mediaKeys"]) == ("Media Browser", [*panel.names])
-    elif panel.kind == "table":
-        key = config["panel2Config"]["exp"]["fromOp"]["inputs"]["key"]
-        assert (view, key["val"]) == ("Weave", *panel.names)
-    else:
-        assert view == "Vega2" and (*config["fieldSettings"].values(),) == panel.names
-        assert {"name": "tableKey", "value": panel.table} in config["userQuery"]["queryFields"][0]["fields"][0]["args"]
-    if panel.kind != "table":
-        assert panel.title in (config.get("chartTitle"), config.get("stringSettings", {}).get("title"))
-
-
-@needs_workspaces
-def test_the_specification_is_the_golden_one() -> None:
-    """To renew it: write what `make_golden` returns."""
-    assert json.loads(make_golden()) == read_golden()
-
-
-def make_golden() -> str:
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: clean(inner) for name, inner in value.items() if name != "__id__"}  # drawn at random
-        return [clean(inner) for inner in value] if isinstance(value, list) else value
-
-    return json.dumps(clean(describe_workspace(make_workspace("team", "project"))), indent=1) + "\n"
-
-
-@needs_workspaces
-def test_the_packages_own_classes_read_the_golden_specification() -> None:
-    import wandb_workspaces.workspaces as ws
-    from wandb_workspaces.workspaces import internal
-
-    spec = internal.WorkspaceViewspec.model_validate(read_golden())
-    view = internal.View(entity="team", project="project", display_name="distprof", name="nw-1-v", id="1", spec=spec)
-    workspace = ws.Workspace._from_model(view)
-    assert [section.name for section in workspace.sections] == [section.name for section in SECTIONS]
-    names = [type(panel).__name__ for section in workspace.sections for panel in section.panels]
-    kinds = {"lines": "LinePlot", "stack": "LinePlot", "runs": "BarPlot", "groups": "BarPlot", "image": "MediaBrowser"}
-    kinds |= {"table": "WeavePanelSummaryTable", "rank bars": "CustomChart"}
-    assert names == [kinds[panel.kind] for panel in PANELS]
-
-
-@needs_workspaces
-def test_what_is_saved_is_the_specification(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wandb_workspaces.workspaces import Workspace, internal
-
-    sent: list[Any] = []
-
-    def upsert(view: Any) -> dict[str, Any]:
-        sent.append(view)
-        return {"upsertView": {"view": {"name": "nw-abc-v", "id": "1"}}}
-
-    monkeypatch.setattr(internal, "upsert_view2", upsert)
-    monkeypatch.setattr(Workspace, "url", "https://wandb.example/team/project?nw=abc")
-    workspace = make_workspace("team", "project", "nightly")
-    assert save_workspace(workspace) == "https://wandb.example/team/project?nw=abc"
-    (view,) = sent
-    assert (view.entity, view.project, view.display_name) == ("team", "project", "nightly")
-    assert view.spec.model_dump(mode="json", by_alias=True, exclude_none=True) == describe_workspace(workspace)

@@ -12,8 +12,8 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN, FloatArray, Segments
-from distprof.storage.rank_stream import StreamWriter, decode_line, read_stream
-from distprof.storage.record_lines import FIELDS, encode_line
+from distprof.storage.rank_stream import StreamWriter, read_stream
+from distprof.storage.record_lines import FIELDS, decode_line, encode_line
 from distprof.storage.run_folder import read_run, write_meta
 from tests.factories import MS, WORK, make_info, make_meta, make_run
 

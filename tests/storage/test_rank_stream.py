@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
 from distprof.storage import record_lines
-from distprof.storage.rank_stream import RankStream, StreamWriter, decode_line, read_stream
-from distprof.storage.record_lines import FIELDS, encode_line
+from distprof.storage.rank_stream import RankStream, StreamWriter, read_stream
+from distprof.storage.record_lines import FIELDS, decode_line, encode_line
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="node-a", pid=7, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")
@@ -44,7 +44,7 @@ def write_file(path: Path, steps: int = 4, end: bool = True) -> bytes:
     writer = StreamWriter(path, run_id="r", world_size=2, info=INFO)
     writer.write_steps([make_row(step) for step in range(steps)], [make_segments(step) for step in range(steps)])
     if end:
-        writer.write_end("failed", error="boom", traceback="line\nline", rows_lost=3, notes=["n"])
+        writer.write_end("failed", error="boom", traceback="line\nline", rows_lost=3, notes=["n"], unseen_per_step=1.5)
     writer.close()
     return path.read_bytes()
 
@@ -54,7 +54,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     stream = read_stream(tmp_path / "a")
     assert (stream.run_id, stream.world_size, stream.warnings) == ("r", 2, ())
     np.testing.assert_array_equal(stream.rows, np.stack([make_row(step) for step in range(4)]))
-    assert stream.segments[3] == make_segments(3)
+    assert stream.segments[3] == make_segments(3) and stream.info.unseen_per_step == 1.5
     assert (stream.info.ended, stream.info.error, stream.info.rows_lost, stream.info.notes) == (
         "failed",
         "boom",

@@ -15,6 +15,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.storage import rank_stream as stream
 from distprof.storage import run_folder
+from distprof.storage.record_lines import decode_line
 from distprof.storage.run_folder import rank_path, read_run, write_meta
 from tests.storage.test_run_folder import META, write_rank
 from tests.traces.hostile_recipes import make_events, write_trace
@@ -140,7 +141,7 @@ def test_fault_35_a_folder_deleted_while_it_is_read_gives_what_was_read(
 def test_fault_35_a_stream_filled_while_it_is_read_is_read_as_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode, more = stream.decode_line, rank_path(folder, 0).read_bytes().splitlines(keepends=True)[2]
+    decode, more = decode_line, rank_path(folder, 0).read_bytes().splitlines(keepends=True)[2]
 
     def decode_and_fill(line: bytes) -> dict[str, object] | None:
         with rank_path(folder, 0).open("ab") as file:

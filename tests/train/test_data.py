@@ -41,6 +41,24 @@ def test_random_batches_repeat_and_differ_by_rank() -> None:
     assert not torch.equal(next(other)[0], tokens)
 
 
+def test_pinned_batches_are_contiguous_so_that_a_gpu_copies_them_from_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distprof.config.schema import SyntheticDataConfig
+
+    pinned: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    batches = make_batches(make_config(SyntheticDataConfig(name="synthetic")), rank=0, pinned=True)
+    for tensor in next(batches) + next(batches):
+        assert tensor.is_contiguous()
+        assert tensor.untyped_storage().data_ptr() in [each.untyped_storage().data_ptr() for each in pinned]
+
+
 def test_text_is_its_bytes_file_after_file(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_text("zweité")
     (tmp_path / "a.py").write_text("first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -71,3 +72,41 @@ def test_a_kill_is_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.os, "kill", lambda pid, number: killed.append((pid, number)))
     make_injection(make_config(action="kill"), 1)(Phase.DATA, 2)
     assert killed == [(os.getpid(), signal.SIGKILL)]
+
+
+class FakeEvent:
+    """An event of a pretended GPU, whose clock advances by what it sleeps: a million cycles per ms."""
+
+    spun: list[int]
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self._at = 0
+
+    def record(self) -> None:
+        self._at = sum(self.spun)
+
+    def synchronize(self) -> None:
+        self.spun.append(0)
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other._at - self._at) / 1e6
+
+
+def test_a_delay_on_the_device_spins_there_for_as_long_and_the_host_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    spun: list[int] = []
+    FakeEvent.spun = spun
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: pytest.fail("slept"))
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "_sleep", spun.append)
+    device = torch.device("cuda", 0)
+    make_injection(make_config(where="device"), 0, device=device)
+    make_injection(make_config(where="device", action="fail"), 1, device=device)
+    assert spun == []  # another rank, and what is no delay, measure nothing
+    strike = make_injection(make_config(where="device"), 1, device=device)
+    spun.clear()
+    for step in range(4):
+        for phase in Phase:
+            strike(phase, step)
+    assert spun == [250_000_000] * 2  # steps 2 and 3

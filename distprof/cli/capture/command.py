@@ -12,9 +12,10 @@ from pathlib import Path
 from distprof.errors import UsageError
 from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
-USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [nsys options] -- [KEY=VALUE ...]"
+USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [--no-report] [nsys options] -- [KEY=VALUE ...]"
 DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--trace", "-t"), "cuda,nvtx"),
+    (("--cuda-graph-trace",), "node"),  # nsys' own default shows a graph as one block without its kernels
     (("--sample", "-s"), "none"),
     (("--cpuctxsw",), "none"),
     (("--capture-range", "-c"), "nvtx"),
@@ -35,10 +36,18 @@ class CaptureRequest:
     """One nsys around each rank, instead of one per node around torchrun."""
     keep_secrets: bool
     """Capture even if nsys will write secrets of other processes into its report."""
+    report: bool
+    """Report the capture at the end."""
     options: tuple[str, ...]
     """Options for nsys."""
     overrides: tuple[str, ...]
     """Overrides for distprof."""
+
+    @property
+    def traces_cuda(self) -> bool:
+        """Whether nsys is to record kernels."""
+        traced = _find_value(self.options, ("--trace", "-t")) or "cuda,nvtx"
+        return any(name.strip().startswith("cuda") for name in traced.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +70,7 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     options, overrides = list(arguments[:split]), list(arguments[split + ("--" in arguments) :])
     if "--" not in arguments and any(text.startswith("-") for text in overrides):
         raise UsageError(f"nsys options and overrides must be separated by --: {USAGE}")
-    own = {"--per-rank", "--keep-secrets"} & set(options)
+    own = {"--per-rank", "--keep-secrets", "--no-report"} & set(options)
     options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
         raise UsageError(f"{given[0]}: distprof sets it, with a new folder: set runs_dir=... after the --")
@@ -70,9 +79,11 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
     if off and not any(_is_one_of(text, ("--capture-range", "-c")) for text in options):
         raise UsageError(f"{off[0]}: without NVTX ranges the capture would never start: leave it out")
+    if (value := _find_value(options, ("--capture-range", "-c"))) == "cudaProfilerApi" and "device=cpu" in overrides:
+        raise UsageError(f"-c {value}: a job on the CPU never calls it, so the capture would never start: leave it out")
     return CaptureRequest(
-        per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own, options=tuple(options),
-        overrides=tuple(overrides),
+        per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own,
+        report="--no-report" not in own, options=tuple(options), overrides=tuple(overrides),
     )  # fmt: skip
 
 
@@ -122,6 +133,14 @@ def make_command(request: CaptureRequest, ranks: Ranks, *, nsys: str, folder: Pa
     return [*profile, *_keep_umask(), *torchrun, *job]
 
 
+def find_run_dir(overrides: Sequence[str], folder: Path) -> Path:
+    """The run folder of the job whose capture is in ``folder``."""
+    found = [
+        text.partition("=")[2].strip("'\"") for text in overrides if text.startswith(("run_dir=", "hydra.run.dir="))
+    ]
+    return Path(found[-1]) if found else folder / "run"
+
+
 def find_runs_dir(overrides: Sequence[str]) -> str:
     """Where run folders are created."""
     found = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith("runs_dir=")]
@@ -147,6 +166,17 @@ def _drop_orphan(defaults: list[str], request: CaptureRequest) -> list[str]:
     if any(_is_one_of(text, ("--capture-range", "-c")) for text in request.options):
         return [text for text in defaults if not text.startswith("--nvtx-capture=")]
     return defaults
+
+
+def _find_value(options: Sequence[str], spellings: Sequence[str]) -> str | None:
+    """The value of an nsys option: ``--trace=x``, ``--trace x``, ``-t x``, ``-tx``. None: it is not given."""
+    for index, text in enumerate(options):
+        for name in spellings:
+            if text == name:
+                return next(iter(options[index + 1 :]), None)
+            if _is_one_of(text, (name,)):
+                return text[len(name) :].removeprefix("=")
+    return None
 
 
 def _is_one_of(text: str, spellings: Sequence[str]) -> bool:

@@ -16,7 +16,16 @@ from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
-from distprof.cli.capture.command import CaptureRequest, Ranks, find_runs_dir, make_command, read_ranks, read_request
+from distprof.cli.capture.command import (
+    CaptureRequest,
+    Ranks,
+    find_run_dir,
+    find_runs_dir,
+    make_command,
+    read_ranks,
+    read_request,
+)
+from distprof.cli.capture.kernels import require_kernels, runs_on_gpu
 from distprof.cli.capture.neighbours import describe, find_neighbours, find_wall, mask_secrets
 from distprof.errors import DataError, UsageError
 from distprof.traces.nsys.nsys_tool import Nsys, export_sqlite, find_nsys
@@ -32,15 +41,15 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
         environment: This process' environment, without secrets.
 
     Returns:
-        The job's exit code if that is not 0, else the exit code of ``distprof report``.
+        The job's exit code if that is not 0 or no report is wanted, else the exit code of ``distprof report``.
 
     Raises:
         UsageError: There is no nsys, or one that would record nothing; the command line cannot work; or secrets of
             other processes would get into the report.
-        DataError: nsys left no report, or one that cannot be exported.
+        DataError: nsys left no report, one that cannot be exported or, of a job on GPUs, one without kernels.
     """
     request = read_request(arguments)
-    nsys = require_nsys(find_nsys(environment), _find_nvtx_version())
+    nsys = require_nsys(find_nsys(environment), find_nvtx_version())
     wall = _keep_neighbours_out(request)
     ranks = read_ranks(environment, num_gpus=0 if environment.get("NPROC") else _count_gpus())
     folder = make_folder(find_runs_dir(request.overrides), ranks, now=datetime.now())
@@ -50,6 +59,12 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
     reports = judge(folder, request, ranks, ended)
     exported = [_export(nsys, report) for report in reports]
     _say(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
+    on_cpu = "device=cpu" in request.overrides
+    if not ended and request.traces_cuda and runs_on_gpu(find_run_dir(request.overrides, folder), on_cpu=on_cpu):
+        for export in exported:
+            require_kernels(export, nsys)
+    if not request.report:
+        return ended
     shown = subprocess.run([sys.executable, "-m", "distprof", "report", *map(str, exported)], check=False)
     return ended or shown.returncode
 
@@ -199,7 +214,8 @@ def _find_nsys_process(pid: int) -> int:
     return pid
 
 
-def _find_nvtx_version() -> str | None:
+def find_nvtx_version() -> str | None:
+    """The version of the `nvtx` package. None: it is not installed."""
     try:
         return metadata.version("nvtx")
     except metadata.PackageNotFoundError:

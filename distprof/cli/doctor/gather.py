@@ -46,7 +46,7 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
     governors, scaling_driver = _read_governors()
     hostname = socket.gethostname()
     facts = Facts(
-        python=sys.version_info[:3], packages=_read_packages(), torch=None, driver=_read_driver(),
+        python=sys.version_info[:3], packages=_read_packages(), torch=None, driver=read_driver(),
         nsys=find_nsys(environment), wandb_login=is_logged_in(),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         cores=len(os.sched_getaffinity(0)), clock=read_clock_facts(), governors=governors,
@@ -117,7 +117,8 @@ def _read_packages() -> dict[str, str]:
     return found
 
 
-def _read_driver() -> str | None:
+def read_driver() -> str | None:
+    """Version of the loaded NVIDIA driver. None: none is loaded."""
     text = _read_text("/proc/driver/nvidia/version") or ""
     numbers = [word for word in text.split() if word[:1].isdigit() and "." in word]
     return numbers[0] if numbers else None

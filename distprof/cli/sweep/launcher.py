@@ -25,6 +25,8 @@ from distprof.facts.sweep import Sweep, SweepJob
 from distprof.storage.sweep_folder import find_job_folder, write_sweep
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+CAPTURE = (sys.executable, "-m", "distprof.cli.capture", "--no-report", "--")
+"""What `launch/nsys.sh` runs: torchrun under Nsight Systems."""
 SIGNAL_GRACE_S = 3.0
 """Less than a process that got a signal has before it exits, see `distprof.record.signals`."""
 
@@ -38,10 +40,12 @@ class TorchrunLauncher(Launcher):
         sweep: Sweep,
         folder: Path,
         timeouts_s: Sequence[float | None],
+        under_nsys: Sequence[bool],
         flags: Sequence[str],
         secrets: Sequence[str],
         say: Callable[[str], None],
         torchrun: Sequence[str] = TORCHRUN,
+        capture: Sequence[str] = CAPTURE,
     ) -> None:
         """Starts nothing yet.
 
@@ -49,15 +53,20 @@ class TorchrunLauncher(Launcher):
             sweep: Every job; those that have completed or are refused are left as they are.
             folder: The sweep's folder.
             timeouts_s: The time limit of each job. None: there is none.
+            under_nsys: Whether each job is captured.
             flags: Flags that say where configuration files are, for every job.
             secrets: Values to mask in what is written.
             say: Shows a line.
             torchrun: The command that starts ranks.
+            capture: The command that does so under Nsight Systems.
         """
         self.sweep = sweep
         self._folder, self._timeouts_s, self._flags = folder, timeouts_s, tuple(flags)
         self._secrets, self._say, self._torchrun = secrets, say, tuple(torchrun)
-        self._process, self._running, self._interrupted = JobProcess(), 0, False
+        self._under_nsys, self._capture = tuple(under_nsys), tuple(capture)
+        self._process, self._running = JobProcess(), 0
+        self.interrupted = False
+        """Whether a signal has ended the sweep."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's interface; jobs are composed and started as commands, which need none of these."""
@@ -72,7 +81,7 @@ class TorchrunLauncher(Launcher):
         returns = []
         for index, overrides in enumerate(job_overrides, start=initial_job_idx):
             job = self.sweep.jobs[index]
-            if self._interrupted:
+            if self.interrupted:
                 break
             if job.status not in ("completed", "refused"):
                 job = self._run(job, overrides, self._timeouts_s[index])
@@ -88,7 +97,7 @@ class TorchrunLauncher(Launcher):
         Args:
             name: The name of the signal.
         """
-        self._interrupted = True
+        self.interrupted = True
         self._process.stop(SIGNAL_GRACE_S)
         if self._running:
             job = self.sweep.jobs[self._running - 1]
@@ -107,8 +116,8 @@ class TorchrunLauncher(Launcher):
         log = self._folder / f"{name}.log"
         log.parent.mkdir(exist_ok=True)
         command = self._make_command(job, overrides, self._folder / name)
-        ended = self._process.run(command, log=log, environment=self._make_environment(), timeout_s=timeout_s)
-        if self._interrupted:
+        ended = self._process.run(command, log=log, environment=self._make_environment(job), timeout_s=timeout_s)
+        if self.interrupted:
             return self.sweep.jobs[job.number - 1]
         status, reason = judge(ended, log, timeout_s, self._secrets)
         job = dataclasses.replace(
@@ -121,13 +130,17 @@ class TorchrunLauncher(Launcher):
 
     def _make_command(self, job: SweepJob, overrides: Sequence[str], run_dir: Path) -> list[str]:
         """A new process group meets at a port of its own, which the system chooses."""
+        given = [*self._flags, *overrides, f"run_dir={quote_text(str(run_dir))}"]
+        if self._under_nsys[job.number - 1]:
+            return [*self._capture, *given, f"runs_dir={quote_text(f'{run_dir}-nsys')}"]
         start = [*self._torchrun, "--standalone", f"--nproc-per-node={job.ranks}", "-m", "distprof"]
-        return [*start, *self._flags, *overrides, f"run_dir={quote_text(str(run_dir))}"]
+        return [*start, *given]
 
-    def _make_environment(self) -> dict[str, str]:
+    def _make_environment(self, job: SweepJob) -> dict[str, str]:
         """One thread per rank, which is torchrun's choice for several ranks, or one rank would have an advantage; and
-        W&B shows the jobs as a group."""
-        return {"OMP_NUM_THREADS": "1", "WANDB_RUN_GROUP": self.sweep.name, **os.environ}
+        W&B shows the jobs as a group. A capture reads the number of ranks here."""
+        usual = {"OMP_NUM_THREADS": "1", "WANDB_RUN_GROUP": self.sweep.name, **os.environ}
+        return usual | ({"NPROC": f"{job.ranks}", "NNODES": "1"} if self._under_nsys[job.number - 1] else {})
 
     def _keep(self, job: SweepJob) -> None:
         jobs = list(self.sweep.jobs)

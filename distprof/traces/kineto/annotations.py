@@ -47,7 +47,7 @@ def move_annotations(
         return
     for column in ("begin_ns", "end_ns", "name", "thread"):
         ranges[column] = np.concatenate([ranges[column], ops[column][moved]])
-        ops[column] = ops[column][~moved]
+    ops.update({column: values[~moved] for column, values in ops.items()})
     ranges["domain"] = np.concatenate([ranges["domain"], np.full(int(moved.sum()), domain, np.int64)])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.facts.trace import MODULE_DOMAIN, UNKNOWN, IntArray
 from distprof.traces.kineto.annotations import is_step
 from distprof.traces.kineto.events import NO_ARGS, Args, Event, EventPart, Losses
 from distprof.traces.kineto.json_numbers import Number, find_time_text, read_int
@@ -34,8 +34,9 @@ NAME_COST_LETTERS = 64
 MAX_PIDS = 10_000
 OTHER_NAMES = "(name not kept)"
 MODULE_PREFIX = "nn.Module: "
-MODULE_DOMAIN = "module"
 MEMORY_EVENT = "[memory]"
+AUTOGRAD_COLUMNS = ("sequence", "forward_thread")
+"""Of operators; see `distprof.facts.trace.Operators`."""
 CPU = 0
 """PyTorch's number for the CPU as a device type; every other number is an accelerator."""
 
@@ -168,7 +169,9 @@ class KinetoColumns:
             self.calls.add(**common, correlation=self._read_args(launched, "correlation"))
             self._count_pids(self.call_pids, spans)
         elif role == "ops":
-            self.ops.add(**common)
+            args = [event.args or NO_ARGS for event in spans]
+            numbers = {column: self._read_args(args, column) for column in AUTOGRAD_COLUMNS}
+            self.ops.add(**common, **numbers)
             self._count_pids(self.op_pids, spans)
         else:
             domain = codes[MODULE_DOMAIN if role == "modules" else ""]

@@ -33,6 +33,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     collective: Number = msgspec.field(default=None, name="Collective name")
     reserved_bytes: Number = msgspec.field(default=UNKNOWN, name="Total Reserved")
     device_type: Number = msgspec.field(default=UNKNOWN, name="Device Type")
+    sequence: Number = msgspec.field(default=UNKNOWN, name="Sequence number")
+    forward_thread: Number = msgspec.field(default=UNKNOWN, name="Fwd thread id")
 
 
 NO_ARGS = Args()

@@ -22,12 +22,13 @@ from distprof.facts.trace import (
     Calls,
     CopyKind,
     IntArray,
+    Operators,
     Ranges,
     Trace,
     TraceHead,
 )
 from distprof.traces.kineto.annotations import STEP, move_annotations
-from distprof.traces.kineto.columns import KinetoColumns
+from distprof.traces.kineto.columns import AUTOGRAD_COLUMNS, KinetoColumns
 from distprof.traces.kineto.events import decode_events
 from distprof.traces.kineto.head import MAX_BASE_NS, Outside, find_device, read_outside
 from distprof.traces.kineto.json_stream import BOM, PART_BYTES, ArrayParts
@@ -99,7 +100,7 @@ def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
         "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "collective", "correlation"
     )
     called = columns.calls.close("begin_ns", "end_ns", "name", "thread", "correlation")
-    ops = columns.ops.close("begin_ns", "end_ns", "name", "thread")
+    ops = columns.ops.close("begin_ns", "end_ns", "name", "thread", *AUTOGRAD_COLUMNS)
     ranges = columns.ranges.close("begin_ns", "end_ns", "name", "domain", "thread")
     tables = (found, called, ops, ranges)
     default = columns.names[""]
@@ -121,7 +122,7 @@ def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     return Trace(
         head=head, names=names, gpu=_make_activities(found, launched, names), calls=calls,
         os_calls=Calls(**{name: np.zeros(0, np.int64) for name in ("begin_ns", "end_ns", "name", "thread")}),
-        ops=Calls(**_sort(ops)), ranges=_make_ranges(ranges, names),
+        ops=Operators(**_sort(ops)), ranges=_make_ranges(ranges, names),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import UNKNOWN, Activities, Calls, IntArray, Ranges, Trace
+from distprof.facts.trace import UNKNOWN, Activities, Calls, IntArray, Operators, Ranges, Trace
 from distprof.traces.factorize import DENSE, number_values
 from distprof.traces.nsys.capture import Capture, Columns
 from distprof.traces.nsys.columns import pick
@@ -86,7 +86,7 @@ def _build(
         ),
         calls=_make_calls(calls),
         os_calls=_make_calls(os_calls),
-        ops=_make_calls({name: values[:0] for name, values in os_calls.items()}),
+        ops=Operators(**{name: os_calls[name][:0] for name in ("begin_ns", "end_ns", "name", "thread")}),
         ranges=Ranges(
             begin_ns=ranges["begin_ns"], end_ns=ranges["end_ns"], name=ranges["name"], domain=ranges["domain"],
             style=ranges["style"], thread=ranges["thread"], payload=ranges["payload"], end_thread=ranges["end_thread"],

@@ -10,6 +10,7 @@ from distprof.traces.reduce.device import describe_other_devices, measure_device
 from distprof.traces.reduce.host_calls import total_calls, total_syncs
 from distprof.traces.reduce.kernels import total_copies, total_kernels
 from distprof.traces.reduce.launches import assign_windows
+from distprof.traces.reduce.modules import drop_module_ranges, total_modules
 from distprof.traces.reduce.queue import measure_queue
 from distprof.traces.reduce.ranges import total_ranges
 
@@ -39,6 +40,9 @@ def reduce_trace(
     counted = None
     if host_windows is not None and device_windows is not None:
         counted = assign_windows(trace, host_windows, device_windows) >= 0
+    modules, left_out = total_modules(trace, host_windows, counted)
+    if left_out:
+        notes.append(f"the table of modules leaves out those with the least time: {left_out:,}")
     return TraceSummary(
         head=replace(trace.head, notes=(*trace.head.notes, *notes)),
         rank=rank,
@@ -48,6 +52,7 @@ def reduce_trace(
         kernels=total_kernels(trace, counted),
         copies=total_copies(trace, counted),
         syncs=total_syncs(trace, host_windows),
-        ranges=total_ranges(trace, window=host_windows),
+        ranges=total_ranges(drop_module_ranges(trace), window=host_windows),
+        modules=modules,
         calls_ns=total_calls(trace, host_windows),
     )

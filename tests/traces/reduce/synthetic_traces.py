@@ -14,6 +14,7 @@ from distprof.facts.trace import (
     Calls,
     CopyKind,
     IntArray,
+    Operators,
     Ranges,
     RangeStyle,
     Trace,
@@ -26,6 +27,7 @@ HEAD = TraceHead(
     path="synthetic.sqlite", tool="nsys", pid=MAIN, rank=0, rank_source="the test", world_size=1, host="synthetic-host"
 )
 _CALL_COLUMNS = ("begin_ns", "end_ns", "name", "thread")
+_OP_COLUMNS = (*_CALL_COLUMNS, "sequence", "forward_thread")
 _RANGE_COLUMNS = (*_CALL_COLUMNS, "domain", "style", "payload", "end_thread")
 _GPU_COLUMNS = (
     "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "copy", "pageable", "call", "group",
@@ -68,9 +70,15 @@ class SyntheticTrace:
         """A call of the operating system's runtime."""
         self.os_calls.append({"begin_ns": begin_ns, "end_ns": end_ns, "name": self.code(name), "thread": thread})
 
-    def op(self, name: str, begin_ns: int, end_ns: int, *, thread: int = MAIN) -> None:
-        """An operator."""
-        self.ops.append({"begin_ns": begin_ns, "end_ns": end_ns, "name": self.code(name), "thread": thread})
+    def op(
+        self, name: str, begin_ns: int, end_ns: int, *, thread: int = MAIN, sequence: int = UNKNOWN,
+        forward_thread: int = UNKNOWN,
+    ) -> None:  # fmt: skip
+        """An operator; ``sequence``, ``forward_thread``: what autograd says about it."""
+        self.ops.append({
+            "begin_ns": begin_ns, "end_ns": end_ns, "name": self.code(name), "thread": thread, "sequence": sequence,
+            "forward_thread": forward_thread,
+        })  # fmt: skip
 
     def activity(
         self, name: str, begin_ns: int, end_ns: int, *, call: int = UNKNOWN, kind: ActivityKind = ActivityKind.KERNEL,
@@ -111,7 +119,7 @@ class SyntheticTrace:
             gpu=Activities(**_columns(sorted(gpu, key=lambda row: row["begin_ns"]), _GPU_COLUMNS)),
             calls=Calls(**_columns([self.calls[row] for row in order], _CALL_COLUMNS)),
             os_calls=Calls(**_columns(_sort(self.os_calls), _CALL_COLUMNS)),
-            ops=Calls(**_columns(_sort(self.ops), _CALL_COLUMNS)),
+            ops=Operators(**_columns(_sort(self.ops), _OP_COLUMNS)),
             ranges=Ranges(**_columns(_sort(self.ranges), _RANGE_COLUMNS)),
         )
 

@@ -1,0 +1,40 @@
+"""What a check found, and whether that is what was expected."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["ok", "FAILED", "not judged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One number with the range that it should be in."""
+
+    name: str
+    """What is checked, with the unit."""
+    value: float | None
+    """None: the check raised."""
+    low: float
+    high: float = math.inf
+    note: str = ""
+    """Why it raised, or what else belongs to the number."""
+
+    def judge(self, *, dry: bool = False) -> Verdict:
+        """Whether the value is in its range; in a dry run, where nothing is measured, only whether nothing raised."""
+        if self.value is None:
+            return "FAILED"
+        if dry:
+            return "not judged"
+        return "ok" if self.low <= self.value <= self.high else "FAILED"
+
+    def describe(self, *, dry: bool = False) -> str:
+        """One line: the verdict, what was checked, the value, what was expected."""
+        value = "raised" if self.value is None else f"{self.value:.6g}"
+        if self.low == self.high:
+            expected = f"{self.low:g}"
+        else:
+            expected = f"at least {self.low:g}" if math.isinf(self.high) else f"{self.low:g} to {self.high:g}"
+        return f"{self.judge(dry=dry):10s} {self.name:64s} {value:>10s}   expected {expected}  {self.note}".rstrip()

@@ -1,0 +1,160 @@
+"""Whole jobs on the GPUs of this machine, judged by their reports."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_check.check_result import CheckResult
+from distprof.analyze import analyze
+from distprof.facts.run import COLUMN, Run
+from distprof.render.files import describe_plain
+from distprof.simulate import SimulatedJob, simulate
+from distprof.storage.run_folder import read_run
+
+LATE_MS, LATE_FROM = 50.0, 15
+Value = Callable[[Any, Run], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """A number of a job, and the range that it should be in."""
+
+    name: str
+    read: Value
+    """From the report, as JSON, and the run."""
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCheck:
+    """A job and what is expected of it."""
+
+    name: str
+    overrides: tuple[str, ...]
+    expected: tuple[Expected, ...] = ()
+    ranks: int = 1
+    gpus: int = 1
+    """It runs only where there are as many."""
+    limit_s: float = 90.0
+
+
+def _find_lateness_ms(report: Any, run: Run) -> float:
+    forward_ms = run.column("forward_device_ns")[0] / 1e6
+    return float(np.nanmedian(forward_ms[LATE_FROM + 1 :]) - np.nanmedian(forward_ms[5:LATE_FROM]))
+
+
+def _expect(name: str, read: Value, low: float, high: float) -> Expected:
+    return Expected(name=name, read=read, low=low, high=high)
+
+
+ON_DEVICE = _expect(
+    "the headline stands on the device", lambda report, _: report["headline"]["clock"] == "device", 1, 1
+)
+COMPLETE = _expect("the report is complete", lambda report, _: report["coverage"]["complete"], 1, 1)
+MFU = _expect("MFU", lambda report, _: report["headline"]["mfu_ratio"] or 0.0, 0.02, 1.0)
+LATE = ("inject.rank=0", "inject.phase=forward", f"inject.delay_ms={LATE_MS:g}", f"inject.from_step={LATE_FROM}")
+NAMED = _expect("the verdict names the rank that is late", lambda report, _: report["verdict"]["rank"] == 1, 1, 1)
+SLOW_DATA = ("inject.rank=1", "inject.phase=data", "inject.delay_ms=200")
+ON_GPU_1 = ("inject.rank=1", "inject.phase=forward", "inject.delay_ms=50", "inject.where=device")
+JOBS = (
+    JobCheck(
+        name="DDP with a kernel window", overrides=("train=gpt2_small", "train.steps=20", "profile=kernels"),
+        expected=(COMPLETE, ON_DEVICE, MFU),
+    ),
+    JobCheck(
+        name="the device is late", overrides=("train=gpt2_tiny", "train.steps=30", *LATE, "inject.where=device"),
+        expected=(_expect("forward is later by 50 ms, ms", _find_lateness_ms, 0.97 * LATE_MS, 1.03 * LATE_MS),),
+    ),
+    JobCheck(
+        name="FSDP2", overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10"),
+        expected=(COMPLETE, ON_DEVICE),
+    ),
+    JobCheck(
+        name="compiled", overrides=("train=gpt2_small", "train.compile=true", "train.steps=15"),
+        expected=(COMPLETE, ON_DEVICE), limit_s=120.0,
+    ),
+    JobCheck(
+        name="forward alone", overrides=("train=gpt2_tiny", "strategy=single", "train.mode=forward", "train.steps=200"),
+        expected=(COMPLETE, ON_DEVICE),
+    ),
+    JobCheck(
+        name="two ranks share a GPU", overrides=("train=gpt2_tiny", "train.steps=40", "backend=gloo", *SLOW_DATA),
+        expected=(COMPLETE, NAMED), ranks=2,
+    ),
+    JobCheck(
+        name="DDP over NCCL, the host late", overrides=("train=gpt2_small", "train.steps=40", *SLOW_DATA),
+        expected=(COMPLETE, ON_DEVICE, NAMED), ranks=2, gpus=2,
+    ),
+    JobCheck(
+        name="DDP over NCCL, the device late", overrides=("train=gpt2_small", "train.steps=40", *ON_GPU_1),
+        expected=(COMPLETE, ON_DEVICE, NAMED), ranks=2, gpus=2,
+    ),
+    JobCheck(
+        name="FSDP2 over NCCL", overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10"),
+        expected=(COMPLETE, ON_DEVICE), ranks=2, gpus=2,
+    ),
+)  # fmt: skip
+
+
+def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult]:
+    """Runs a job into a new folder and judges it; ``dry``: judges a simulated one instead."""
+    if dry:
+        run, report = _simulate()
+    else:
+        ended, said = _run(write_command(job, folder), job.limit_s)
+        yield CheckResult(name=f"{job.name}: exit code", value=float(ended), low=0, high=0, note=said if ended else "")
+        if ended:
+            return
+        run, report = read_run(folder), json.loads((folder / "report.json").read_text())
+    for item in job.expected:
+        value = float(item.read(report, run))
+        yield CheckResult(name=f"{job.name}: {item.name}", value=value, low=item.low, high=item.high)
+
+
+@functools.cache
+def _simulate() -> tuple[Run, Any]:
+    """A job on two clocks, one of them called the device's."""
+    run = simulate(SimulatedJob(num_ranks=2), seed=1).run
+    rows = run.rows.copy()
+    for name in ("step", "forward"):
+        rows[:, :, COLUMN[f"{name}_device_ns"]] = rows[:, :, COLUMN[f"{name}_host_ns"]]
+    return replace(run, rows=rows), json.loads(json.dumps(describe_plain(analyze(run))))
+
+
+def _run(command: list[str], limit_s: float) -> tuple[int, str]:
+    """Runs a command with all that it starts; returns its exit code and the last line that it said.
+
+    Raises:
+        subprocess.TimeoutExpired: It was ended.
+    """
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        errors="replace", start_new_session=True,
+    )  # fmt: skip
+    try:
+        _, said = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, (said.strip().splitlines() or [""])[-1][:200]
+
+
+def write_command(job: JobCheck, folder: Path) -> list[str]:
+    """The command line of a job."""
+    launch: Sequence[str] = ()
+    if job.ranks > 1:
+        launch = ("torch.distributed.run", "--standalone", f"--nproc-per-node={job.ranks}", "-m")
+    return [sys.executable, "-m", *launch, "distprof", "logger=none", f"run_dir={folder}", *job.overrides]

@@ -1,0 +1,78 @@
+"""Notices that a rank's steps have stopped ending, before the time-out of its process group ends the process.
+
+NCCL's watchdog aborts a process whose collective has timed out: no ``except`` and no signal handler runs then. So what
+is known is written while the rank still waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+STALL_RATIO = 0.8
+"""The part of the group's time-out after which a rank without an ended step has stalled."""
+LOOKS = 16
+"""How often it is looked at within that time; the last look comes well before the time-out."""
+
+
+class StallWatch(threading.Thread):
+    """Compares the rank's position at regular times; costs the training thread nothing."""
+
+    def __init__(
+        self,
+        *,
+        position: Callable[[], object],
+        timeout_s: float,
+        stalled: Callable[[float], object],
+        lost: Callable[[str], None],
+    ) -> None:
+        """Prepares the thread; `start` starts it.
+
+        Args:
+            position: Differs after each begin and each end of a step.
+            timeout_s: The time-out of the process group.
+            stalled: Called once per stall, with how long no step has ended, s.
+            lost: Receives a message about an error in that call.
+        """
+        super().__init__(name="distprof-stalls", daemon=True)
+        self._position, self._stalled, self._lost = position, stalled, lost
+        self._seen, self._looks = position(), 0
+        self._limit_s = timeout_s * STALL_RATIO
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._closed.set()
+
+    def run(self) -> None:
+        """Looks until `close`."""
+        while not self._closed.wait(self._limit_s / LOOKS):
+            self.look()
+
+    def look(self) -> None:
+        """One look: a stall is `LOOKS` of them at the same position."""
+        position = self._position()
+        self._looks = self._looks + 1 if position == self._seen else 0
+        self._seen = position
+        if self._looks == LOOKS:
+            try:
+                self._stalled(self._limit_s)
+            except Exception as error:  # as in the other threads of recording
+                self._lost(f"the last state was not written: {type(error).__name__}: {error}")
+
+
+def read_timeout_s(device: torch.device) -> float | None:
+    """How long a collective of the default process group waits for a missing rank, s. None: torch does not tell.
+
+    Args:
+        device: What its collectives run on.
+    """
+    try:
+        backend = dist.distributed_c10d._get_default_group()._get_backend(device)
+        timeout_s: float = backend.options._timeout.total_seconds()
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+    return timeout_s

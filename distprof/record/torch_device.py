@@ -1,0 +1,49 @@
+"""The device that torch computes on, through the part of torch that is the same for every accelerator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class TorchDevice:
+    """Implements `distprof.record.protocols.Accelerator`; torch has had its parts since 2.6."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Takes a device of the accelerator, with its index."""
+        self._device = device
+
+    def make_events(self, number: int, *, timing: bool) -> list[torch.Event]:
+        """Creates events and records each once, because torch creates the device's own event only then. Synchronises.
+
+        Args:
+            number: How many.
+            timing: Whether they measure time.
+        """
+        events = [torch.Event(self._device, enable_timing=timing) for _ in range(number)]
+        stream = self.current_stream()
+        for event in events:
+            event.record(stream)
+        torch.accelerator.synchronize(self._device)
+        return events
+
+    def current_stream(self) -> torch.Stream:
+        """The stream that the calling thread gives work to."""
+        return torch.accelerator.current_stream(self._device)
+
+    def is_capturing(self) -> bool:
+        """Whether the calling thread captures a graph; False for accelerators other than CUDA's and ROCm's."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def make_buffer(self, number: int) -> torch.Tensor:
+        """Pinned memory, float32."""
+        return torch.full((number,), float("nan"), dtype=torch.float32).pin_memory()
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is a tensor on an accelerator: this one, or another that reading would wait for as well."""
+        return isinstance(value, torch.Tensor) and value.device.type != "cpu"
+
+    def copy_scalar(self, value: Any, buffer: torch.Tensor, position: int) -> None:
+        """Copies a tensor of one element behind the current stream's work, without waiting for it."""
+        buffer[position].copy_(value.reshape(()), non_blocking=True)

@@ -1,0 +1,168 @@
+"""A rank whose steps stop ending: noticed before its group's time-out, and its last state written and read."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from distprof.analyze import analyze
+from distprof.facts.run import COLUMN, PHASE_CODE, Phase
+from distprof.record import stall_watch, step_writer
+from distprof.record.flight_recorder import OWN_GROUP, describe_pending
+from distprof.record.stall_watch import LOOKS, STALL_RATIO, StallWatch, read_timeout_s
+from distprof.render.ends import describe_ends
+from distprof.storage.rank_stream import read_stream
+from tests.factories import make_run
+from tests.record.test_step_writer import make_step_writer, record
+
+DEFAULT, OWN = ["0", "default_pg"], ["1", OWN_GROUP]
+RING = {
+    "entries": [
+        {"time_created_ns": 1, "retired": True, "profiling_name": "nccl:broadcast", "process_group": DEFAULT},
+        {"time_created_ns": 2, "retired": False, "profiling_name": "gloo:gather", "process_group": OWN},
+        {
+            "time_created_ns": 3, "retired": False, "profiling_name": "nccl:all_reduce", "collective_seq_id": 17,
+            "is_p2p": False, "process_group": DEFAULT,
+        },
+        {"time_created_ns": 4, "retired": False, "profiling_name": "nccl:all_gather", "process_group": DEFAULT},
+    ]
+}  # fmt: skip
+PENDING = "nccl:all_reduce, number 17 of group default_pg"
+
+
+def make_watch(position: list[object], told: list[float], *, timeout_s: float = 10.0, **more: Any) -> StallWatch:
+    return StallWatch(position=lambda: tuple(position), timeout_s=timeout_s, stalled=told.append, lost=print, **more)
+
+
+def test_a_stall_is_told_once_and_before_the_time_out() -> None:
+    position: list[object] = [0, True]
+    told: list[float] = []
+    watch = make_watch(position, told)
+    for step in range(3 * LOOKS):
+        position[0] = step // (LOOKS - 1)  # slow steps, and none too slow
+        watch.look()
+    assert told == []
+    for _ in range(3 * LOOKS):
+        watch.look()
+    assert told == [10.0 * STALL_RATIO]
+    assert STALL_RATIO * (LOOKS + 1) / LOOKS < 0.9  # of the time-out have passed at most
+    position[1] = False  # between two steps it may stall too
+    for _ in range(LOOKS + 1):
+        watch.look()
+    assert len(told) == 2
+
+
+def test_what_fails_in_it_ends_neither_the_watch_nor_training() -> None:
+    said: list[str] = []
+    watch = StallWatch(position=int, timeout_s=1.0, stalled=lambda seconds: 1 / 0, lost=said.append)
+    for _ in range(2 * LOOKS):
+        watch.look()
+    assert said == ["the last state was not written: ZeroDivisionError: division by zero"]
+
+
+def test_the_pending_collective_is_the_oldest_of_trainings_own() -> None:
+    assert describe_pending(RING) == PENDING
+    assert describe_pending({"entries": RING["entries"][:2]}) is None and describe_pending(None) is None
+
+
+def test_the_time_out_is_that_of_the_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Backend:
+        class options:  # noqa: N801
+            _timeout = timedelta(minutes=2)
+
+    class Group:
+        def _get_backend(self, device: torch.device) -> object:
+            return Backend if device.type == "cuda" else object()
+
+    monkeypatch.setattr(stall_watch.dist.distributed_c10d, "_get_default_group", Group)
+    assert read_timeout_s(torch.device("cuda", 1)) == 120.0
+    assert read_timeout_s(torch.device("cpu")) is None  # a backend that does not tell
+
+
+def test_fault_03_what_a_rank_wrote_before_it_was_aborted_says_where_it_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NCCL's watchdog aborts it, while the main thread is inside of C code."""
+    monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+    path = tmp_path / "rank-00000.jsonl"
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        recorder, writer, _ = make_step_writer(path, [])
+        done = threading.Event()
+
+        def save(stalled_s: float) -> None:
+            writer.save_state(stalled_s)
+            done.set()
+
+        record(recorder, 0)
+        recorder.begin_step(1, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        StallWatch(position=lambda: recorder.step, timeout_s=0.01, stalled=save, lost=print).start()
+        done.wait(60)
+        os.abort()
+    os.waitpid(child, 0)
+    stream = read_stream(path)
+    assert [row[COLUMN["step"]] for row in stream.rows] == [0] and stream.info.ended is None
+    assert stream.info.error == f"no step had ended for 0.008 s, in step 1, backward, waiting for {PENDING}"
+    ring = json.loads((tmp_path / "flight_recorder-rank-00000.json").read_text())
+    assert len(ring["entries"]) == 4
+
+
+@pytest.mark.parametrize("then", ["step", "end"])
+def test_a_stall_that_passes_leaves_no_trace_and_no_step_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+    path = tmp_path / "rank-00000.jsonl"
+    recorder, writer, _ = make_step_writer(path, [])
+    record(recorder, 0)
+    writer.save_state(480.0)
+    assert str(read_stream(path).info.error).startswith("no step had ended for 480 s, between two steps")
+    if then == "step":
+        record(recorder, 1)
+    rows = writer.take(False)
+    assert [row[COLUMN["step"]] for row in rows] == [0, 1][: 1 + (then == "step")]  # rank 0 gets what it has not got
+    assert writer.take(False) == []
+    if then == "end":
+        writer.end("completed")
+    stream = read_stream(path)
+    assert stream.info.error is None and len(stream.rows) == len(rows)
+    assert (tmp_path / "flight_recorder-rank-00000.json").exists() == (then == "step")
+    writer.save_state(480.0)  # after the end there is nothing to write to
+    assert then == "step" or read_stream(path).info.ended == "completed"
+
+
+def test_a_busy_writer_does_not_keep_the_state_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_writer, "read_ring", lambda: None)
+    monkeypatch.setattr(step_writer, "BUSY_GRACE_S", 0.01)
+    recorder, writer, _ = make_step_writer(tmp_path / "a", [])
+    record(recorder, 0)
+    with writer._taking:  # as a thread that reads the device and never comes back
+        writer.save_state(1.0)
+    assert read_stream(tmp_path / "a").info.error == "no step had ended for 1 s, between two steps"
+
+
+def test_the_report_says_where_a_rank_stood() -> None:
+    stood = "no step had ended for 480 s, in step 12, backward, waiting for " + PENDING
+    run = make_run(num_ranks=3, infos={rank: {"ended": None, "error": stood} for rank in (0, 1)})
+    (line,) = describe_ends(analyze(run))
+    assert "ranks 0" in line and stood in line
+
+
+def test_closing_ends_the_watch() -> None:
+    watch = make_watch([0], [], timeout_s=3600.0)
+    watch.start()
+    watch.close()
+    watch.join(30)
+    assert not watch.is_alive()
