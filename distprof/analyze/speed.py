@@ -20,6 +20,8 @@ from distprof.facts.run import FloatArray
 
 MAX_CHANCE = 0.01
 """Of taking pieces for related that are not: family-wise over all pairs."""
+STALL_FACTOR = 2.0
+"""A processor that shares its core with another job is not slowed down by more."""
 MAX_LOAD = 0.975
 """Some of a piece's variation is always its own."""
 NORMAL_RANGE = 2.563
@@ -49,7 +51,7 @@ def find_speed(pieces_ns: Sequence[FloatArray], codes: Sequence[int], chance: fl
         return None
     excess_ns = np.stack([own_ns - medians_of_others(own_ns) for own_ns in pieces_ns])
     varied = np.stack([_vary(item) for item in excess_ns])
-    loads = _load(_correlate(varied), same)
+    loads = _load(_correlate(_drop_stalls(varied, pieces_ns)), same)
     explained_ns = np.stack(
         [_explain(excess_ns[index], varied, np.where(same[index], 0.0, loads), index) for index in range(len(loads))]
     )
@@ -79,7 +81,7 @@ def _is_related(pieces_ns: Sequence[FloatArray], same: BoolArray) -> bool:
     excess = [own_ns - medians_of_others(own_ns) for own_ns in thin]
     ranks, steps = excess[0].shape
     memories = [find_memory(item) for item in excess]
-    found = _correlate(np.stack([_vary(item) for item in excess]))
+    found = _correlate(_drop_stalls(np.stack([_vary(item) for item in excess]), thin))
     for one, other in pairs.tolist():
         both = memories[one] * memories[other]
         freedom = (ranks - 1) * steps * (1 - both) / (1 + both) - 2
@@ -98,6 +100,14 @@ def thin_ranks(own_ns: FloatArray) -> FloatArray:
 def _vary(excess_ns: FloatArray) -> FloatArray:
     """Each rank's excess about its usual one, in robust standard deviations."""
     return standardise(excess_ns, _find_range(excess_ns))
+
+
+def _drop_stalls(varied: FloatArray, pieces_ns: Sequence[FloatArray]) -> FloatArray:
+    """Without what took far longer than it usually takes the rank. A stall stretches all that is done in a step, and
+    would relate all parts; but it is an event, and no speed."""
+    usual_ns = [find_median(own_ns, axis=1, keepdims=True) for own_ns in pieces_ns]
+    near = [own_ns <= STALL_FACTOR * usual for own_ns, usual in zip(pieces_ns, usual_ns, strict=True)]
+    return np.where(np.stack(near), varied, 0.0)
 
 
 def _find_range(values: FloatArray) -> FloatArray:

@@ -73,7 +73,9 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     others = len(report.coverage.ranks_present) - len(own)
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
     together = "" if others == 1 else " together"
-    waited = "" if verdict.waited_ns is None else f"; {who} {format_time(verdict.waited_ns)} per step{together}"
+    waited = ""
+    if verdict.waited_ns is not None and verdict.confirmed is not False:
+        waited = f"; {who} {format_time(verdict.waited_ns)} per step{together}"
     fixed = f"{'host ' + hosts[0] if hosts else name}" if neighbour else "it"
     gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
     return f"{told}{neighbour}{waited}; fixing {fixed} makes steps {gain}{doubt}"

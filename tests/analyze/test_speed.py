@@ -109,6 +109,22 @@ def test_parts_that_vary_each_for_itself_tell_no_speed(related: float) -> None:
     assert found <= 3  # 1 % is meant
 
 
+def test_stalls_that_stretch_all_that_a_rank_does_are_no_speed() -> None:
+    """One step of a rank in a hundred takes three times as long; rank 1 is late by a twentieth of backward."""
+    related = named = 0
+    for seed in range(10):
+        draws = np.random.default_rng(seed)
+        own_ns = draw_work(draws, np.ones((8, 200)))
+        own_ns *= np.where(draws.random(own_ns.shape[:2]) < 0.01, 3.0, 1.0)[:, :, None]
+        own_ns[1, :, PHASE[Phase.BACKWARD]] += 0.05 * LONG_NS[Phase.BACKWARD]
+        cycles = make_cycles(own_ns)
+        own = take_speed(cycles, cycles.phase_ns, cycles.gap_ns)
+        related += own.pieces is not None
+        found = find_steady(cycles, own.phase_ns, own.gap_ns, pieces=own.pieces)
+        named += [(item.rows.tolist(), item.part) for item in found] == [([1], Phase.BACKWARD)]
+    assert (related, named) == (0, 10)
+
+
 def test_the_piece_that_the_others_do_not_explain_is_set_aside() -> None:
     """Forward and optimizer say that the rank is faster by half a standard deviation, so backward is late.
 

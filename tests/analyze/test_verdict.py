@@ -60,6 +60,8 @@ def test_one_sign_is_not_enough() -> None:
     verdict = analyze(make_doubtful_run()).verdict
     assert verdict.rank == 1 and not verdict.critical and verdict.confirmed is False
     assert "do not confirm" in verdict.reason
+    told = describe_verdict(analyze(make_doubtful_run()))
+    assert "do not confirm" in told and "wait " not in told  # it is not said that they wait, and then doubted
 
 
 def test_with_a_rank_missing_nothing_is_critical() -> None:
