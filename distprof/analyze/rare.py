@@ -24,7 +24,7 @@ from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
-MAX_CHANCE = 0.01
+MAX_CHANCE = 0.005
 """Of naming any rank of a job for what is chance, family-wise over ranks and parts: by its events, and likewise by what
 all ranks do now and then."""
 NUM_TESTS = 6
