@@ -9,7 +9,7 @@ from distprof.report.report import Report
 
 _MISSING = {
     NoForecast.NOT_RECORDED: "the collectives of single steps are not known on the headline clock",
-    NoForecast.OTHER_ORDER: "the ranks do not issue their collectives in the expected order",
+    NoForecast.OTHER_ORDER: "a step does more than synchronise one model once, which the forecast assumes",
     NoForecast.ENDS_UNSEEN: "it was not seen when the collectives end",
     NoForecast.FEW: "with fewer than three buckets it is not known how well latency and bandwidth explain transfers",
     NoForecast.ALIKE: (
