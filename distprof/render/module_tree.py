@@ -27,6 +27,8 @@ class Branch(Generic[Row]):
 
     rows: tuple[Row, ...]
     """In the model's order."""
+    names: tuple[str, ...]
+    """Of each, inside the module that it is shown under: ``blocks.0`` where the list has no row of its own."""
     inner: tuple[Branch[Row], ...]
 
     @property
@@ -36,9 +38,9 @@ class Branch(Generic[Row]):
 
     @property
     def name(self) -> str:
-        """``0-11``, or the last part of the one name that all have."""
-        names = [row.name.rpartition(".")[2] for row in self.rows]
-        return names[0] if len({*names}) == 1 else f"{names[0]}-{names[-1]}"
+        """``0-11`` or ``blocks.0-11``, or the one name that all have."""
+        first, last = self.names[0], self.names[-1]
+        return first if len({*self.names}) == 1 else f"{first}-{last.rpartition('.')[2]}"
 
 
 def grow_tree(rows: Sequence[Row], *, fold: bool) -> Branch[Row]:
@@ -50,7 +52,9 @@ def grow_tree(rows: Sequence[Row], *, fold: bool) -> Branch[Row]:
     branches: dict[int, Branch[Row]] = {}
     for row in reversed(range(len(rows))):  # submodules come after what holds them
         children = [branches.pop(child) for child in inner[row]]
-        branches[row] = Branch(rows=(rows[row],), inner=tuple(_fold(children) if fold else children))
+        item = rows[row]
+        name = item.name if item.parent is None else item.name.removeprefix(f"{rows[item.parent].name}.")
+        branches[row] = Branch(rows=(item,), names=(name,), inner=tuple(_fold(children) if fold else children))
     return branches[0]
 
 
@@ -67,11 +71,17 @@ def _fold(children: Sequence[Branch[Row]]) -> list[Branch[Row]]:
     """One branch for each run of siblings that are alike."""
     runs: list[list[Branch[Row]]] = []
     for child in children:
-        if runs and child.name.isdecimal() and runs[-1][0].name.isdecimal() and _is_alike(runs[-1][0], child):
+        if runs and _is_next(runs[-1][0], child) and _is_alike(runs[-1][0], child):
             runs[-1].append(child)
         else:
             runs.append([child])
     return [_join(run) for run in runs]
+
+
+def _is_next(left: Branch[Row], right: Branch[Row]) -> bool:
+    """Whether both are numbered, in the same list."""
+    (list_name, _, one), (other_name, _, other) = left.name.rpartition("."), right.name.rpartition(".")
+    return list_name == other_name and one.isdecimal() and other.isdecimal()
 
 
 def _join(run: Sequence[Branch[Row]]) -> Branch[Row]:
@@ -79,6 +89,7 @@ def _join(run: Sequence[Branch[Row]]) -> Branch[Row]:
         return run[0]
     return Branch(
         rows=tuple(row for branch in run for row in branch.rows),
+        names=tuple(name for branch in run for name in branch.names),
         inner=tuple(_join(inner) for inner in zip(*(branch.inner for branch in run), strict=True)),
     )
 
