@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from distprof.facts.run import PHASE_CODE, CollectiveKind, FloatArray, Phase
+from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, FloatArray, Phase
 from distprof.profiler import overhead_budget as budget
 from distprof.profiler.overhead_budget import ShadowPlan, keep_budget
 from distprof.profiler.profiler import Profiler
@@ -42,7 +42,9 @@ class Job:
         self.recorder, self.exchange = Recorder(), Exchange(None)
         self.step_writer = StepWriter(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
         self.seen = 0
-        take = keep_budget(1e9, every=EVERY, stop=self.exchange.ask_to_stop, say=print, on_steps=self.count)
+        take = keep_budget(
+            1e9, every=EVERY, clock=Clock.HOST, stop=self.exchange.ask_to_stop, say=print, on_steps=self.count
+        )
         assert take is not None
         self.live = LiveSteps(1, take)
         self.gather_thread = GatherThread(
