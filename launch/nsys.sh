@@ -6,9 +6,9 @@
 #   launch/nsys.sh --per-rank -- strategy=fsdp           one report per rank instead of one per node
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=node0 launch/nsys.sh -- train=gpt2_small      on each node, with its NODE_RANK
 #
-# Before the --: options of nsys profile, or --no-report; after it: Hydra overrides, KEY=VALUE. Runs one rank per GPU, or 2 on a CPU
-# ($NPROC: that many). $NSYS: the nsys to use, else the one on PATH. Results go to runs/<date>_nsys/ (runs_dir=FOLDER:
-# elsewhere). nsys writes the environment of every process that it can read into its report. Variables that look like
+# Before the --: options of nsys profile, or --no-report; after it: Hydra overrides, KEY=VALUE. Runs one rank per GPU, or
+# 2 on a CPU ($NPROC: that many). $NSYS: the nsys to use, else the one on PATH. Results go to runs/<date>_nsys/
+# (runs_dir=FOLDER: elsewhere). nsys writes the environment of every process that it can read into its report. Variables that look like
 # keys are withheld from the job, and named; if other processes hold keys, the job gets its own process namespace. If
 # that is not allowed, the capture is refused, unless --keep-secrets before the -- accepts the keys in the .nsys-rep.
 # The first time, installs into .venv beside this checkout ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
