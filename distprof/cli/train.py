@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import faulthandler
 import gc
 import json
 import os
 import re
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -27,6 +30,8 @@ from distprof.world import Identity, join, leave, read_identity, resolve_device_
 LONGEST_MESSAGE = 2000
 REFUSAL_GRACE_S = 10.0
 """How long the other ranks give rank 0 to print its message; the launcher ends them earlier."""
+TOOL_EXIT_S = 10.0
+"""How long a tool that listens may take to write what it holds."""
 PEER_GRACE_S = 1.0
 """How long a rank that failed because a peer left waits, so that the launcher sees the peer, the cause, first."""
 _A_PEER_LEFT = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|remote process exited", re.I)
@@ -138,4 +143,8 @@ def leave_now(exit_code: int) -> None:
     end_service(only_stopped=True)
     sys.stdout.flush()
     sys.stderr.flush()
+    if "NVTX_INJECTION64_PATH" in os.environ and threading.current_thread() is threading.main_thread():
+        # Nsight Systems writes the last ranges only when C's exit calls it
+        faulthandler.dump_traceback_later(TOOL_EXIT_S, exit=True)
+        ctypes.CDLL(None).exit(exit_code)
     os._exit(exit_code)
