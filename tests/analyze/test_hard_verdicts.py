@@ -19,7 +19,7 @@ from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.report.wait_report import Causes
 from distprof.simulate import Between, Delay, Simulated, SimulatedJob, simulate
-from tests.analyze.test_verdict import lose_rank
+from tests.analyze.test_verdict_missing import lose_rank
 from tests.factories import MS, make_run
 
 pytestmark = pytest.mark.slow

@@ -9,11 +9,10 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
-from distprof.render.headline import describe_busiest
 from distprof.render.verdict import describe_verdict
-from distprof.render.wandb_summary import make_summary
 from distprof.report.wait_report import Verdict
 from distprof.simulate import Clocks, Delay, SimulatedJob, simulate
+from tests.analyze.test_verdict_missing import lose_rank
 from tests.factories import MS, USUAL_NS, make_run
 
 
@@ -64,91 +63,6 @@ def test_one_sign_is_not_enough() -> None:
     assert "do not confirm" in told and "wait " not in told  # it is not said that they wait, and then doubted
 
 
-def test_with_a_rank_missing_nothing_is_critical() -> None:
-    run = simulate(SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),)), seed=3).run
-    part = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=6))
-    verdict = analyze(part).verdict
-    assert verdict.rank == 2 and not verdict.critical and "missing" in verdict.reason
-    assert (verdict.confirmed, analyze(run).verdict.confirmed) == (None, True)
-    few = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=128))
-    none = analyze(few).verdict
-    assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are present: too few to compare")
-
-
-def lose_rank(run: Run, rank: int) -> Run:
-    """The run without all that one rank wrote."""
-    left = [place for place in range(len(run.ranks)) if place != rank]
-    tables = tuple(
-        dataclasses.replace(
-            table, ranks=np.arange(len(left)), arrival_ns=table.arrival_ns[left], end_ns=table.end_ns[left],
-            exposed_ns=table.exposed_ns[left],
-        )
-        for table in run.collectives
-    )  # fmt: skip
-    return dataclasses.replace(
-        run, ranks=tuple(run.ranks[place] for place in left), rows=run.rows[left], collectives=tables
-    )
-
-
-def test_with_a_rank_missing_a_late_rank_is_late_and_nothing_is_said_of_what_it_costs() -> None:
-    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
-    report = analyze(lose_rank(simulate(job, seed=3).run, 0))
-    verdict = report.verdict
-    assert (verdict.kind, verdict.rank, verdict.phase, verdict.critical) == ("slow_rank", 2, "data", False)
-    assert (verdict.lost_ns, verdict.lost_ratio, verdict.waited_ns, report.what_if) == (None, None, None, ())
-    assert describe_verdict(report).endswith(
-        "compared with the ranks present; what fixing it would gain is not known "
-        "(ranks are missing: the slowest may be one of them)"
-    )
-    assert all(item.members_missing == 1 and item.transfer_ns is None for item in report.waits) and report.waits
-    assert any("what a change would save is not known" in note for note in report.coverage.notes)
-    summary = make_summary(report)
-    assert summary["summary/verdict_rank"] == 2 and "summary/verdict_lost_ms" not in summary
-
-
-def test_with_the_late_rank_missing_nobody_is_cleared() -> None:
-    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
-    report = analyze(lose_rank(simulate(job, seed=3).run, 2))
-    assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("none", None, None)
-    assert describe_verdict(report) == "no verdict: 1 of 4 ranks is missing: the others may wait for one of them"
-    assert describe_busiest(report).startswith("of the ranks present, ")
-
-
-def test_where_collectives_are_not_seen_nobody_is_cleared_and_who_is_late_is_named() -> None:
-    """Whoever waits in them seems to work, so that no rank may be late although one is."""
-    unseen = {1: {"unseen_per_step": 2.0}}
-    report = analyze(make_run(num_ranks=3, num_steps=20, infos=unseen))
-    assert (report.verdict.kind, report.verdict.lost_ratio) == ("none", None)
-    assert describe_verdict(report).startswith("no verdict: rank 1 issued 2 collectives a step that distprof did not")
-    few = analyze(make_run(num_ranks=3, num_steps=20, infos={1: {"unseen_per_step": 0.1}}))
-    assert few.verdict.lost_ratio is not None
-    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
-    run = simulate(job, seed=3).run
-    infos = tuple(dataclasses.replace(info, unseen_per_step=2.0) for info in run.ranks)
-    late = analyze(dataclasses.replace(run, ranks=infos))
-    assert (late.verdict.kind, late.verdict.rank) == ("slow_rank", 2)
-
-
-def test_with_a_rank_missing_no_link_is_blamed() -> None:
-    assert analyze(lose_rank(simulate(LINK, seed=3).run, 7)).verdict.kind == "none"
-
-
-@pytest.mark.parametrize(
-    ("run", "reason"),
-    [
-        (make_run(num_ranks=1, num_steps=20), "one rank: nobody to wait for"),
-        (make_run(num_ranks=4, num_steps=5), "4 measured steps: at least 8 are needed"),
-        (make_run(num_ranks=4, num_steps=20, host_ns={"forward": 1 * MS}), "no waits were measured"),
-        (make_run(num_ranks=0, num_steps=0, meta={"world_size": 4}), "0 of 4 ranks are present"),
-    ],
-    ids=["alone", "few steps", "no waits", "no ranks"],
-)
-def test_where_nothing_can_be_said_the_reason_is(run: Run, reason: str) -> None:
-    verdict = analyze(run).verdict
-    assert (verdict.kind, verdict.rank, verdict.lost_ns) == ("none", None, None)
-    assert verdict.reason.startswith(reason)
-
-
 def test_a_rank_that_is_waited_for_without_a_cause_is_not_blamed_and_not_hushed_up() -> None:
     """On the device clock what lies between two steps is not seen: rank 1 is late, and its steps show no more work."""
     waits = np.array([[45], [15], [45], [45]]) * MS
@@ -178,6 +92,10 @@ def test_a_slow_link_is_no_slow_rank(clocks: Clocks) -> None:
     # four buckets of 7 MB, twice 7/8 of each through a rank's end of the ring, at a hundredth of 5 GB/s
     assert verdict.needed_ns == pytest.approx(4 * 7e6 * 2 * 7 / 8 / 50e6 * 1e9)
     assert verdict.reason == "it carries less than gigabit Ethernet does"
+
+
+def test_with_a_rank_missing_no_link_is_blamed() -> None:
+    assert analyze(lose_rank(simulate(LINK, seed=3).run, 7)).verdict.kind == "none"
 
 
 def test_a_probe_says_nothing_about_the_network_of_another_backend() -> None:
