@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from distprof.render.column_files import Columns
 from distprof.render.traced_modules import EVERYTHING
-from distprof.report.job_modules import JobModules
+from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops, ModuleReport, ModuleRow, Taken
 from distprof.report.report import Report
 from distprof.report.spread import Spread
-from distprof.report.trace_report import TracedModules
+from distprof.report.trace_report import TracedModule, TracedModules
 
 Cells = dict[str, list[str | float | int | None]]
 FLOPS = tuple(field.name for field in dataclasses.fields(ModuleFlops))
@@ -33,8 +33,7 @@ def list_profile_columns(report: ModuleReport) -> Columns:
     """A profile without training, every figure of it."""
     rows = report.rows
     columns: Cells = {
-        "module": [row.name for row in rows], "class": [row.kind for row in rows],
-        "parent": [None if row.parent is None else rows[row.parent].name for row in rows],
+        **_identify(rows, [row.name for row in rows]),
         "depth": [row.depth for row in rows], "aliases": [", ".join(row.aliases) for row in rows],
         "calls": [row.calls for row in rows], "output": [_show_shapes(row) for row in rows],
     }  # fmt: skip
@@ -53,8 +52,7 @@ def _list_job(modules: JobModules) -> Columns:
     """The ranks side by side; times of a step on the clock that the column names."""
     rows = modules.rows
     columns: Cells = {
-        "module": [row.name for row in rows], "class": [row.kind for row in rows],
-        "parent": [None if row.parent is None else rows[row.parent].name for row in rows],
+        **_identify(rows, [row.name for row in rows]),
         "calls": [row.calls for row in rows], "own_parameters": [row.own_parameters for row in rows],
         "parameters": [row.parameters for row in rows],
         **_spread("held", "parameters", [row.held_parameters for row in rows]),
@@ -69,16 +67,20 @@ def _list_job(modules: JobModules) -> Columns:
 def _list_traced(modules: TracedModules) -> Columns:
     """The ranks side by side, both clocks."""
     rows = modules.rows
-    names = [row.name if row.kind else EVERYTHING for row in rows]
-    columns: Cells = {
-        "module": [*names], "class": [row.kind for row in rows],
-        "parent": [None if row.parent is None else names[row.parent] for row in rows],
-        "calls": [row.calls.median for row in rows],
-    }  # fmt: skip
+    columns = _identify(rows, [row.name if row.kind else EVERYTHING for row in rows])
+    columns["calls"] = [row.calls.median for row in rows]
     for clock in ("host", "device"):
         for part in ("self", "total", *FLOPS):
             columns |= _spread(f"{part}_{clock}", "ns", [getattr(row, f"{part}_{clock}_ns") for row in rows])
     return columns
+
+
+def _identify(rows: Sequence[ModuleRow | JobModule | TracedModule], names: Sequence[str]) -> Cells:
+    """Which module a row is, and which one holds it, by these names of the rows."""
+    return {
+        "module": [*names], "class": [row.kind for row in rows],
+        "parent": [None if row.parent is None else names[row.parent] for row in rows],
+    }  # fmt: skip
 
 
 def _spread(name: str, unit: str, spreads: Sequence[Spread]) -> Cells:
