@@ -42,6 +42,8 @@ ROW_FIELDS: tuple[str, ...] = (
     # between the step before and this one
     "between_count", "between_wait_host_ns", "between_after_host_ns",
     "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns",
+    # the device clock: where the step begins on it, and a reading of it together with the host clock
+    "begin_device_ns", "anchor_device_ns", "anchor_host_ns", "anchor_bound_ns",
 )  # fmt: skip
 """``begin_host_ns`` is a monotonic time, not a duration. ``shadow``: the step ran without instruments, to see what they
 cost; it has a step time, what the training loop reported, and no phases. ``window``: the step ran under a kernel
@@ -49,6 +51,10 @@ window, which slows it down. ``between_count``: collectives issued between the s
 ``between_wait_host_ns``: how long the rank waited in them; ``between_after_host_ns``: from the end of the last of those
 waits to the begin of this step. ``between_data_host_ns`` is its own time there for getting the next batch, and
 a `Stretch` column its own time in such a stretch there, without the waits.
+
+Each rank has its own device clock, 0 at the begin of the first step that was timed on it: ``begin_device_ns`` is a time
+on it. When it showed ``anchor_device_ns``, the rank's host clock showed ``anchor_host_ns``, give or take
+``anchor_bound_ns``; such a reading is taken about once a second, at the end of a step on the host.
 """
 COLUMN: dict[str, int] = {name: index for index, name in enumerate(ROW_FIELDS)}
 ROW_WIDTH = len(ROW_FIELDS)

@@ -216,11 +216,18 @@ class Collectives:
     steps: IntArray
     """Positions on axis 1 of ``Run.rows``, ascending, ``[num_steps]``."""
     arrival_ns: FloatArray
-    """When a rank was ready, on its own host clock, ``[num_members, num_steps, num_collectives]``."""
+    """When a rank was ready, on a clock of its own, ``[num_members, num_steps, num_collectives]``. On the device clock
+    it begins there once the previous one of the group has ended."""
     end_ns: FloatArray
-    """When it ended there, same shape; NaN: the host cannot see it."""
+    """When it ended there, same shape; NaN: not seen, as of a device's collectives on the host clock."""
     exposed_ns: FloatArray
-    """How long the rank's compute waited for it, host clock, same shape; NaN: not known; 0: not at all."""
+    """How long the rank's compute waited for it, on the same clock and in the same shape; NaN: not known; 0: not at
+    all."""
+    clock: Clock = Clock.HOST
+    """Host: times on each rank's own host clock. Device: on its device clock, of the steps that were sampled."""
+    left_ns: FloatArray | None = None
+    """When the rank's compute went on after its last wait for it, same shape; NaN: it never waited. None: wherever it
+    waited, that was where it issued the collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +247,8 @@ class Run:
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
+    device_collectives: tuple[Collectives, ...] = ()
+    """The same on the ranks' device clocks, for the steps in which they were timed there."""
     activity: tuple[TraceSummary, ...] = ()
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     modules: tuple[ModuleTable, ...] = ()

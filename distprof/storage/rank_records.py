@@ -34,7 +34,8 @@ SLACK_RATIO = 0.005
 SLACK_NS = 1e6
 """How much a wait may additionally exceed its phase, which may be short."""
 _BEGIN, _NUMBER = COLUMN["begin_host_ns"], COLUMN["step"]
-_LENGTHS = [index for name, index in COLUMN.items() if name not in ("begin_host_ns", "loss", "grad_norm")]
+_MOMENTS = [_BEGIN, COLUMN["anchor_host_ns"]]
+_LENGTHS = [index for name, index in COLUMN.items() if index not in _MOMENTS and name not in ("loss", "grad_norm")]
 _FLAGS = [COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]
 _STEP = {clock: COLUMN[f"step_{clock}_ns"] for clock in Clock}
 _PHASES = {clock: [COLUMN[f"{phase}_{clock}_ns"] for phase in PHASES] for clock in Clock}
@@ -76,7 +77,7 @@ def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
 def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
     """Which rows are valid steps, ``[num_rows]``; checks all at once, since there may be millions."""
     lengths = rows[:, _LENGTHS]
-    possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _BEGIN] < 0)
+    possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _MOMENTS] < 0).any(axis=1)
     flags = rows[:, _FLAGS]
     possible &= ((flags == 0) | (flags == 1) | np.isnan(flags)).all(axis=1)
     known = np.nan_to_num(rows)
