@@ -125,8 +125,8 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, timed: bool, t
             end_ns=[at_ns + 1_234_567 for at_ns in since_ns], left_ns=[at_ns + 1_234_999 for at_ns in since_ns],
         )  # fmt: skip
         seen = StepCollectives(
-            order=order, arrival_ns=arrival_ns, end_ns=[at_ns + 1_234_567 for at_ns in arrival_ns],
-            exposed_ns=[1_234_567] * number, device=times if timed else None,
+            order=order, arrival_ns=arrival_ns, exposed_ns=[None if timed else 1_234_567] * number,
+            end_ns=[None if timed else at_ns + 1_234_567 for at_ns in arrival_ns], device=times if timed else None,
         )  # fmt: skip
         segments = Segments(begin_ns=begin_ns, codes=(1,) * 60, durations_ns=(1_234_567,) * 60)
         writer.write_steps([row], [segments], [seen], GROUPS)
