@@ -100,8 +100,11 @@ class CollectiveReader:
             on_device: The step on the device clock.
         """
         match value:
-            case [int(number), [*steps_ns], [*lasted], [*exposed], *device] if number in self._orders:
+            case [int(number), [*steps_ns], list() | None as lasted, list() | None as exposed, *device] if (
+                number in self._orders
+            ):
                 size = len(self._orders[number])
+                lasted, exposed = lasted or [None] * size, exposed or [None] * size
                 if not (len(steps_ns) == len(lasted) == len(exposed) == size and begin_ns >= 0):
                     return False
                 if not (all(map(_is_time, steps_ns)) and all(map(_is_time_or_none, [*lasted, *exposed]))):

@@ -2,7 +2,7 @@
 
 What repeats from step to step is written once: process groups, and *orders*, the lists of (kind, group, phase, bytes)
 that steps issue. A step then names its order and gives three lists of ns: from one arrival to the next, from arrival to
-end, and exposed; null: not observed. Steps with many collectives are kept only at intervals, the same on all ranks. In
+end, and exposed; null: not observed, in place of a list: none of them. Steps with many collectives are kept only at intervals, the same on all ranks. In
 a step whose collectives were timed on the device, four lists follow: see `DeviceTimes`.
 """
 
@@ -132,7 +132,7 @@ class CollectiveLines:
         lasted = [
             None if end is None else end - arrival for arrival, end in zip(seen.arrival_ns, seen.end_ns, strict=True)
         ]
-        told = [self._orders[seen.order], steps_ns, lasted, list(seen.exposed_ns)]
+        told = [self._orders[seen.order], steps_ns, _shorten(lasted), _shorten(seen.exposed_ns)]
         if seen.device is not None and step % find_stride(len(seen.order), timed=True) == 0:
             told += _encode_device(seen.device)
         return first, told
@@ -163,6 +163,11 @@ def find_stride(number: int, *, timed: bool = False) -> int:
     """
     number *= TIMED_FACTOR if timed else 1
     return 1 if number <= FULL_COLLECTIVES else 1 << ((number - 1) // (FULL_COLLECTIVES - 1)).bit_length()
+
+
+def _shorten(times_ns: Sequence[int | None]) -> list[int | None] | None:
+    """None in place of a list of nothing else, as the host sees of a device's collectives."""
+    return None if times_ns and all(at is None for at in times_ns) else list(times_ns)
 
 
 def _encode_device(times: DeviceTimes) -> list[list[int | None]]:
