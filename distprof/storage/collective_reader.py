@@ -104,7 +104,7 @@ class CollectiveReader:
                 number in self._orders
             ):
                 size = len(self._orders[number])
-                lasted, exposed = lasted or [None] * size, exposed or [None] * size
+                lasted, exposed = ([None] * size if item is None else item for item in (lasted, exposed))
                 if not (len(steps_ns) == len(lasted) == len(exposed) == size and begin_ns >= 0):
                     return False
                 if not (all(map(_is_time, steps_ns)) and all(map(_is_time_or_none, [*lasted, *exposed]))):

@@ -2,8 +2,9 @@
 
 What repeats from step to step is written once: process groups, and *orders*, the lists of (kind, group, phase, bytes)
 that steps issue. A step then names its order and gives three lists of ns: from one arrival to the next, from arrival to
-end, and exposed; null: not observed, in place of a list: none of them. Steps with many collectives are kept only at intervals, the same on all ranks. In
-a step whose collectives were timed on the device, four lists follow: see `DeviceTimes`.
+end, and exposed; null: not observed, or in place of a list: none of them was. Steps with many collectives are kept only
+at intervals, the same on all ranks. In a step whose collectives were timed on the device, four lists follow: see
+`DeviceTimes`.
 """
 
 from __future__ import annotations
