@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from distprof.record.event_ring import measure_ms
 from distprof.record.protocols import Accelerator
 
 NUM_TRIES = 4
@@ -111,7 +112,7 @@ class DeviceAnchors:
         brackets = pending.brackets
         best = min(range(len(brackets)), key=lambda at: brackets[at].after_ns - brackets[at].before_ns)
         low_ns, high_ns = _narrow(brackets, best)
-        elapsed_ms = _measure(reference, brackets[best].event)
+        elapsed_ms = measure_ms(reference, brackets[best].event)
         self._free.extend(bracket.event for bracket in brackets)
         rounding_ns = math.ceil(abs(elapsed_ms) * 1e6 * 2**-24)  # of float32 milliseconds
         return Anchor(
@@ -162,9 +163,3 @@ def _narrow(brackets: tuple[Bracket, ...], best: int) -> tuple[int, int]:
         low_ns = max(low_ns, other.before_ns - later_ns - slack_ns)
         high_ns = min(high_ns, other.after_ns - later_ns + slack_ns)
     return (low_ns, high_ns) if low_ns <= high_ns else (chosen.before_ns, chosen.after_ns)
-
-
-def _measure(begin: Any, end: Any) -> float:
-    """Device time between two events in any order, ms. Some drivers answer 0 where the second comes first."""
-    elapsed_ms: float = begin.elapsed_time(end)
-    return elapsed_ms if elapsed_ms > 0 else -float(end.elapsed_time(begin))
