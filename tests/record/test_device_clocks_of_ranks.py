@@ -18,7 +18,7 @@ from distprof.simulate.device import HostClock, SimulatedDevice, Stream
 from distprof.simulate.device_ranks import Program, RankProgram, run_together
 from distprof.simulate.device_work import DeviceWork, Meeting
 from distprof.storage.rank_stream import StreamWriter
-from distprof.storage.run_folder import read_run, rank_path, write_meta
+from distprof.storage.run_folder import rank_path, read_run, write_meta
 from tests.factories import make_info, make_meta
 
 US, MS, S = 10**3, 10**6, 10**9
