@@ -1,0 +1,44 @@
+"""Finds what a training loop does, without any change to it. Everything is put back at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distprof.observe.functions import Functions
+from distprof.observe.modules import Forwards
+from distprof.observe.optimizers import Optimizers
+from distprof.observe.parts import Gate, Part, Patches
+from distprof.observe.reporting import Reporting
+from distprof.observe.step_search import StepSearch
+
+
+class Finder:
+    """Watches torch in this process for one session."""
+
+    def __init__(self, session: Reporting) -> None:
+        """Watches nothing yet."""
+        self._gate, self._patches = Gate(), Patches()
+        self._search = StepSearch(session)
+        self._ending = Part("the last step is", session)
+        optimizers = Optimizers(session, self._search, self._gate)
+        self._parts = (
+            Forwards(session, self._search, self._gate),
+            Functions(session, self._search, self._gate, optimizers.end_backward), optimizers,
+        )  # fmt: skip
+        self._begun = False
+
+    def begin(self) -> None:
+        """Watches from now on. A second call does nothing."""
+        if not self._begun:
+            self._begun = True
+            for part in self._parts:
+                part.install(self._patches)
+
+    def watch(self, model: Any) -> None:
+        """The user watches this model; it would have been found."""
+
+    def undo(self) -> None:
+        """Puts everything back. What somebody has wrapped since stays, and does nothing."""
+        self._ending.run(self._search.finish)
+        self._gate.close()
+        self._patches.undo()
