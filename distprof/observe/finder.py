@@ -15,10 +15,15 @@ from distprof.observe.step_search import StepSearch
 class Finder:
     """Watches torch in this process for one session."""
 
-    def __init__(self, session: Reporting) -> None:
-        """Watches nothing yet."""
+    def __init__(self, session: Reporting, *, owns_steps: bool) -> None:
+        """Watches nothing yet.
+
+        Args:
+            session: Is told what is found.
+            owns_steps: Whether steps are looked for too, and not only phases.
+        """
         self._gate, self._patches = Gate(), Patches()
-        self._search = StepSearch(session)
+        self._search = StepSearch(session, owns_steps=owns_steps)
         self._ending = Part("the last step is", session)
         optimizers = Optimizers(session, self._search, self._gate)
         self._parts = (
@@ -37,8 +42,12 @@ class Finder:
     def watch(self, model: Any) -> None:
         """The user watches this model; it would have been found."""
 
+    def finish(self) -> None:
+        """The program ends: a step that is open may be none. Nothing is looked at any more."""
+        self._ending.run(self._search.finish)
+        self._gate.close()
+
     def undo(self) -> None:
         """Puts everything back. What somebody has wrapped since stays, and does nothing."""
-        self._ending.run(self._search.finish)
         self._gate.close()
         self._patches.undo()

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.utils.data.dataloader as loaders
-from torch.distributed import checkpoint, distributed_c10d
+from torch.distributed import checkpoint
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
@@ -36,7 +35,6 @@ class Functions:
         self._session, self._search, self._gate, self._end_backward = session, search, gate, end_backward
         self._backward, self._clipping = Part("backward is", session), Part("gradient clipping is", session)
         self._data, self._saving = Part("getting batches is", session), Part("saving checkpoints is", session)
-        self._ending = Part("the end of the process group is", session)
         self._in_data = False
 
     def install(self, patches: Patches) -> None:
@@ -53,13 +51,13 @@ class Functions:
             if hasattr(checkpoint, name):
                 places = [checkpoint.state_dict_saver, checkpoint]
                 self._saving.run(patches.replace, places, name, self._watch_saving)
-        self._ending.run(patches.replace, [distributed_c10d, dist], "destroy_process_group", self._watch_end)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def before(args: Arguments, options: Options) -> bool:
             if not self._search.begin_backward():
                 return False
-            self._session.add_work(tokens=0)
+            if self._session.open:
+                self._session.add_work(tokens=0)
             return self._session.enter(_BACKWARD)
 
         return surround(
@@ -69,7 +67,7 @@ class Functions:
 
     def _watch_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def after(args: Arguments, result: Any) -> None:
-            if type(result) is torch.Tensor and result.numel() == 1:
+            if self._session.open and type(result) is torch.Tensor and result.numel() == 1:
                 self._session.keep_scalars(grad_norm=result.detach())
 
         return surround(
@@ -83,7 +81,7 @@ class Functions:
             self._in_data = found and self._session.enter(_DATA)
             return found
 
-        def leave(raised: bool) -> None:
+        def leave(*, raised: bool) -> None:
             ended = raised and isinstance(sys.exception(), StopIteration)
             if self._in_data:
                 self._session.exit(raised=raised and not ended)
@@ -101,17 +99,8 @@ class Functions:
     def _watch_saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return surround(
             original, self._gate, self._saving, before=lambda args, options: self._search.begin_save(),
-            leave=lambda raised: self._session.end_stretch(),
+            leave=self._end_stretch,
         )  # fmt: skip
 
-    def _watch_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What was recorded is gathered while the ranks can still speak to each other."""
-
-        def before(args: Arguments, options: Options) -> bool:
-            group = args[0] if args else options.get("group")
-            if dist.is_initialized() and group in (None, dist.group.WORLD):
-                self._search.finish()
-                self._session.close(sys.exception())
-            return False
-
-        return surround(original, self._gate, self._ending, before=before, leave=lambda raised: None)
+    def _end_stretch(self, *, raised: bool) -> None:
+        self._session.end_stretch()

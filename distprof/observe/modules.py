@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
@@ -50,8 +50,18 @@ class Forwards:
                 return original(self, *args, **options)
             return call(original, self, args, options)
 
-        leave_to_python(watched)
-        return watched
+        @functools.wraps(original)
+        def watched_quickly(self: nn.Module, *args: Any, **options: Any) -> Any:
+            if is_compiling():
+                return original(self, *args, **options)
+            if gate.inside:  # as the original does, without a call of it
+                return (self._compiled_call_impl or self._call_impl)(*args, **options)
+            return call(original, self, args, options)
+
+        known = getattr(getattr(original, "__code__", None), "co_names", ())
+        chosen = watched_quickly if set(known) == {"_compiled_call_impl", "_call_impl"} else watched
+        leave_to_python(chosen)
+        return chosen
 
     def _call(
         self, original: Callable[..., Any], model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]

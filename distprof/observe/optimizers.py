@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

@@ -9,16 +9,22 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling as is_compiling
 
 from distprof.observe.reporting import Reporting
 
 _OFF = 1 << 40
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
+
+
+class Leave(Protocol):
+    """Is told that a call is over, and whether it has raised."""
+
+    def __call__(self, *, raised: bool) -> None: ...
 
 
 class Gate:
@@ -116,7 +122,7 @@ def surround(
     *,
     before: Callable[[Arguments, Options], bool],
     after: Callable[[Arguments, Any], None] | None = None,
-    leave: Callable[[bool], None],
+    leave: Leave,
     trains: bool = False,
 ) -> Callable[..., Any]:
     """A function that does what another one does, and is looked at.
@@ -142,11 +148,11 @@ def surround(
         except BaseException:
             gate.inside -= 1
             if entered:
-                part.run(leave, True)
+                part.run(leave, raised=True)
             raise
         gate.inside -= 1
         if entered:
-            part.run(leave, False)
+            part.run(leave, raised=False)
         if after is not None:
             part.run(after, args, result)
         return result

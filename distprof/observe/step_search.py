@@ -56,14 +56,20 @@ class Program(enum.Enum):
 class StepSearch:
     """Finds the steps of one rank. Each method that returns a bool says whether the call is part of a step."""
 
-    def __init__(self, session: Reporting) -> None:
-        """Knows nothing of the program yet."""
-        self._session = session
+    def __init__(self, session: Reporting, *, owns_steps: bool) -> None:
+        """Knows nothing of the program yet.
+
+        Args:
+            session: Is told what is found.
+            owns_steps: False: somebody else begins and ends steps, and only phases are looked for.
+        """
+        self._session, self._owns_steps = session, owns_steps
         self.program = Program.UNKNOWN
         self.evaluating = False
         """Whether a stretch of evaluation is open."""
         self._by_mode = False  # it began with eval()
         self._quiet = False  # since the last step, a batch was taken with gradients off or some model put into eval()
+        self._evaluated: weakref.ref[Any] | None = None  # the last model of the evaluation, if gradients were on
         self._worked = False  # the open step has seen a forward with gradients, a backward or an optimizer
         self._backwards = self._forwards = 0  # in this step; before the program is known, all of them
         self._fetched = False  # the open step began with a batch
@@ -132,8 +138,9 @@ class StepSearch:
         if not (session.open and self._worked):
             if self._is_evaluation(model, grad_on=grad_on):
                 self._begin_evaluation(by_mode=False)
+                self._evaluated = weakref.ref(model) if grad_on else None
                 return False
-            if not grad_on and not self._trained:
+            if not (grad_on or self._trained or session.open):
                 return False  # before the first step
             self._begin_step()
         if grad_on:
@@ -143,7 +150,7 @@ class StepSearch:
 
     def end_forward(self) -> None:
         """The outermost module has returned."""
-        if self.program is Program.INFERENCE and not self._fetched and not self._of_user:
+        if self.program is Program.INFERENCE and self._session.open and not self._fetched and not self._of_user:
             self._end_step()
 
     def begin_backward(self) -> bool:
@@ -159,6 +166,8 @@ class StepSearch:
                 self.finish()
             self.program = Program.MANUAL
             self._session.note(NO_OPTIMIZER)
+        if self.evaluating and self._evaluated is not None:  # it was training, of a model in evaluation mode
+            self._trained_in_eval.update(_unwrap(self._evaluated()))
         if self._begin_step():
             self._at_once = True
             self._session.note(COMPILED)
@@ -219,7 +228,7 @@ class StepSearch:
 
     @property
     def _of_user(self) -> bool:
-        return self._session.steps_by == "user"
+        return not self._owns_steps or self._session.steps_by == "user"
 
     def _is_evaluation(self, model: Any, *, grad_on: bool) -> bool:
         known = model in self._trained
@@ -276,7 +285,7 @@ class StepSearch:
 
 def _unwrap(model: Any) -> list[Any]:
     """A model, and what DDP or `torch.compile` has wrapped in it."""
-    found = [model]
+    found = [] if model is None else [model]
     while (inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None)) is not None:
         if inner in found or not hasattr(inner, "training"):
             break
