@@ -159,6 +159,28 @@ def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> 
     return World(identity=identity, host=socket.gethostname(), device=own, backend=backend, notes=notes)
 
 
+def find_world(device: torch.device) -> World:
+    """This process among the ranks of the process group that exists; alone, if there is none. Makes none.
+
+    Args:
+        device: Where this process trains.
+    """
+    try:
+        told = read_identity()
+    except UsageError:
+        told = None
+    rank, size, backend = 0, 1, ""
+    if dist.is_available() and dist.is_initialized():
+        rank, size, backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
+        pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
+        backend = {kind: name for kind, _, name in pairs}.get(device.type, backend)
+    if told is None or (told.rank, told.world_size) != (rank, size):
+        told = Identity(
+            rank=rank, local_rank=rank, world_size=size, local_world_size=size, launched=size > 1, restarts=0
+        )
+    return World(identity=told, host=socket.gethostname(), device=device, backend=backend, notes=())
+
+
 def leave() -> None:
     """Leaves the process group, if there is one."""
     if dist.is_initialized():

@@ -82,8 +82,8 @@ def start_profiler(
     world: World,
     *,
     name: str,
-    strategy: str,
-    precision: str,
+    strategy: str | None,
+    precision: str | None,
     config: Mapping[str, object],
     profile: ProfileConfig,
     hardware: HardwareConfig,
@@ -100,8 +100,8 @@ def start_profiler(
     Args:
         world: This process among the ranks.
         name: Names the run folder.
-        strategy: How the model is parallelised, for the report.
-        precision: Number format of the matrix products, for the peak and the report.
+        strategy: How the model is parallelised, for the report. None: not known.
+        precision: Number format of the matrix products, for the peak and the report. None: not known.
         config: Kept in the run folder, secrets redacted.
         profile: What to record.
         hardware: Where the peak FLOP/s come from.
@@ -139,8 +139,8 @@ def _describe_job(
     *,
     run_id: str,
     name: str,
-    strategy: str,
-    precision: str,
+    strategy: str | None,
+    precision: str | None,
     work: Work | None,
     notes: Sequence[str],
     config: object,
@@ -148,7 +148,7 @@ def _describe_job(
     assert isinstance(config, dict)
     return RunMeta(
         run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=world.size, backend=world.backend, device_type=world.device.type, strategy=strategy,
+        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
         precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
         config=config, notes=(*world.notes, *notes),
     )  # fmt: skip

@@ -14,12 +14,14 @@ from distprof.record.snapshot import take_snapshot
 from distprof.world import World, find_largest, wait_for_ranks
 
 
-def describe_rank(world: World, precision: str, hardware: HardwareConfig, group: dist.ProcessGroup | None) -> RankInfo:
+def describe_rank(
+    world: World, precision: str | None, hardware: HardwareConfig, group: dist.ProcessGroup | None
+) -> RankInfo:
     """This rank, before its first step. Collective where a peak is measured; may synchronise.
 
     Args:
         world: This process among the ranks.
-        precision: Number format of the matrix products.
+        precision: Number format of the matrix products. None: not known, and then there is no peak.
         hardware: Where the peak comes from.
         group: distprof's own group. None: there is one rank.
     """
@@ -34,7 +36,7 @@ def describe_rank(world: World, precision: str, hardware: HardwareConfig, group:
 
 def _choose_peak(
     world: World,
-    precision: str,
+    precision: str | None,
     hardware: HardwareConfig,
     snapshot: DeviceSnapshot | None,
     group: dist.ProcessGroup | None,
@@ -44,6 +46,8 @@ def _choose_peak(
         return Peak(flops_per_s=wanted, source="hardware.peak, as configured")
     if wanted == "none":
         return Peak(flops_per_s=None, source="hardware.peak=none")
+    if precision is None:
+        return Peak(flops_per_s=None, source="the precision of the job is not known")
     if wanted == "auto" and world.device.type == "cuda":
         return find_peak(snapshot.name if snapshot else "unknown device", precision)
     measured = Peak(flops_per_s=None, source="not measured")
