@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
 from distprof.observe.optimizers import Optimizers
@@ -38,9 +36,6 @@ class Finder:
             self._begun = True
             for part in self._parts:
                 part.install(self._patches)
-
-    def watch(self, model: Any) -> None:
-        """The user watches this model; it would have been found."""
 
     def finish(self) -> None:
         """The program ends: a step that is open may be none. Nothing is looked at any more."""

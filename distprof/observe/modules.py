@@ -23,6 +23,8 @@ from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
 _FORWARD = PHASE_CODE[Phase.FORWARD]
+MAX_MODELS = 16
+"""So many outermost modules are watched: a script may make a new one in every step."""
 
 
 class Forwards:
@@ -33,6 +35,7 @@ class Forwards:
         self._session, self._search, self._gate = session, search, gate
         self._part, self._modes = Part("forward is", session), Part("evaluation is", session)
         self._models = Part("models are", session)
+        self._num_watched = 0
         self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
@@ -89,7 +92,8 @@ class Forwards:
         if has_parameters is None:
             has_parameters = next(model.parameters(), None) is not None
             self._has_parameters[model] = has_parameters
-            if has_parameters:
+            if has_parameters and self._num_watched < MAX_MODELS:
+                self._num_watched += 1
                 self._models.run(self._session.watch, model)
         grad_on = torch.is_grad_enabled()
         found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=has_parameters)
