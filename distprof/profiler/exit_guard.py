@@ -39,7 +39,7 @@ class ExitGuard:
         """Watches no longer."""
         atexit.unregister(self._leave)
         for place in (dist, distributed_c10d):
-            if place.destroy_process_group is self._watched:  # type: ignore[attr-defined]
+            if place.destroy_process_group is self._watched:
                 place.destroy_process_group = self._original  # type: ignore[attr-defined]
 
     def _leave(self) -> None:
