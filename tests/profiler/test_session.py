@@ -109,10 +109,15 @@ def test_a_loop_left_early_keeps_the_step_that_did_something_and_drops_the_one_t
 
 def test_a_step_in_which_a_loop_raises_has_failed() -> None:
     case = Case()
-    with pytest.raises(ZeroDivisionError), case.session as profiler:
-        for number in profiler.steps(range(9)):
-            case.work()
-            print(1 // (1 - number))
+
+    def loop() -> None:
+        with case.session as profiler:
+            for number in profiler.steps(range(9)):
+                case.work()
+                print(1 // (1 - number))
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
     assert [(step.step, step.failed) for step in case.steps()] == [(0, False), (1, True)]
     assert case.files.ended == ["failed: ZeroDivisionError: integer division or modulo by zero"]
     assert [type(error) for error in case.ends] == [ZeroDivisionError]
@@ -124,9 +129,11 @@ def test_a_dataset_that_raises_fails_its_step() -> None:
         raise OSError("gone")
 
     case = Case()
+    batches = iter(case.session.steps(fail()))
+    next(batches)
+    case.work()
     with pytest.raises(OSError, match="gone"):
-        for _ in case.session.steps(fail()):
-            case.work()
+        next(batches)
     assert [(step.step, step.failed) for step in case.steps()] == [(0, False), (1, True)]
 
 
@@ -138,8 +145,8 @@ def test_a_bare_step_ends_a_step_as_torchs_profiler_does() -> None:
     case.clock.advance(1000)
     case.session.close()
     assert case.times() == [100, 100]  # from the first call to the last: before and after is no step
-    assert case.said == ["distprof: profiler.phase('forward') outside a step: not recorded; "
-                         "what lies between two steps is timed as such"]  # fmt: skip
+    (said,) = case.said
+    assert said.startswith("distprof: profiler.phase('forward') outside a step: not recorded; what lies between")
 
 
 def test_nested_steps_are_one_and_said_once() -> None:
