@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from distprof.config.compose import read_choice
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import Run, Work
-from distprof.profiler import agreement, open_session
+from distprof.profiler import agreement, exit_guard, open_session
 from distprof.profiler.watched import describe_strategy, find_wrapped
 from distprof.storage.run_folder import read_run
 from distprof.world import World
@@ -203,11 +204,31 @@ def test_a_start_on_one_rank_only_costs_the_recording_and_not_the_job(tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
+def leave_before_the_others(world: World, folder: str) -> None:
+    """As by ``sys.exit`` after the loop, on one rank."""
+    exit_guard.EXIT_WAIT_S = 0.1
+    train(folder, "mine")
+    store = dist.distributed_c10d._get_default_store()
+    if world.rank == 1:
+        atexit._run_exitfuncs()
+        store.set("left", "")
+        store.wait(["done"])
+    else:
+        store.wait(["left"])
+        atexit._run_exitfuncs()
+        store.set("done", "")
+
+
+def test_a_rank_that_leaves_alone_waits_for_nobody(tmp_path: Path) -> None:
+    call_on_ranks(2, leave_before_the_others, str(tmp_path), tmp_path=tmp_path)
+    assert [info.ended for info in find_run(tmp_path).ranks] == ["completed"] * 2
+
+
 def leave_in_every_way(world: World, folder: str) -> None:
     """What Python does when a process ends, short of ending it."""
     os.chdir(folder)
     train(folder, "plain")
-    atexit._run_exitfuncs()
+    util._run_finalizers()  # as in a child of multiprocessing, which runs no others
     profiler = distprof.start("inside", **LONG)
     profiler.begin_step()
     atexit._run_exitfuncs()
