@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distprof.record.protocols import Accelerator, DeviceEvent
@@ -178,6 +178,15 @@ class DeviceSteps:
                 self._unread += item.whole
                 self._finished.put(item.record)
             self._num_done = 0
+        finally:
+            if held:
+                self._lock.release()
+
+    def copy_pending(self) -> list[StepRecord]:
+        """Steps that are not read yet, for another thread, which must not ask the device: it may be stuck."""
+        held = self._lock.acquire(timeout=BUSY_S)
+        try:
+            return [replace(item.record) for item in list(self._pending)]
         finally:
             if held:
                 self._lock.release()
