@@ -49,24 +49,21 @@ class _Pending:
 class DeviceSteps:
     """Times steps on the device. Used by the training thread, or autograd's while that one waits."""
 
-    def __init__(
-        self, device: Accelerator | None, finished: FinishedSteps, *, stamps: bool, num_events: int = NUM_EVENTS
-    ) -> None:
+    def __init__(self, device: Accelerator | None, finished: FinishedSteps, *, num_events: int = NUM_EVENTS) -> None:
         """Allocates the events. Synchronises if there is a device.
 
         Args:
             device: None: there is only the host, and every step is finished when it ends.
             finished: Receives the steps in order.
-            stamps: Whether steps are timed on the device; otherwise only their scalars are read from there.
             num_events: The size of the ring.
         """
         self._device, self._finished = device, finished
-        self.times = device is not None and stamps
+        self.times = device is not None
         """Whether any step is timed on the device."""
         self.scalars = ScalarReader(device)
         """Reads loss and gradient norm."""
         self._events: list[DeviceEvent] = []
-        if device is not None and stamps:
+        if device is not None:
             self._events = device.make_events(num_events, timing=True)
         self._free, self._next = len(self._events), 0
         self._first, self._count, self._short = 0, 0, False

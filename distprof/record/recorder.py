@@ -68,7 +68,7 @@ class Recorder:
         """The time between the last step and the next."""
         self._before: BetweenRecord | None = None
         self.finished = FinishedSteps()
-        self.on_device = DeviceSteps(device, self.finished, stamps=phases, num_events=num_events)
+        self.on_device = DeviceSteps(device, self.finished, num_events=num_events)
         """Steps until the device has finished them."""
 
     @property

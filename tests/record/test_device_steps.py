@@ -207,7 +207,7 @@ def test_nothing_is_asked_or_read_while_a_graph_is_captured() -> None:
     assert [record.step for record in records if record.scalars[0] is None] == [7, 8]
 
 
-def test_at_level_off_the_loss_is_read_without_waiting_for_the_device() -> None:
+def test_at_level_off_steps_are_timed_and_the_loss_is_read_without_waiting_for_the_device() -> None:
     clock = HostClock()
     device = SimulatedDevice(clock)
     recorder = Recorder(phases=False, now_ns=clock, device=device)
@@ -220,8 +220,10 @@ def test_at_level_off_the_loss_is_read_without_waiting_for_the_device() -> None:
     clock.advance(3 * MS)
     recorder.begin_step(5, warmup=False)
     recorder.end_step()
-    assert [record.scalars for record in recorder.drain()] == [(0.5, 3.0), (1.5, 3.0), (2.5, 3.0)]
-    assert [record.step_device_ns for record in recorder.drain(wait=True)] == [None] * 3
+    done = recorder.drain()
+    assert [record.scalars for record in done] == [(0.5, 3.0), (1.5, 3.0), (2.5, 3.0)]
+    assert [(record.step_device_ns, record.phase_device_ns) for record in done] == [(MS, None)] * 3
+    assert [record.step_device_ns for record in recorder.drain(wait=True)] == [MS, MS, 0]
 
 
 @pytest.mark.parametrize("by_signal", [False, True], ids=["exception", "signal"])

@@ -32,7 +32,8 @@ DESCRIPTION = """\
 Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
 under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
 order in every second round. Bare runs twice in each round (A/A), which shows how far apart two measurements of the same
-thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps.
+thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps. On GPUs the
+device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
 """
 EPILOG = f"""\
 examples:
@@ -150,7 +151,7 @@ class _Progress:
 
 
 def _tabulate(workload: Workload, repeats: int, found: list[Comparison]) -> Table:
-    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank, host clock"
+    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank (on GPUs: device clock)"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.HORIZONTALS, header_style="dim")
     table.add_column("condition")
     for head in ("median step", "against bare", "95 % interval"):
