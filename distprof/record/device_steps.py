@@ -27,6 +27,8 @@ from distprof.record.step_record import FinishedSteps, StepRecord
 NUM_EVENTS = 16_384
 READS_PER_STAMP = 2
 READS_PER_STEP = 8
+READS_AT_ONCE = 8
+"""Fewer are left for the next stamp: to begin reading costs as much as reading three."""
 LOOKS_PER_STEP = 16
 """Most steps that are found done at the end of one."""
 BUSY_S = 0.5
@@ -81,6 +83,7 @@ class DeviceSteps:
         self._stream: Any = None
         self._pending: deque[_Pending] = deque()
         self._num_done = 0  # of the pending ones, from the oldest on
+        self._due = 0  # times that may be read now
         self._lock = threading.Lock()
         self._stopped: str | None = None
         self._without_room = self._unread = 0
@@ -251,21 +254,23 @@ class DeviceSteps:
                 self._num_done += 1
             return self._num_done > 0
 
-    def _read_some(self, most: int) -> None:
-        if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
-            self._read(most)
+    def _read_some(self, more: int) -> None:
+        self._due = min(self._due + more, READS_AT_ONCE)
+        if self._due == READS_AT_ONCE and self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
+            self._due = 0
+            self._read(READS_AT_ONCE)
 
     def _read(self, most: int, *, wait: bool = False) -> bool:
         """Reads at most so many times of steps that the device has finished; returns whether one is not there yet."""
         with self._lock:
             while most > 0 and self._num_done:
-                most -= 1
                 item, ring = self._pending[0], self._ring
                 if item.events is not None and ring is not None:
-                    if not ring.is_read(item.events) and not ring.read(item.events, wait=wait):
-                        return True
+                    most -= ring.read(item.events, most, wait=wait)
                     if not ring.is_read(item.events):
-                        continue
+                        return most > 0
+                else:
+                    most -= 1
                 self._finish(self._pending.popleft())
         return False
 

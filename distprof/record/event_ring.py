@@ -97,30 +97,53 @@ class EventRing:
         """Whether the device has passed the step's last stamp."""
         return step.stamps == 0 or self.find_last(step).query()
 
-    def read(self, step: StepEvents, *, wait: bool = False) -> bool:
-        """Reads the next event of a step whose last stamp the device has passed; False: it has not passed this one.
+    def read(self, step: StepEvents, most: int, *, wait: bool = False) -> int:
+        """Reads the next events of a step whose last stamp the device has passed.
 
         Args:
             step: The oldest that is not read.
-            wait: Waits for the device. Synchronises.
+            most: How many at most.
+            wait: Waits for the device where another stream has not passed one. Synchronises.
+
+        Returns:
+            How many it has read; fewer than asked for: nothing is left, or another stream has not passed the next one.
         """
-        place = self._place(step, step._read)
-        event, means = self._events[place], self._means[place]
-        if means == _STAMP:
-            self._read_stamp(step, event)
-        elif means != _UNUSED:
-            if wait:
-                event.synchronize()
-            elif not event.query():
-                return False
-            position, is_end = divmod(means, 2)
-            if is_end:
-                before = self._events[self._place(step, step._read - 1)]
-                step.ends_ns[position] = step.arrivals_ns[position] + _measure(before, event)
-            else:
-                stamp = self._events[self._place(step, step._stamp_read)]
-                step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
-        step._read += 1
+        events, means, size, first = self._events, self._means, len(self._events), step.first
+        begin = number = step._read
+        end = min(step.count, begin + most)
+        while number < end:
+            place = (first + number) % size
+            event = events[place]
+            if means[place] == _STAMP:  # inlined: a step has hundreds
+                if step.begin_ns is None:
+                    held = self._held
+                    step.begin_ns = 0 if held is None else self._clock_ns + _measure(events[held[0]], event)
+                else:
+                    lasted_ns = round(events[(first + step._stamp_read) % size].elapsed_time(event) * 1e6)
+                    step.durations_ns.append(lasted_ns)
+                    step._since_ns += lasted_ns
+                step._stamp_read = number
+            elif means[place] != _UNUSED and not self._read_collective(step, number, wait):
+                break
+            number += 1
+        step._read = number
+        return number - begin
+
+    def _read_collective(self, step: StepEvents, number: int, wait: bool) -> bool:
+        """Reads where a collective begins or ends; False: its stream is not there yet."""
+        place = self._place(step, number)
+        event = self._events[place]
+        if wait:
+            event.synchronize()
+        elif not event.query():
+            return False
+        position, is_end = divmod(self._means[place], 2)
+        if is_end:
+            begin = self._events[self._place(step, number - 1)]
+            step.ends_ns[position] = step.arrivals_ns[position] + _measure(begin, event)
+        else:
+            stamp = self._events[self._place(step, step._stamp_read)]
+            step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
         return True
 
     def is_read(self, step: StepEvents) -> bool:
@@ -139,15 +162,6 @@ class EventRing:
     def find_last(self, step: StepEvents) -> DeviceEvent:
         """A step's last stamp."""
         return self._events[self._place(step, step.last_stamp)]
-
-    def _read_stamp(self, step: StepEvents, event: DeviceEvent) -> None:
-        if step.begin_ns is None:
-            step.begin_ns = 0 if self._held is None else self._clock_ns + _measure(self._events[self._held[0]], event)
-        else:
-            lasted_ns = _measure(self._events[self._place(step, step._stamp_read)], event)
-            step.durations_ns.append(lasted_ns)
-            step._since_ns += lasted_ns
-        step._stamp_read = step._read
 
     def _add(self, step: StepEvents, means: int, stream: Any) -> None:
         place = self._next

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.facts.run import COLUMN, PHASE_CODE, PHASES, Phase
-from distprof.record.device_steps import READS_PER_STAMP, READS_PER_STEP
+from distprof.record.device_steps import READS_AT_ONCE, READS_PER_STEP
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from distprof.record.step_writer import StepWriter
@@ -185,7 +185,7 @@ def test_hundreds_of_times_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
         loop.recorder.end_step()
         most["end"] = max(most["end"], take())
         loop.truth.append([])
-    assert most["stamp"] == READS_PER_STAMP and 0 < most["end"] <= READS_PER_STEP + READS_PER_STAMP
+    assert most["stamp"] == READS_AT_ONCE and 0 < most["end"] <= READS_PER_STEP + READS_AT_ONCE
     assert len(loop.recorder.drain()) >= 18  # and it keeps up: all but the step before the last
 
 
