@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distprof.record.collective_stride import CollectiveStride
+from distprof.record.device_clock import DeviceAnchors, PendingAnchor
 from distprof.record.event_ring import EventRing, StepEvents
 from distprof.record.protocols import Accelerator
 from distprof.record.scalars import ScalarReader
@@ -46,20 +47,17 @@ class _Pending:
     """None: it found no room."""
     whole: bool
     """Whether there is an event at every border of its segments."""
+    anchor: PendingAnchor | None
+    """A reading of both clocks at its end on the host."""
 
 
 class DeviceSteps:
     """Times steps on the device. Used by the training thread, or autograd's while that one waits."""
 
     def __init__(
-        self,
-        device: Accelerator | None,
-        finished: FinishedSteps,
-        now_ns: Callable[[], int],
-        *,
-        num_events: int = NUM_EVENTS,
-        every: int | None = None,
-    ) -> None:
+        self, device: Accelerator | None, finished: FinishedSteps, now_ns: Callable[[], int], *,
+        num_events: int = NUM_EVENTS, every: int | None = None,
+    ) -> None:  # fmt: skip
         """Allocates the events. Synchronises if there is a device.
 
         Args:
@@ -71,6 +69,7 @@ class DeviceSteps:
         """
         self._device, self._finished, self._now = device, finished, now_ns
         self._ring = None if device is None else EventRing(device, num_events)
+        self._anchors = None if device is None else DeviceAnchors(device, now_ns)
         self.times = self._ring is not None
         """Whether any step is timed on the device."""
         self.stride = CollectiveStride(every)
@@ -93,8 +92,7 @@ class DeviceSteps:
         self._open = None
         if self._ring is None or self._stopped is not None or self._device is None or self._device.is_capturing():
             return False
-        self._short = False
-        self._timed = self._spent_ns = 0
+        self._short, self._timed, self._spent_ns = False, 0, 0
         self._open = self._ring.open(collectives=self.stride.covers(step))
         if self._open is None:
             self._without_room += 1
@@ -164,13 +162,15 @@ class DeviceSteps:
         self.stamp()
         events, self._open = self._open, None
         whole = events is not None and not self._short and record.segments_lost == 0
+        anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
+            anchor = self._read_clocks()
             self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
         with self._lock:
             if self._stopped is None:
                 self._without_room += events is not None and self._short
-                self._pending.append(_Pending(record, slot, events, whole))
+                self._pending.append(_Pending(record, slot, events, whole, anchor))
             else:
                 self._finished.put(record)
         if capturing:
@@ -221,12 +221,7 @@ class DeviceSteps:
 
     def copy_pending(self) -> list[StepRecord]:
         """Steps that are not read yet, for another thread, which must not ask the device: it may be stuck."""
-        held = self._lock.acquire(timeout=BUSY_S)
-        try:
-            return [replace(item.record) for item in list(self._pending)]
-        finally:
-            if held:
-                self._lock.release()
+        return [replace(item.record) for item in list(self._pending)]
 
     def describe(self) -> list[str]:
         """What could not be measured, for the notes of the rank."""
@@ -247,12 +242,21 @@ class DeviceSteps:
                 if self._num_done == len(self._pending):
                     break
                 item = self._pending[self._num_done]
-                if item.events is not None and self._ring is not None and not self._ring.is_over(item.events):
-                    break
-                if not self.scalars.is_there(item.slot):
+                over = item.events is None or self._ring is None or self._ring.is_over(item.events)
+                if not over or not self.scalars.is_there(item.slot):
                     break
                 self._num_done += 1
             return self._num_done > 0
+
+    def _read_clocks(self) -> PendingAnchor | None:
+        """Reads the device's clock and the host's together if it is time for it."""
+        if self._anchors is None or self._stopped is not None or not self._anchors.is_due(self._now()):
+            return None
+        try:
+            return self._anchors.probe()
+        except Exception as error:
+            self._stop(error)
+        return None
 
     def _read_some(self, more: int) -> None:
         self._due = min(self._due + more, READS_AT_ONCE)
@@ -279,6 +283,8 @@ class DeviceSteps:
         record, events = item.record, item.events
         if events is not None and self._ring is not None:
             self._ring.release(events)
+            if item.anchor is not None and self._anchors is not None:
+                record.anchor = self._anchors.read(item.anchor, self._ring.find_last(events), self._ring.clock_ns)
             if item.whole:
                 record.begin_device_ns, record.device_ns = events.begin_ns, events.durations_ns
                 record.step_device_ns = sum(events.durations_ns)
