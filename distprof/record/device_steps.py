@@ -74,6 +74,8 @@ class DeviceSteps:
         """Whether any step is timed on the device."""
         self.stride = CollectiveStride(every)
         """In which steps collectives are timed."""
+        self.times_collectives = False
+        """Whether the open step's collectives are timed."""
         self.scalars = ScalarReader(device)
         """Reads loss and gradient norm."""
         self._open: StepEvents | None = None
@@ -97,6 +99,7 @@ class DeviceSteps:
         if self._open is None:
             self._without_room += 1
             return False
+        self.times_collectives = self._open.collectives
         self._stream = self._device.current_stream()
         return True
 
@@ -138,11 +141,6 @@ class DeviceSteps:
             self._stop(error)
         self._spent_ns += self._now() - now_ns
 
-    @property
-    def times_collectives(self) -> bool:
-        """Whether the open step's collectives are timed."""
-        return self._open is not None and self._open.collectives
-
     def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
         """Ends a step.
 
@@ -160,7 +158,7 @@ class DeviceSteps:
         except Exception as error:
             self._stop(error)
         self.stamp()
-        events, self._open = self._open, None
+        events, self._open, self.times_collectives = self._open, None, False
         whole = events is not None and not self._short and record.segments_lost == 0
         anchor = None
         if events is not None and self._ring is not None:

@@ -69,8 +69,13 @@ class EventRing:
         """Records the next stamp of the open step; False: there is no room."""
         if not self._free:
             return False
+        place = self._next
+        self._events[place].record(stream)
+        self._means[place] = _STAMP
+        self._next = (place + 1) % len(self._events)
+        self._free -= 1
         step.last_stamp = step.count
-        self._add(step, _STAMP, stream)
+        step.count += 1
         step.stamps += 1
         return True
 
@@ -78,9 +83,14 @@ class EventRing:
         """Records on the current stream that it is ready for a collective of the open step, and keeps a place for the
         end; nothing once half the ring is taken, which is left to stamps."""
         if step.collectives and self._free > len(self._events) // 2:
-            self._add(step, 2 * position, self._device.current_stream())
-            self._ends[position] = self._next
-            self._add(step, _UNUSED, None)
+            place = self._next
+            end = (place + 1) % len(self._events)
+            self._events[place].record(self._device.current_stream())
+            self._means[place], self._means[end] = 2 * position, _UNUSED
+            self._ends[position] = end
+            self._next = (end + 1) % len(self._events)
+            self._free -= 2
+            step.count += 2
 
     def end_collective(self, position: int) -> None:
         """Records the end on the current stream."""
@@ -124,28 +134,21 @@ class EventRing:
                     step.durations_ns.append(lasted_ns)
                     step._since_ns += lasted_ns
                 step._stamp_read = number
-            elif means[place] != _UNUSED and not self._read_collective(step, number, wait):
-                break
+            elif means[place] != _UNUSED:
+                if wait:
+                    event.synchronize()
+                elif not event.query():
+                    break
+                position, is_end = divmod(means[place], 2)
+                if is_end:
+                    took_ns = _measure(events[(place or size) - 1], event)
+                    step.ends_ns[position] = step.arrivals_ns[position] + took_ns
+                else:
+                    stamp = events[(first + step._stamp_read) % size]
+                    step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
             number += 1
         step._read = number
         return number - begin
-
-    def _read_collective(self, step: StepEvents, number: int, wait: bool) -> bool:
-        """Reads where a collective begins or ends; False: its stream is not there yet."""
-        place = self._place(step, number)
-        event = self._events[place]
-        if wait:
-            event.synchronize()
-        elif not event.query():
-            return False
-        position, is_end = divmod(self._means[place], 2)
-        if is_end:
-            begin = self._events[self._place(step, number - 1)]
-            step.ends_ns[position] = step.arrivals_ns[position] + _measure(begin, event)
-        else:
-            stamp = self._events[self._place(step, step._stamp_read)]
-            step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
-        return True
 
     def is_read(self, step: StepEvents) -> bool:
         """Whether nothing is left to read of a step."""
@@ -163,15 +166,6 @@ class EventRing:
     def find_last(self, step: StepEvents) -> DeviceEvent:
         """A step's last stamp."""
         return self._events[self._place(step, step.last_stamp)]
-
-    def _add(self, step: StepEvents, means: int, stream: Any) -> None:
-        place = self._next
-        self._means[place] = means
-        if stream is not None:
-            self._events[place].record(stream)
-        self._next = (place + 1) % len(self._events)
-        self._free -= 1
-        step.count += 1
 
     def _place(self, step: StepEvents, number: int) -> int:
         return (step.first + number) % len(self._events)
