@@ -19,6 +19,8 @@ STEP_NS = 100_000_000
 LIMIT_RATIO = 0.003
 """What recording may take of it."""
 ROUNDS = 200
+NUM_EVENTS = 2048
+"""Of a recorder; twelve steps have room."""
 BUCKETS = 13
 """Of gpt2_small under DDP: 124 M parameters in fp32, in buckets of 25 MiB after a first one of 1 MiB, by layers."""
 UNITS = 13
@@ -219,7 +221,7 @@ def measure_recording_cost(rounds: int = ROUNDS, make_device: Callable[[], Any] 
     """
     from distprof.record.recorder import Recorder  # loads torch: only for those who measure
 
-    recorders = {name: Recorder(device=make_device(), every=every) for name, (_, every) in PROGRAMS.items()}
+    recorders = {name: Recorder(device=make_device(), every=every, num_events=NUM_EVENTS) for name, (_, every) in PROGRAMS.items()}
     times_ns: dict[str, list[int]] = {name: [] for name in PROGRAMS}
     for number in range(rounds):
         for name, (run, _) in PROGRAMS.items():
@@ -239,7 +241,7 @@ def _count_events(run: Callable[[Any, int], None], every: int) -> int:
     from distprof.record.recorder import Recorder
 
     device = NullDevice(counts=True)
-    recorder = Recorder(device=device, every=every)
+    recorder = Recorder(device=device, every=every, num_events=NUM_EVENTS)
     run(recorder, 0)  # reads both clocks as well, which is done once a second
     before = device.recorded
     run(recorder, 1)
