@@ -45,4 +45,4 @@ class CheckResult:
             expected = f"{self.low:g}"
         else:
             expected = f"at least {self.low:g}" if math.isinf(self.high) else f"{self.low:g} to {self.high:g}"
-        return f"{self.judge(dry=dry):10s} {self.name:64s} {value:>10s}   expected {expected}  {self.note}".rstrip()
+        return f"{self.judge(dry=dry):10s} {self.name:76s} {value:>10s}   expected {expected}  {self.note}".rstrip()
