@@ -221,7 +221,10 @@ def measure_recording_cost(rounds: int = ROUNDS, make_device: Callable[[], Any] 
     """
     from distprof.record.recorder import Recorder  # loads torch: only for those who measure
 
-    recorders = {name: Recorder(device=make_device(), every=every, num_events=NUM_EVENTS) for name, (_, every) in PROGRAMS.items()}
+    recorders = {
+        name: Recorder(device=make_device(), every=every, num_events=NUM_EVENTS)
+        for name, (_, every) in PROGRAMS.items()
+    }
     times_ns: dict[str, list[int]] = {name: [] for name in PROGRAMS}
     for number in range(rounds):
         for name, (run, _) in PROGRAMS.items():
