@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distprof.facts.run import COLUMN, PHASE_CODE, PHASES, Phase
 from distprof.record.device_clock import NUM_TRIES
-from distprof.record.device_steps import READS_AT_ONCE, READS_PER_STEP
+from distprof.record.device_steps import NUM_EVENTS, READS_AT_ONCE, READS_PER_STEP
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from distprof.record.step_writer import StepWriter
@@ -28,7 +28,7 @@ MS, US = 1_000_000, 1_000
 class Loop:
     """A training loop on a made-up device, and what really happened in it."""
 
-    def __init__(self, *, num_events: int = 16_384, **device: float) -> None:
+    def __init__(self, *, num_events: int = NUM_EVENTS, **device: float) -> None:
         self.clock = HostClock()
         self.device = SimulatedDevice(self.clock, **device)  # type: ignore[arg-type]
         self.recorder = Recorder(now_ns=self.clock, device=self.device, num_events=num_events)
