@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BandwidthReport:
-    """The collectives of one kind and size in one process group, on the device clock; as nccl-tests define bandwidth."""
+    """Collectives of one kind and size in one process group, on the device clock; bandwidth as nccl-tests define it."""
 
     group: str
     kind: str
