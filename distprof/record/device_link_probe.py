@@ -62,7 +62,7 @@ def probe_device_links(
         return ()
     prober, failure = None, ""
     try:
-        prober = _Prober(device, place)
+        prober = _PairProber(device, place)
     except RuntimeError as error:  # no memory: then no rank may begin, or its peer would wait for ever
         failure = str(error)
     _raise_first(collect_texts(failure, group=group))
@@ -89,7 +89,7 @@ def probe_device_links(
     )
 
 
-class _Prober:
+class _PairProber:
     """One rank's side of its pairs. Both sides call the same functions in the same order."""
 
     def __init__(self, device: Accelerator, place: torch.device) -> None:
