@@ -49,12 +49,13 @@ def _find_gaps(item: Suspect) -> BoolArray:
 
 
 def _find_waits(cycles: SyncCycles, item: Suspect) -> BoolArray:
-    """The collectives in which the others notice: the first after each of those gaps that ranks wait for."""
+    """The waits in which the others notice: the first for a collective that is issued after each of those gaps."""
     chosen = np.zeros(len(cycles.blocking), dtype=bool)
-    noticed = cycles.blocking & [_is_mixed(parties, item) for parties in cycles.parties]
+    noticed = cycles.blocking & [_is_mixed(parties, item) for parties in cycles.waited]
     noticed = noticed if noticed.any() else cycles.blocking
+    issued = np.where(cycles.find_awaited() < np.arange(len(noticed)), cycles.find_awaited(), len(noticed))
     for index in np.flatnonzero(_find_gaps(item)).tolist():
-        after = np.flatnonzero(noticed[index:])
+        after = np.flatnonzero(noticed[index:] & (issued[index:] >= index))
         if cycles.skipped is not None and index == 0 and len(after) > 1:
             chosen[index + after[1]] = True  # where the ranks do not meet between the steps
         chosen[index + after[0] if len(after) else np.argmax(noticed)] = True
@@ -69,7 +70,7 @@ def _is_mixed(parties: Sequence[tuple[str, IntArray]], item: Suspect) -> bool:
 def _find_peers(cycles: SyncCycles, item: Suspect, waits: BoolArray) -> IntArray:
     """The other ranks of its groups in these collectives, who alone notice at once."""
     groups = [
-        members for index in np.flatnonzero(waits).tolist() for _, members in cycles.parties[index]
+        members for index in np.flatnonzero(waits).tolist() for _, members in cycles.waited[index]
         if np.isin(item.rows, members).any()
     ]  # fmt: skip
     return np.setdiff1d(np.concatenate(groups), item.rows) if groups else np.empty(0, dtype=np.int64)

@@ -140,9 +140,10 @@ def _shorten(took_ns: float, num_bytes: float, pace: float, faster: float) -> fl
 def _find_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:
     """Share of the excess for which ranks come to a wait closer together than the transfers before it exceed."""
     waits = np.flatnonzero(cycles.blocking)
+    awaited = cycles.find_awaited()[waits]
     together_ns = all_ns = 0.0
     for item in traffic:
-        if cycles.blocking[item.index]:
+        if item.index in awaited:
             first = int(waits[waits < item.index].max(initial=-1)) + 1
             exceeded_ns = excess_ns[item.rows, :, first : item.index + 1].sum(axis=2).max(axis=0)
             all_ns += float(exceeded_ns.sum())

@@ -78,7 +78,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         ),
         Section(
             key="waits", title="waits: until the last rank arrives, then the transfer, per collective",
-            columns=waits,
+            about="on the device clock" if any(item.clock == "device" for item in report.waits) else "", columns=waits,
         ),
     ]  # fmt: skip
 
