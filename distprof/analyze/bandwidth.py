@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.analyze.device_took import measure_took
 from distprof.analyze.link_traffic import PASSES
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import as_number, find_median
@@ -21,7 +22,7 @@ from distprof.report.bandwidth_report import BandwidthReport
 MAX_SIZES = 8
 """Sizes of one kind that a group has rows for; of more, those between two powers of two share a row."""
 SENT = {**PASSES, CollectiveKind.ALL_TO_ALL: 1.0}
-"""How often each byte of the buffer leaves a rank; of kinds that are not here, roots may leave before the end."""
+"""How often each byte of the buffer leaves a rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +53,14 @@ def find_bus_factor(kind: CollectiveKind, num_ranks: int) -> float | None:
     return SENT[kind] * (num_ranks - 1) / num_ranks if kind in SENT else None
 
 
-def find_device_transfers(table: Collectives, steps: IntArray) -> FloatArray:
-    """Transfers on the device clock in some of a table's steps, ns, ``[num_steps, num_collectives]``; NaN: not known.
-
-    A collective begins on a rank when its stream is ready and the group's previous one has ended. It then spins until
-    the last member has begun, and all end nearly together: the shortest time is that of the last one, which waited for
-    nobody. No clocks are compared.
-    """
-    begin_ns, end_ns = table.arrival_ns[:, steps].copy(), table.end_ns[:, steps]
-    np.maximum(begin_ns[:, :, 1:], end_ns[:, :, :-1], out=begin_ns[:, :, 1:])
-    took_ns: FloatArray = (end_ns - begin_ns).min(axis=0)
-    known = np.array([kind in SENT for kind in table.kinds]) & (len(table.ranks) == table.size)
-    return np.where(known & (took_ns > 0), took_ns, np.nan)
+def _find_transfers(table: Collectives, steps: IntArray) -> FloatArray:
+    """In some of a table's steps, ns, ``[num_steps, num_collectives]``; NaN: not known."""
+    took_ns: FloatArray = measure_took(table, steps).min(axis=0)
+    return np.where((took_ns > 0) & (len(table.ranks) == table.size), took_ns, np.nan)
 
 
 def _list_samples(measured_steps: MeasuredSteps, table: Collectives) -> Iterator[_Sample]:
-    transfer_ns = find_device_transfers(table, np.flatnonzero(measured_steps.counted[table.steps]))
+    transfer_ns = _find_transfers(table, np.flatnonzero(measured_steps.counted[table.steps]))
     for index, (kind, size_bytes) in enumerate(zip(table.kinds, table.sizes_bytes, strict=True)):
         if len(transfer_ns):
             yield _Sample(kind=kind, size_bytes=size_bytes, transfer_ns=transfer_ns[:, index])
