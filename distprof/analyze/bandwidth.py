@@ -1,6 +1,6 @@
 """How fast does each group move data, by kind and size of its collectives?
 
-Algorithm and bus bandwidth are those of nccl-tests (doc/PERFORMANCE.md there): bytes of the whole buffer over time, and
+Algorithm and bus bandwidth are those of nccl-tests (its page on performance): bytes of the whole buffer over time, and
 that times the share of the buffer that each rank of n sends if the links are used at best. Times are transfers on the
 device clock. On the host clock there are none that would do: gloo works on two collectives of a group at a time.
 """

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from distprof.analyze import analyze
 from distprof.analyze.link_groups import find_slow_groups
 from distprof.analyze.link_speeds import GIGABIT_BYTES_PER_S, LinkSpeeds, list_slow
 from distprof.analyze.link_traffic import list_traffic
@@ -16,8 +17,10 @@ from distprof.analyze.slow_link import explain_link, find_slow_links, measure_ne
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.cli.bench.verdict_rows.links import rate_links
 from distprof.facts.run import Clock
-from tests.analyze.device_links import measure_on_device
+from distprof.report.wait_report import VerdictKind
+from tests.analyze.device_links import make_device_run, measure_on_device
 from tests.analyze.linked_runs import FOUR, Strategy
+from tests.analyze.test_slow_link import draw_job
 from tests.factories import MS
 
 SHARDS = rate_links(dataclasses.replace(FOUR, strategy="hsdp", shard_size=4, slow_hosts={}, jitter_ratio=0.02))
@@ -138,3 +141,24 @@ def test_replicas_that_share_their_hosts_name_nobody() -> None:
         if item.group == "replica-1":
             transfer_ns[item.rows, :, item.index] *= 3
     assert find_slow_groups(dataclasses.replace(cycles, transfer_ns=transfer_ns), traffic) == []
+
+
+def test_the_report_of_a_job_over_nccl_names_its_slow_link_and_shows_what_its_collectives_reach() -> None:
+    report = analyze(make_device_run(dataclasses.replace(FOUR, jitter_ratio=0.02)))
+    verdict = report.verdict
+    assert (verdict.kind, verdict.hosts, verdict.clock) == (VerdictKind.SLOW_LINK, ("host-2",), "device")
+    assert verdict.reason == "it carries less than half of what the other links do"
+    (bucket, *_) = report.bandwidths
+    assert (bucket.kind, bucket.least_bytes, len(bucket.hosts)) == ("all_gather", 25_000_000, 4)
+    assert bucket.bus_bytes_per_s == pytest.approx(25e6 * 15 / 16 / 10e-3, rel=0.01)  # a quarter of 2.5 ms' worth
+
+
+@pytest.mark.slow
+def test_over_nccl_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> None:
+    draws = np.random.default_rng(12)
+    for seed in range(30):
+        job = draw_job(draws)
+        assert find_slow_links(*measure_on_device(job, seed)) == [], job
+        slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
+        found = find_slow_links(*measure_on_device(slow, seed))
+        assert [suspect.hosts for suspect in found] == [("host-2",)], slow
