@@ -6,13 +6,14 @@ should move it equally fast. Groups that share their hosts, as replicas do, cann
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from distprof.analyze.link_speeds import MIN_OTHERS, NOISE_FACTOR, TWICE_RATIO
 from distprof.analyze.link_traffic import Traffic, find_transfer
-from distprof.analyze.statistics import find_median, midmean
+from distprof.analyze.statistics import find_median, medians_of_others, midmean
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.facts.run import Clock, FloatArray
 
@@ -33,72 +34,98 @@ class SlowGroup:
     """What their transfers take beyond the others', ``[num_ranks, num_cycles, num_collectives]``."""
 
 
+@dataclass(slots=True)
+class _Compared:
+    """The transfers of the groups that some hosts have for themselves, and of the groups beside them."""
+
+    took_ns: FloatArray
+    """Sum over the collectives of a cycle, ``[num_cycles]``, like the next."""
+    usual_ns: FloatArray
+    """The same of the other groups' median."""
+    middle_ns: FloatArray
+    """The same of all groups' median."""
+    excess_ns: list[tuple[Traffic, float]] = field(default_factory=list)
+    """What each collective takes beyond the others'."""
+
+    @property
+    def pace(self) -> float:
+        """Logarithm of how many times as long transfers take as the others' do."""
+        return float(np.log(midmean(self.took_ns) / midmean(self.usual_ns)))
+
+    @property
+    def place(self) -> float:
+        """The same against all groups, which is one measure for all of them."""
+        return float(np.log(midmean(self.took_ns) / midmean(self.middle_ns)))
+
+
 def find_slow_groups(cycles: SyncCycles, traffic: list[Traffic]) -> list[SlowGroup]:
     """The slowest first. Only of times on the device clock: under gloo, waiting for a host's processor counts too."""
     if cycles.clock is not Clock.DEVICE or cycles.source != "collectives":
         return []
-    families = _list_families(traffic)
-    hosts = dict.fromkeys(own for family in families for own in _name_own(family) if own)
-    found = [(own, _compare(cycles, families, own)) for own in hosts]
-    slow = [(own, excess_ns) for own, excess_ns in found if excess_ns is not None]
-    slow.sort(key=lambda item: -float(item[1].sum()))
-    return [SlowGroup(hosts=tuple(sorted(own)), excess_ns=excess_ns) for own, excess_ns in slow]
+    found = _compare(cycles, traffic)
+    places = {hosts: compared.place for hosts, compared in found.items()}
+    slow = [
+        (hosts, compared)
+        for hosts, compared in found.items()
+        if _stands_out(compared, [place for other, place in places.items() if other != hosts])
+        and not _are_slow_themselves(cycles, compared)
+    ]
+    return [
+        SlowGroup(hosts=tuple(sorted(hosts)), excess_ns=_spread(cycles, compared))
+        for hosts, compared in sorted(slow, key=lambda item: -item[1].pace)
+    ]
 
 
-def _list_families(traffic: list[Traffic]) -> list[list[Traffic]]:
-    """Groups that run the same collective side by side, of as many bytes and ranks; enough of them to compare."""
+def _compare(cycles: SyncCycles, traffic: list[Traffic]) -> dict[frozenset[str], _Compared]:
+    """By the hosts that no other group has. Compared are groups that run the same collective side by side, of as many
+    bytes and ranks."""
     families: dict[tuple[int, int, float], list[Traffic]] = {}
     for item in traffic:
         if item.ring_bytes > 0:
             families.setdefault((item.index, len(item.rows), item.ring_bytes), []).append(item)
-    return [family for family in families.values() if len(family) > MIN_OTHERS]
-
-
-def _name_own(family: list[Traffic]) -> list[frozenset[str]]:
-    """For each group the hosts that only it has."""
-    return [item.hosts.difference(*(other.hosts for other in family if other is not item)) for item in family]
-
-
-def _compare(cycles: SyncCycles, families: list[list[Traffic]], own: frozenset[str]) -> FloatArray | None:
-    """As ``SlowGroup.excess_ns``. None: these hosts' transfers do not take longer than others', or not for sure."""
-    excess_ns = np.zeros_like(cycles.transfer_ns)
-    took_ns, others_ns = [], dict[str, list[FloatArray]]()
-    rows: set[int] = set()
-    for family in families:
-        chosen = [item for item, hosts in zip(family, _name_own(family), strict=True) if hosts == own]
-        if len(chosen) != 1:
+    found: dict[frozenset[str], _Compared] = {}
+    for family in families.values():
+        counts = Counter(host for item in family for host in item.hosts)
+        took_ns = np.stack([find_transfer(cycles, item) for item in family])
+        if len(family) <= MIN_OTHERS or not (took_ns > 0).all():
             continue
-        (item,) = chosen
-        rows.update(item.rows.tolist())
-        took_ns.append(find_transfer(cycles, item))
-        others = {other.group: find_transfer(cycles, other) for other in family if other is not item}
-        for group, other_ns in others.items():
-            others_ns.setdefault(group, []).append(other_ns)
-        usual_ns = float(midmean(find_median(np.stack([*others.values()]), axis=0)))
-        excess_ns[item.rows, :, item.index] = max(float(midmean(took_ns[-1])) - usual_ns, 0.0)
-    beside_ns = [np.sum(found, axis=0) for found in others_ns.values() if len(found) == len(took_ns)]
-    if len(beside_ns) < MIN_OTHERS:
-        return None
-    ratio = _find_ratio(np.sum(took_ns, axis=0), np.stack(beside_ns))
-    return None if ratio is None or _is_slow_itself(cycles, rows, ratio) else excess_ns
+        usual_ns, middle_ns = medians_of_others(took_ns), find_median(took_ns, axis=0)
+        excess_ns = np.maximum(midmean(took_ns) - midmean(usual_ns), 0)
+        for row, item in enumerate(family):
+            own = frozenset(host for host in item.hosts if counts[host] == 1)
+            if own:
+                nothing = np.zeros(len(cycles.steps))
+                compared = found.setdefault(own, _Compared(nothing, nothing, nothing))
+                compared.took_ns = compared.took_ns + took_ns[row]
+                compared.usual_ns = compared.usual_ns + usual_ns[row]
+                compared.middle_ns = compared.middle_ns + middle_ns
+                compared.excess_ns.append((item, float(excess_ns[row])))
+    return found
 
 
-def _find_ratio(took_ns: FloatArray, others_ns: FloatArray) -> float | None:
-    """How many times as long transfers take as those of other groups, ``[num_others, num_cycles]``. None: not by much,
-    not in nearly all cycles, or not by more than the others differ among themselves."""
-    usual_ns = find_median(others_ns, axis=0)
-    if not (others_ns > 0).all():
-        return None
-    paces = np.log(midmean(others_ns))
-    noise = float(np.median(np.abs(paces - np.median(paces))))
-    slower = float(np.log(midmean(took_ns) / midmean(usual_ns)))
-    lasts = np.mean(usual_ns < (1 + TWICE_RATIO) / 2 * took_ns) >= LASTING_RATIO
-    return float(np.exp(slower)) if lasts and slower > max(-np.log(TWICE_RATIO), NOISE_FACTOR * noise) else None
+def _stands_out(compared: _Compared, others: list[float]) -> bool:
+    """Whether transfers take longer than others': by much, in nearly all cycles, and by more than those of the other
+    hosts differ among themselves."""
+    if len(others) < MIN_OTHERS:
+        return False
+    noise = float(np.median(np.abs(np.array(others) - np.median(others))))
+    lasts = np.mean(compared.usual_ns < (1 + TWICE_RATIO) / 2 * compared.took_ns) >= LASTING_RATIO
+    return bool(lasts) and compared.pace > max(-np.log(TWICE_RATIO), NOISE_FACTOR * noise)
 
 
-def _is_slow_itself(cycles: SyncCycles, rows: set[int], ratio: float) -> bool:
-    """Whether these ranks' own work takes longer too; ``ratio``: their transfers over the others'."""
-    inside = np.isin(np.arange(len(cycles.positions)), [*rows])
+def _are_slow_themselves(cycles: SyncCycles, compared: _Compared) -> bool:
+    """Whether the ranks' own work takes longer too."""
+    rows = np.unique(np.concatenate([item.rows for item, _ in compared.excess_ns]))
+    inside = np.isin(np.arange(len(cycles.positions)), rows)
     own_ns = midmean(cycles.gap_ns.sum(axis=2))
     usual_ns = float(np.median(own_ns[~inside])) if not inside.all() else 0.0
+    ratio = float(np.exp(compared.pace))
     return usual_ns > 0 and float(np.median(own_ns[inside])) / usual_ns - 1 >= OWN_RATIO * (ratio - 1)
+
+
+def _spread(cycles: SyncCycles, compared: _Compared) -> FloatArray:
+    """As ``SlowGroup.excess_ns``: one amount by collective, so that noise stays."""
+    excess_ns = np.zeros_like(cycles.transfer_ns)
+    for item, amount_ns in compared.excess_ns:
+        excess_ns[item.rows, :, item.index] = amount_ns
+    return excess_ns

@@ -56,7 +56,6 @@ def probe_device_links(
     Raises:
         RuntimeError: Some rank has no memory for the probe, or cannot reach another.
     """
-    until_s = now_s() + limit_s
     rows = _pair_ranks(collect_texts(identify_host() if host is None else host, group=group))
     if not rows:
         return ()
@@ -70,6 +69,7 @@ def probe_device_links(
     found: dict[int, float] = {}
     try:
         prober.connect()
+        until_s = now_s() + limit_s  # without what the job would have needed to connect anyway
         for near, far in [pair for row in rows for pair in row if dist.get_rank() in pair]:
             if dist.get_rank() == far:
                 prober.measure(near, go=True)
