@@ -193,7 +193,7 @@ def rebuild_cycles(
         exposed_ns=put(cycles.exposed_ns, np.zeros(shape)), blocking=blocking,
         parties=tuple(cycles.parties[index] for index in source.tolist()), issued=(), kinds=(), sizes_bytes=(),
         skipped=None if cycles.skipped is None else cycles.skipped[:, source], ahead=None,
-        awaits=renumber(cycles.awaits, source.tolist()),
+        awaits=renumber(cycles.awaits, source.tolist()), follows=renumber(cycles.follows, source.tolist()),
     )  # fmt: skip
 
 

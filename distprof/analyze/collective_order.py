@@ -39,7 +39,8 @@ class OrderedCollectives:
     exposed_ns: FloatArray
     clock: Clock = Clock.HOST
     awaits: IntArray | None = None
-    """As in `distprof.analyze.sync_cycles.SyncCycles`."""
+    """As in `distprof.analyze.sync_cycles.SyncCycles`; so is the next."""
+    follows: IntArray | None = None
     took_ns: FloatArray | None = None
     """On the device clock, from when it could start on a rank until its end there; NaN: nothing follows from it."""
 

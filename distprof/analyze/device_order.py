@@ -3,7 +3,8 @@
 Under FSDP2 a collective is issued at one point, on a stream of its own, and compute waits for it at a later one. So
 waits are entries of their own, except where they begin when the collective is issued, as under DDP. An entry's place is
 its time on the compute stream. A collective whose stream became ready while compute waited for another one is placed
-next to that wait.
+next to that wait. One whose stream became ready when an earlier collective ended followed that one, and where compute
+was by then tells nothing: it is placed where it is in other steps or on other ranks, else as early as may be.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.collective_order import OrderedCollectives, choose_tables, find_steps
+from distprof.analyze.device_follows import Lane, find_followed
 from distprof.analyze.device_took import measure_took
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Phase
@@ -21,25 +23,10 @@ NEAR_NS = 10_000.0
 """A wait that begins no further from where its collective was issued is one with it: a few launches take as long."""
 USUAL_SHARE = 0.9
 """Of the steps in which that must be so."""
+MIN_UNBOUND = 0.05
+"""Share of the cells from which the place of a collective in the others is taken."""
 MAX_DISORDER = 0.01
 """Share of the waits that may begin before another one has ended that comes first on the other ranks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lane:
-    """The collectives of each rank's group that plays one part, such as the shards' or the replicas' group."""
-
-    numbers: list[int]
-    """Of the tables, ``[num_ranks]``."""
-    first: Collectives
-    """The first rank's table."""
-    arrival_ns: FloatArray
-    """``[num_ranks, num_steps, num_collectives]``, like all that follows; never before that of the one before."""
-    end_ns: FloatArray
-    took_ns: FloatArray
-    begin_ns: FloatArray
-    """Of the wait; NaN: none was seen."""
-    left_ns: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +36,14 @@ class _Entry:
     lane: int
     column: int
     at_ns: FloatArray
-    """When the compute stream comes to it, ``[num_ranks, num_steps]``; a collective's own stream may tell otherwise."""
+    """When the compute stream comes to it, or at the latest then, ``[num_ranks, num_steps]``."""
     left_ns: FloatArray | None
     """When the compute stream goes on after the wait. None: it does not wait here."""
     is_await: bool
+    follows: tuple[int, int] | None
+    """Lane and column of the collective whose end may make its stream ready. None: compute does."""
+    bound: BoolArray | None
+    """Where that end did, in the shape of ``at_ns``."""
     key: tuple[float, int, bool, int]
     """Its place among all entries."""
 
@@ -110,7 +101,7 @@ def _find_whole_steps(measured_steps: MeasuredSteps, tables: list[Collectives], 
     return steps[whole]
 
 
-def _read_lane(tables: list[Collectives], part: list[tuple[int, int]], steps: IntArray) -> _Lane:
+def _read_lane(tables: list[Collectives], part: list[tuple[int, int]], steps: IntArray) -> Lane:
     read: list[list[FloatArray]] = []
     took_ns = {number: measure_took(tables[number], _find_at(tables[number], steps)) for number, _ in part}
     for number, row in part:
@@ -121,9 +112,9 @@ def _read_lane(tables: list[Collectives], part: list[tuple[int, int]], steps: In
         left_ns = np.where(np.isfinite(left_ns), left_ns, issued_left_ns)
         read.append([arrival_ns, table.end_ns[row, at], took_ns[number][row], left_ns - exposed_ns, left_ns])
     arrival, end, took, begin, left = (np.stack(values) for values in zip(*read, strict=True))
-    return _Lane(
-        numbers=[number for number, _ in part], first=tables[part[0][0]],
-        arrival_ns=np.maximum.accumulate(arrival, axis=2), end_ns=end, took_ns=took, begin_ns=begin, left_ns=left,
+    return Lane(
+        numbers=[number for number, _ in part], first=tables[part[0][0]], arrival_ns=arrival, end_ns=end, took_ns=took,
+        begin_ns=begin, left_ns=left,
     )  # fmt: skip
 
 
@@ -132,14 +123,15 @@ def _find_at(table: Collectives, steps: IntArray) -> IntArray:
     return at
 
 
-def _list_entries(lanes: list[_Lane], origin_ns: FloatArray) -> list[_Entry]:
+def _list_entries(lanes: list[Lane], origin_ns: FloatArray) -> list[_Entry]:
     """Everything a rank issues or waits for, each with its mean time in the step, over ranks and steps."""
     entries = []
+    followed = find_followed(lanes, origin_ns)
     for number, lane in enumerate(lanes):
-        least = -np.inf
+        least, issued_ns = -np.inf, np.maximum.accumulate(lane.arrival_ns, axis=2)
         for column in range(len(lane.first.kinds)):
             arrival_ns, begin_ns, left_ns = (
-                values[:, :, column] for values in (lane.arrival_ns, lane.begin_ns, lane.left_ns)
+                values[:, :, column] for values in (issued_ns, lane.begin_ns, lane.left_ns)
             )
             waited = _is_waited(begin_ns, left_ns)
             away_ns = np.abs(begin_ns - arrival_ns)[np.isfinite(begin_ns)]
@@ -149,10 +141,12 @@ def _list_entries(lanes: list[_Lane], origin_ns: FloatArray) -> list[_Entry]:
                 left_ns = np.where(np.isfinite(left_ns), left_ns, begin_ns)
             at_ns = begin_ns if at_once else arrival_ns
             least = max(least, float((at_ns - origin_ns).mean()))
+            other = None if at_once else followed.get((number, column))
+            bound = None if other is None else lane.is_bound(column, lanes[other[0]], other[1])
             entries.append(
                 _Entry(
                     lane=number, column=column, at_ns=at_ns, left_ns=left_ns if at_once else None, is_await=False,
-                    key=(least, column, False, number),
+                    follows=other, bound=bound, key=(least, column, False, number),
                 )
             )  # fmt: skip
             if waited and not at_once:
@@ -160,7 +154,7 @@ def _list_entries(lanes: list[_Lane], origin_ns: FloatArray) -> list[_Entry]:
                 entries.append(
                     _Entry(
                         lane=number, column=column, at_ns=begin_ns, left_ns=left_ns, is_await=True,
-                        key=(key, column, True, number),
+                        follows=None, bound=None, key=(key, column, True, number),
                     )
                 )  # fmt: skip
     return entries
@@ -191,21 +185,35 @@ def _place(entries: list[_Entry], origin_ns: FloatArray) -> tuple[FloatArray, Fl
     latest = np.full(origin_ns.shape, np.inf)
     for index in range(len(entries) - 1, -1, -1):
         latest = np.minimum(latest, entries[index].at_ns) if entries[index].left_ns is not None else latest
-        place_ns[:, :, index] = np.minimum(place_ns[:, :, index], latest)
+        place_ns[:, :, index] = latest  # the next wait
     now, moved, count = origin_ns.copy(), 0, 0
+    resumed = origin_ns
     for index, entry in enumerate(entries):
-        now = place_ns[:, :, index] = np.maximum(place_ns[:, :, index], now)
+        at_ns = _find_place(entry, resumed, place_ns[:, :, index])
+        now = place_ns[:, :, index] = np.maximum(np.minimum(at_ns, place_ns[:, :, index]), now)
         if entry.left_ns is not None:
             moved += int((np.abs(now - entry.at_ns) > NEAR_NS).sum())
             count += now.size
             wait_ns[:, :, index] = np.maximum(entry.left_ns - now, 0)
-            now = now + wait_ns[:, :, index]
+            resumed = now = now + wait_ns[:, :, index]
     return None if moved > MAX_DISORDER * count else (place_ns, wait_ns)
+
+
+def _find_place(entry: _Entry, resumed_ns: FloatArray, until_ns: FloatArray) -> FloatArray:
+    """When the compute stream comes to an entry, between the wait before it and the one after."""
+    if entry.bound is None:
+        return entry.at_ns
+    long_ns = np.maximum(until_ns - resumed_ns, 0)
+    tells = ~entry.bound & (long_ns > 0)
+    share = 0.0
+    if tells.mean() >= MIN_UNBOUND:
+        share = float(np.median(np.clip((entry.at_ns - resumed_ns)[tells] / long_ns[tells], 0, 1)))
+    return np.where(entry.bound, np.minimum(entry.at_ns, resumed_ns + share * long_ns), entry.at_ns)
 
 
 def _assemble(
     tables: list[Collectives],
-    lanes: list[_Lane],
+    lanes: list[Lane],
     entries: list[_Entry],
     positions: IntArray,
     steps: IntArray,
@@ -221,6 +229,8 @@ def _assemble(
         ], axis=2)  # fmt: skip
 
     awaits = np.array([where[entry.lane, entry.column] if entry.is_await else -1 for entry in entries])
+    follows = np.array([-1 if entry.follows is None else where.get(entry.follows, -1) for entry in entries])
+    follows[follows >= np.arange(len(entries))] = -1
     blocking: BoolArray = np.array([entry.left_ns is not None for entry in entries])
     phases: list[Phase] = []
     for entry in entries:  # a wait belongs to the part that the rank has come to
@@ -228,6 +238,7 @@ def _assemble(
     kinds: list[CollectiveKind] = [lanes[entry.lane].first.kinds[entry.column] for entry in entries]
     return OrderedCollectives(
         positions=positions, steps=steps, clock=Clock.DEVICE, awaits=awaits if (awaits >= 0).any() else None,
+        follows=follows if (follows >= 0).any() else None,
         parties=tuple(() if entry.is_await else _find_parties(tables, lanes[entry.lane]) for entry in entries),
         phases=tuple(phases), kinds=tuple(kinds), blocking=blocking,
         sizes_bytes=tuple(
@@ -238,7 +249,7 @@ def _assemble(
     )  # fmt: skip
 
 
-def _find_parties(tables: list[Collectives], lane: _Lane) -> tuple[tuple[str, IntArray], ...]:
+def _find_parties(tables: list[Collectives], lane: Lane) -> tuple[tuple[str, IntArray], ...]:
     members: dict[int, list[int]] = {}
     for row, number in enumerate(lane.numbers):
         members.setdefault(number, []).append(row)

@@ -75,7 +75,8 @@ def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncC
         cycles, parties=tuple(cycles.parties[at] for at in order), blocking=cycles.blocking[order],
         gap_ns=np.stack(gaps_ns, axis=2), transfer_ns=np.stack(transfers_ns, axis=2),
         exposed_ns=np.zeros((*left_ns.shape, len(order))), issued=(), kinds=(), sizes_bytes=(), ahead=None,
-        skipped=None if cycles.skipped is None else cycles.skipped[:, order], awaits=renumber(cycles.awaits, order),
+        skipped=None if cycles.skipped is None else cycles.skipped[:, order],
+        awaits=renumber(cycles.awaits, order), follows=renumber(cycles.follows, order),
     )  # fmt: skip
 
 

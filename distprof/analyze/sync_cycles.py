@@ -73,6 +73,9 @@ class SyncCycles:
     awaits: IntArray | None = None
     """Of a wait for an earlier collective, the index of that one; -1: a collective, ``[num_collectives]``. None: ranks
     wait only where they issue."""
+    follows: IntArray | None = None
+    """Of a collective, the index of an earlier one after which it stands on its stream; -1: none. None: nowhere, except
+    that each follows the one before it in its group."""
 
     @property
     def waited(self) -> tuple[tuple[tuple[str, IntArray], ...], ...]:
@@ -153,15 +156,15 @@ def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
     )  # fmt: skip
 
 
-def renumber(awaits: IntArray | None, order: Sequence[int]) -> IntArray | None:
-    """``SyncCycles.awaits`` of other cycles, of which each entry was one of these, by index; a wait is for the last
-    one before it."""
-    if awaits is None:
+def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
+    """``SyncCycles.awaits`` or ``follows`` of other cycles, of which each entry was one of these, by index, -1: a new
+    one. What is awaited or followed is the last one before it."""
+    if indices is None:
         return None
     at: dict[int, int] = {}
     found = []
     for index, source in enumerate(order):
-        found.append(at.get(int(awaits[source]), -1))
+        found.append(-1 if source < 0 else at.get(int(indices[source]), -1))
         at[source] = index
     return np.array(found)
 
@@ -200,7 +203,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
             measured_steps, clock, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
         ), issued=ordered.phases, kinds=ordered.kinds, sizes_bytes=ordered.sizes_bytes, ahead=transfers.ahead,
-        awaits=ordered.awaits,
+        awaits=ordered.awaits, follows=ordered.follows,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
 
@@ -216,7 +219,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
     if not between.together.any():
         cycles.gap_ns[:, :, 0] += lead_ns
         return cycles
-    everyone = np.arange(len(cycles.positions))
+    everyone, after = np.arange(len(cycles.positions)), [-1, *range(len(cycles.parties))]
     wait_ns = between.wait_ns
     skipped = np.zeros((len(cycles.steps), len(cycles.parties) + 1), dtype=bool)
     skipped[:, 0] = ~between.together
@@ -231,7 +234,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
         gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
         transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
         ahead=None if cycles.ahead is None else cycles.ahead.prepend(),
-        awaits=None if cycles.awaits is None else np.append(-1, cycles.awaits + (cycles.awaits >= 0)),
+        awaits=renumber(cycles.awaits, after), follows=renumber(cycles.follows, after),
     )  # fmt: skip
 
 
