@@ -16,8 +16,9 @@ from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.slow_link import explain_link, find_slow_links, measure_needed
 from distprof.analyze.sync_cycles import SyncCycles
 from distprof.cli.bench.verdict_rows.links import rate_links
-from distprof.facts.run import Clock
+from distprof.facts.run import Clock, LinkReading
 from distprof.report.wait_report import VerdictKind
+from tests.analyze.device_jobs import Job, Times, make_fsdp
 from tests.analyze.device_links import make_device_run, measure_on_device
 from tests.analyze.linked_runs import FOUR, Strategy
 from tests.analyze.test_slow_link import draw_job
@@ -162,3 +163,32 @@ def test_over_nccl_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> 
         slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
         found = find_slow_links(*measure_on_device(slow, seed))
         assert [suspect.hosts for suspect in found] == [("host-2",)], slow
+
+
+def test_under_fsdp2_where_ranks_wait_later_than_they_issue_the_probed_link_is_named() -> None:
+    """Each collective takes 20 ms, as it does where a ring's 15/16 of a megabyte cross the slow link."""
+    run = make_fsdp(Times(16, 30, noise=0.02), transfer_ns=20 * MS).record(hosts=4)
+    slow = 1e6 * 15 / 16 / 20e-3
+    links = tuple(
+        LinkReading(rank=rank, bytes_per_s=slow * (1 if rank == 8 else 4), network="nccl") for rank in (4, 8, 12)
+    )
+    verdict = analyze(dataclasses.replace(run, meta=dataclasses.replace(run.meta, link_readings=links))).verdict
+    assert (verdict.kind, verdict.hosts) == (VerdictKind.SLOW_LINK, ("host-2",)) and verdict.critical
+
+
+def test_what_slow_shards_cost_is_what_steps_take_longer() -> None:
+    """The shards of host-2 take twice as long to gather and to scatter, and its replicas then wait for them."""
+    shards = [range(first, first + 4) for first in range(0, 16, 4)]
+    healthy = make_fsdp(Times(16, 30, noise=0.02), transfer_ns=16 * MS, shards=shards)
+    took_ns = np.where(np.arange(16) // 4 == 2, 2.0, 1.0) * 16 * MS
+    ops = [
+        dataclasses.replace(op, transfer_ns=took_ns) if op.issues is not None and op.group == "shards" else op
+        for op in healthy.ops
+    ]
+    slow = Job(ops, 16, 30, groups=healthy.groups)
+    verdict = analyze(slow.record(hosts=4)).verdict
+    assert (verdict.kind, verdict.hosts) == (VerdictKind.SLOW_LINK, ("host-2",))
+    true_ns = float(slow.cycle_ns.mean() - healthy.cycle_ns.mean())
+    assert verdict.lost_ns is not None and verdict.lost_ns.value == pytest.approx(true_ns, rel=0.1)
+    verdict = analyze(healthy.record(hosts=4)).verdict
+    assert verdict.hosts == ()
