@@ -39,7 +39,7 @@ def probe_device_links(
     """How fast data moves between rank 0's host and each other one, both ways at once, on every rank.
 
     Collective, and synchronises. Uses the default group, whose communicator it creates if nothing has used it yet; none
-    is created for the probe. Sends up to 194 MiB per rank of rank 0's host and other host.
+    is created for the probe. Each pair of ranks sends up to 194 MiB each way.
 
     A pair of ranks takes what the quicker of the two measured on its own device clock: the other one may have begun to
     wait early. The slowest pair of two hosts counts, times the number of pairs, since collectives spread their data
