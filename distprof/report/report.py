@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
 from distprof.report.bandwidth_report import BandwidthReport
+from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport
 from distprof.report.job_modules import JobModules
 from distprof.report.spread import Spread
@@ -276,6 +277,8 @@ class Report:
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""
+    device_clocks: tuple[DeviceClockReport, ...]
+    """One per rank. Empty: no device's clock was read together with its host's."""
     flops: FlopsReport | None
     ranks: tuple[RankReport, ...]
     overhead: OverheadReport | None
