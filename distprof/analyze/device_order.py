@@ -9,43 +9,17 @@ was by then tells nothing: it is placed where it is in other steps or on other r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from distprof.analyze.collective_order import OrderedCollectives, choose_tables, find_steps
-from distprof.analyze.device_follows import Lane, find_followed
+from distprof.analyze.device_entries import MIN_UNBOUND, NEAR_NS, Entry, list_entries, sort_entries
+from distprof.analyze.device_follows import Lane
 from distprof.analyze.device_took import measure_took
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Phase
 
-NEAR_NS = 10_000.0
-"""A wait that begins no further from where its collective was issued is one with it: a few launches take as long."""
-USUAL_SHARE = 0.9
-"""Of the steps in which that must be so."""
-MIN_UNBOUND = 0.05
-"""Share of the cells from which the place of a collective in the others is taken."""
 MAX_DISORDER = 0.01
 """Share of the waits that may begin before another one has ended that comes first on the other ranks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """A collective, the wait for it, or both at once."""
-
-    lane: int
-    column: int
-    at_ns: FloatArray
-    """When the compute stream comes to it, or at the latest then, ``[num_ranks, num_steps]``."""
-    left_ns: FloatArray | None
-    """When the compute stream goes on after the wait. None: it does not wait here."""
-    is_await: bool
-    follows: tuple[int, int] | None
-    """Lane and column of the collective whose end may make its stream ready. None: compute does."""
-    bound: BoolArray | None
-    """Where that end did, in the shape of ``at_ns``."""
-    key: tuple[float, int, bool, int]
-    """Its place among all entries."""
 
 
 def order_on_device(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
@@ -62,7 +36,7 @@ def order_on_device(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
         return None
     lanes = [_read_lane(tables, part, steps) for part in parts]
     origin_ns = measured_steps.run.column("begin_device_ns")[np.ix_(positions, steps)]
-    entries = sorted(_list_entries(lanes, origin_ns), key=lambda entry: entry.key)
+    entries = sort_entries(list_entries(lanes, origin_ns))
     waits = [index for index, entry in enumerate(entries) if entry.left_ns is not None]
     if not waits:
         return None
@@ -123,61 +97,7 @@ def _find_at(table: Collectives, steps: IntArray) -> IntArray:
     return at
 
 
-def _list_entries(lanes: list[Lane], origin_ns: FloatArray) -> list[_Entry]:
-    """Everything a rank issues or waits for, each with its mean time in the step, over ranks and steps."""
-    entries = []
-    followed = find_followed(lanes, origin_ns)
-    for number, lane in enumerate(lanes):
-        least, issued_ns = -np.inf, np.maximum.accumulate(lane.arrival_ns, axis=2)
-        for column in range(len(lane.first.kinds)):
-            arrival_ns, begin_ns, left_ns = (
-                values[:, :, column] for values in (issued_ns, lane.begin_ns, lane.left_ns)
-            )
-            waited = _is_waited(begin_ns, left_ns)
-            away_ns = np.abs(begin_ns - arrival_ns)[np.isfinite(begin_ns)]
-            at_once = waited and bool(np.quantile(away_ns, USUAL_SHARE) <= NEAR_NS)
-            if waited:
-                begin_ns = _fill(begin_ns, origin_ns)
-                left_ns = np.where(np.isfinite(left_ns), left_ns, begin_ns)
-            at_ns = begin_ns if at_once else arrival_ns
-            least = max(least, float((at_ns - origin_ns).mean()))
-            other = None if at_once else followed.get((number, column))
-            bound = None if other is None else lane.is_bound(column, lanes[other[0]], other[1])
-            entries.append(
-                _Entry(
-                    lane=number, column=column, at_ns=at_ns, left_ns=left_ns if at_once else None, is_await=False,
-                    follows=other, bound=bound, key=(least, column, False, number),
-                )
-            )  # fmt: skip
-            if waited and not at_once:
-                key = max(least, float((begin_ns - origin_ns).mean()))
-                entries.append(
-                    _Entry(
-                        lane=number, column=column, at_ns=begin_ns, left_ns=left_ns, is_await=True,
-                        follows=None, bound=None, key=(key, column, True, number),
-                    )
-                )  # fmt: skip
-    return entries
-
-
-def _is_waited(begin_ns: FloatArray, left_ns: FloatArray) -> bool:
-    """Whether ranks wait for a collective: usually, even if it is over by then, or now and then for some time."""
-    seen = np.isfinite(left_ns)
-    return bool(seen.mean() >= 0.5 or (left_ns[seen] > begin_ns[seen]).any())
-
-
-def _fill(begin_ns: FloatArray, origin_ns: FloatArray) -> FloatArray:
-    """The begin of a wait also where none was seen: when it begins in other steps of the rank, or on other ranks."""
-    since_ns = begin_ns - origin_ns
-    seen = np.isfinite(since_ns)
-    if seen.all():
-        return begin_ns
-    sums, counts = np.where(seen, since_ns, 0.0).sum(axis=1), seen.sum(axis=1)
-    usual_ns = np.where(counts > 0, sums / np.maximum(counts, 1), sums.sum() / counts.sum())
-    return np.where(seen, begin_ns, origin_ns + usual_ns[:, None])
-
-
-def _place(entries: list[_Entry], origin_ns: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+def _place(entries: list[Entry], origin_ns: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """When the compute stream comes to each entry, and how long it waits there, ``[num_ranks, num_steps,
     num_entries]``. None: too many of the waits are in another order."""
     place_ns = np.stack([entry.at_ns for entry in entries], axis=2)
@@ -199,7 +119,7 @@ def _place(entries: list[_Entry], origin_ns: FloatArray) -> tuple[FloatArray, Fl
     return None if moved > MAX_DISORDER * count else (place_ns, wait_ns)
 
 
-def _find_place(entry: _Entry, resumed_ns: FloatArray, until_ns: FloatArray) -> FloatArray:
+def _find_place(entry: Entry, resumed_ns: FloatArray, until_ns: FloatArray) -> FloatArray:
     """When the compute stream comes to an entry, between the wait before it and the one after."""
     if entry.bound is None:
         return entry.at_ns
@@ -214,7 +134,7 @@ def _find_place(entry: _Entry, resumed_ns: FloatArray, until_ns: FloatArray) -> 
 def _assemble(
     tables: list[Collectives],
     lanes: list[Lane],
-    entries: list[_Entry],
+    entries: list[Entry],
     positions: IntArray,
     steps: IntArray,
     place_ns: FloatArray,
