@@ -163,7 +163,7 @@ class DeviceSteps:
         anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
-            anchor = self._read_clocks()
+            anchor = None if record.shadow else self._read_clocks()
             self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
         with self._lock:
             if self._stopped is None:
