@@ -81,6 +81,8 @@ class _Watched:
         self.inner: Any = None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Tickets of its newest collectives."""
+        self._group: Any = None  # of the last collective; what is known of it takes a call into torch to find out
+        self._group_code, self._on_device = 0, False
         self._watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
@@ -93,10 +95,12 @@ class _Watched:
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
     ) -> Any:
         collective_watch, recorder = self._watch, self._watch.recorder
-        on_device = collective_watch.ends_on_device(group, output_tensor.device)
-        whole = output_tensor if self._gathers else input_tensor
+        if group is not self._group:
+            self._group, self._group_code = group, collective_watch.find_code(group)
+            self._on_device = collective_watch.ends_on_device(group, output_tensor.device)
+        on_device, whole = self._on_device, output_tensor if self._gathers else input_tensor
         ticket = recorder.begin_collective(
-            self._kind, whole.nbytes, collective_watch.find_code(group), on_device=on_device,
+            self._kind, whole.nbytes, self._group_code, on_device=on_device,
             asynchronous=bool(options.get("async_op")),
         )  # fmt: skip
         self.tickets.append(ticket)
