@@ -13,7 +13,7 @@ from typing import Any
 
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.between import BetweenRecord, BetweenSteps
-from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, CollectiveLog
+from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
 from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, settle
@@ -239,7 +239,7 @@ class Recorder:
         if not self.recording:
             self.between.count()
             return -1
-        flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0)
+        flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0) | (0 if apart else IN_PLACE)
         ticket = self._issued.begin(
             kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
             now_ns=self._now(),
