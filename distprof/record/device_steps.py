@@ -113,7 +113,7 @@ class DeviceSteps:
             return
         try:
             self._short = self._short or not self._ring.stamp(self._open, self._stream)
-            self._read_some(READS_PER_STAMP)
+            self._read_due(READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
 
@@ -124,7 +124,7 @@ class DeviceSteps:
         now_ns = self._now()
         try:
             self._ring.begin_collective(self._open, position)
-            self._read_some(2 * READS_PER_STAMP)
+            self._read_due(2 * READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
         self._timed += 1
@@ -256,9 +256,9 @@ class DeviceSteps:
             self._stop(error)
         return None
 
-    def _read_some(self, more: int) -> None:
-        self._due = min(self._due + more, READS_AT_ONCE)
-        if self._due == READS_AT_ONCE and self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
+    def _read_due(self, more: int) -> None:
+        self._due += more
+        if self._due >= READS_AT_ONCE and self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
             self._due = 0
             self._read(READS_AT_ONCE)
 

@@ -41,17 +41,30 @@ def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_wa
     scatters: deque[int] = deque(maxlen=_KEPT_SCATTERS)
     for unit in units:
         for group in _param_groups(unit):
-            gather = _watch_object(
-                group, "_all_gather_comm", missing, _Watched(collective_watch, CollectiveKind.ALL_GATHER)
-            )
-            scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
-            _watch_object(group, "_reduce_scatter_comm", missing, scatter)
-            reduced = _wrap_synchronisation(group, collective_watch, missing)
-            if stream_waits:
-                _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
+            watch_group(group, collective_watch, scatters, missing, stream_waits=stream_waits)
     return tuple(
         f"this torch has no FSDPParamGroup.{name}: that wait is counted as compute" for name in sorted(missing)
     )
+
+
+def watch_group(
+    group: Any, collective_watch: CollectiveWatch, scatters: deque[int], missing: set[str], *, stream_waits: bool
+) -> None:
+    """Watches one group of parameters of a unit; see `watch_fsdp`.
+
+    Args:
+        group: As FSDP2 keeps it.
+        collective_watch: Of the recorder.
+        scatters: Receives the tickets of the model's newest reduce-scatters.
+        missing: Receives the names of what the group lacks.
+        stream_waits: Whether there is a compute stream apart from the host.
+    """
+    gather = _watch_object(group, "_all_gather_comm", missing, _Watched(collective_watch, CollectiveKind.ALL_GATHER))
+    scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
+    _watch_object(group, "_reduce_scatter_comm", missing, scatter)
+    reduced = _wrap_synchronisation(group, collective_watch, missing)
+    if stream_waits:
+        _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
 
 
 def _param_groups(unit: FSDPModule) -> list[Any]:

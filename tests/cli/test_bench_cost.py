@@ -24,7 +24,15 @@ US = 1_000
 
 
 def make_cost(**microseconds: float) -> RecordingCost:
-    usual = {"step": 10, "phases": 20, "ddp": 30, "ddp_timed": 59, "fsdp": 120, "fsdp_timed": 220} | microseconds
+    usual = {
+        "step": 10,
+        "phases": 20,
+        "ddp": 30,
+        "ddp_timed": 59,
+        "fsdp": 120,
+        "fsdp_timed": 220,
+        "fsdp_wrapped": 298,
+    } | microseconds
     steps = {
         name: StepCost(name=name, fastest_ns=value * US, median_ns=2 * value * US, events=7)
         for name, value in usual.items()
@@ -39,14 +47,14 @@ def test_the_steps_have_the_events_that_a_training_step_has() -> None:
     assert cost.ddp.events == step + phases + 1  # where the wait for the last bucket begins
     assert cost.ddp_timed.events == cost.ddp.events + 2 * BUCKETS == 39
     assert cost.fsdp.events == step + phases + 2 * SHARDS  # a wait has two borders
-    assert cost.fsdp_timed.events == cost.fsdp.events + 78
+    assert cost.fsdp_timed.events == cost.fsdp.events + 78 == cost.fsdp_wrapped.events
     assert cost.background_ns > 0 and min(cost.step.fastest_ns, cost.fsdp_timed.median_ns) > 0
 
 
 def test_what_one_costs_is_the_difference_and_what_a_step_costs_the_mean_at_the_recorders_stride() -> None:
     cost = make_cost()
     assert cost.phase_ns == 10 * US / len(PHASES) and cost.bucket_ns == 39 * US / BUCKETS
-    assert cost.shard_ns == pytest.approx(200 * US / SHARDS)
+    assert cost.shard_ns == pytest.approx(200 * US / SHARDS) and cost.wrapper_ns == 2 * US
     dear = make_cost(ddp_timed=30 + 1200)  # 1.2 % of 100 ms, of which a quarter is allowed
     every = find_stride(dear.ddp, dear.ddp_timed, BUCKETS)
     assert every == 4 and find_mean_ns(dear.ddp, dear.ddp_timed, every) == 330 * US

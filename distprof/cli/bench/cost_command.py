@@ -29,8 +29,9 @@ from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 STEP_MS = STEP_NS // 1_000_000
 DESCRIPTION = f"""\
 Measures the host's time in the recorder's calls, as a training step on GPUs makes them, on a device whose events cost
-nothing: recording a real one takes about 1 us more, so add that for every event. Not included either: what torch takes
-to call a hook, and reading events over the driver. Runs without a GPU, in seconds.
+nothing: recording a real one takes about 1 us more, so add that for every event. Not included either: reading events
+over the driver, what DDP takes to call a hook, and what is around FSDP2's methods, whose cost has a row of its own.
+Runs without a GPU, in seconds.
 
 The fastest of all rounds is what the code takes on this machine. Single collectives are timed in every k-th step; k is
 what the recorder would choose for steps of {STEP_MS} ms, and the average over all steps is compared with the limit.
@@ -90,13 +91,14 @@ def _tabulate(cost: RecordingCost) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for what, each_ns in (
         ("a phase", cost.phase_ns), ("a bucket of DDP, timed", cost.bucket_ns),
-        ("a gather or scatter of FSDP2, timed", cost.shard_ns),
+        ("a gather or scatter of FSDP2, timed", cost.shard_ns), ("what is around its methods", cost.wrapper_ns),
     ):  # fmt: skip
         table.add_row(what, _format_us(each_ns))
     table.add_section()
     for what, step in (
         ("a step", cost.step), (f"with {len(PHASES)} phases", cost.phases), ("with DDP", cost.ddp),
         ("with DDP, timed", cost.ddp_timed), ("with FSDP2", cost.fsdp), ("with FSDP2, timed", cost.fsdp_timed),
+        ("the same, with the wrappers", cost.fsdp_wrapped),
     ):  # fmt: skip
         share = _format_ratio(step.fastest_ns / STEP_NS)
         table.add_row(what, _format_us(step.fastest_ns), _format_us(step.median_ns), share, str(step.events))

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
@@ -60,6 +61,8 @@ class RecordingCost:
     fsdp: StepCost
     """gpt2_small under FSDP2."""
     fsdp_timed: StepCost
+    fsdp_wrapped: StepCost
+    """The same through what distprof puts around FSDP2's methods."""
     background_ns: float
     """What the background thread takes for the row of a step under FSDP2, median; it holds the interpreter's lock."""
 
@@ -72,6 +75,11 @@ class RecordingCost:
     def bucket_ns(self) -> float:
         """One collective under DDP that is timed."""
         return (self.ddp_timed.fastest_ns - self.phases.fastest_ns) / BUCKETS
+
+    @property
+    def wrapper_ns(self) -> float:
+        """What is around one method of FSDP2 that issues a collective, and the one that waits for it."""
+        return (self.fsdp_wrapped.fastest_ns - self.fsdp_timed.fastest_ns) / SHARDS
 
     @property
     def shard_ns(self) -> float:
@@ -205,11 +213,30 @@ def _issue(recorder: Any, kind: CollectiveKind, code: int) -> None:
     recorder.resume()
 
 
-PROGRAMS: dict[str, tuple[Callable[[Any, int], None], int]] = {
-    "step": (run_empty, 0), "phases": (run_phases, 0), "ddp": (run_ddp, 0), "ddp_timed": (run_ddp, 1),
-    "fsdp": (run_fsdp, 0), "fsdp_timed": (run_fsdp, 1),
+def make_wrapped(recorder: Any) -> Callable[[int], None]:
+    """The same by calls of FSDP2's methods, through what `distprof.record.fsdp` puts around them."""
+    from distprof.cli.bench.fsdp_stand_in import StandIn
+
+    unit = StandIn(recorder)
+
+    def shard(_: Any, code: int) -> None:
+        if code in (_FORWARD, _BACKWARD):
+            for _ in range(UNITS):
+                unit.gather()
+                if code == _BACKWARD:
+                    unit.scatter()
+
+    return partial(run_phases, recorder, inside=shard)
+
+
+PROGRAMS: dict[str, tuple[Callable[[Any], Callable[[int], None]], int]] = {
+    "step": (partial(partial, run_empty), 0), "phases": (partial(partial, run_phases), 0),
+    "ddp": (partial(partial, run_ddp), 0), "ddp_timed": (partial(partial, run_ddp), 1),
+    "fsdp": (partial(partial, run_fsdp), 0), "fsdp_timed": (partial(partial, run_fsdp), 1),
+    "fsdp_wrapped": (make_wrapped, 1),
 }  # fmt: skip
-"""The recorder's calls of one step, by the field of `RecordingCost`, and every how many steps collectives are timed."""
+"""By the field of `RecordingCost`: what makes the calls of a recorder's steps, and every how many steps collectives are
+timed."""
 
 
 def measure_recording_cost(rounds: int = ROUNDS, make_device: Callable[[], Any] = NullDevice) -> RecordingCost:
@@ -226,10 +253,11 @@ def measure_recording_cost(rounds: int = ROUNDS, make_device: Callable[[], Any] 
         for name, (_, every) in PROGRAMS.items()
     }
     times_ns: dict[str, list[int]] = {name: [] for name in PROGRAMS}
+    programs = {name: make(recorders[name]) for name, (make, _) in PROGRAMS.items()}
     for number in range(rounds):
-        for name, (run, _) in PROGRAMS.items():
+        for name, run in programs.items():
             begin_ns = time.perf_counter_ns()
-            run(recorders[name], number)
+            run(number)
             times_ns[name].append(time.perf_counter_ns() - begin_ns)
     steps = {
         name: StepCost(
@@ -240,14 +268,14 @@ def measure_recording_cost(rounds: int = ROUNDS, make_device: Callable[[], Any] 
     return RecordingCost(**steps, background_ns=_time_background(recorders["fsdp_timed"], rounds))
 
 
-def _count_events(run: Callable[[Any, int], None], every: int) -> int:
+def _count_events(make: Callable[[Any], Callable[[int], None]], every: int) -> int:
     from distprof.record.recorder import Recorder
 
     device = NullDevice(counts=True)
-    recorder = Recorder(device=device, every=every, num_events=NUM_EVENTS)
-    run(recorder, 0)  # reads both clocks as well, which is done once a second
+    run = make(Recorder(device=device, every=every, num_events=NUM_EVENTS))
+    run(0)  # reads both clocks as well, which is done once a second
     before = device.recorded
-    run(recorder, 1)
+    run(1)
     return device.recorded - before
 
 
