@@ -13,6 +13,8 @@ from distprof.storage.collective_records import MAX_COLLECTIVES
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
+IN_PLACE = 4
+"""On a device: the compute stream waits for it where it is issued, so that its wait is all there is to know."""
 ON_DEVICE = 2
 """It runs on a device's stream; the host sees neither its end nor how long compute waits for it."""
 
@@ -61,6 +63,11 @@ class CollectiveLog:
         self._kinds[position], self._groups[position], self._phases[position] = kind, group, phase
         self._bytes[position], self._flags[position], self._arrivals[position] = size_bytes, flags, now_ns
         return self._first_ticket + position
+
+    def find_position(self, ticket: int) -> int:
+        """Where a collective stands in the open step; -1: it is not of this step."""
+        position = ticket - self._first_ticket
+        return position if ticket >= 0 and 0 <= position < self._count else -1
 
     def end(self, ticket: int, now_ns: int) -> None:
         """Records when a collective was over; ignores a ticket of another step."""

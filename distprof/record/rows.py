@@ -37,10 +37,13 @@ def pack_row(
         "step": record.step, "warmup": record.warmup, "failed": record.failed, "shadow": record.shadow,
         "window": window, "micro_steps": record.micro_steps,
         "tokens": record.tokens, "begin_host_ns": record.segments.begin_ns, "step_host_ns": record.step_host_ns,
-        "step_device_ns": record.step_device_ns, "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
+        "begin_device_ns": record.begin_device_ns, "step_device_ns": record.step_device_ns,
+        "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
         "loss": record.scalars[0], "grad_norm": record.scalars[1],
         "segments_lost": None if record.shadow else record.segments_lost,
     }  # fmt: skip
+    if record.anchor is not None and record.anchor.device_ns >= 0:  # below 0: the device had not begun the first step
+        facts |= {f"anchor_{name}": value for name, value in record.anchor._asdict().items()}
     row = np.full(ROW_WIDTH, np.nan)
     for name, value in facts.items():
         if value is not None and np.isfinite(value):
