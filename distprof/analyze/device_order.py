@@ -77,7 +77,8 @@ def _find_whole_steps(measured_steps: MeasuredSteps, tables: list[Collectives], 
 
 def _read_lane(tables: list[Collectives], part: list[tuple[int, int]], steps: IntArray) -> Lane:
     read: list[list[FloatArray]] = []
-    took_ns = {number: measure_took(tables[number], _find_at(tables[number], steps)) for number, _ in part}
+    numbers = dict.fromkeys(number for number, _ in part)
+    took_ns = {number: measure_took(tables[number], _find_at(tables[number], steps)) for number in numbers}
     for number, row in part:
         table, at = tables[number], _find_at(tables[number], steps)
         arrival_ns, exposed_ns = table.arrival_ns[row, at], np.nan_to_num(table.exposed_ns[row, at])
