@@ -181,6 +181,20 @@ def test_waits_in_another_order_on_some_rank_are_looked_at_by_rows() -> None:
     )
 
 
+def test_steps_in_which_an_end_was_not_seen_are_left_out_if_they_are_few() -> None:
+    run = make_fsdp_run()
+    (table,) = run.device_collectives
+    end_ns = table.end_ns.copy()
+    end_ns[0, 4, 1] = np.nan
+    cycles = find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, end_ns=end_ns),)))
+    assert cycles.steps.tolist() == [1, 2, 3, 5, 6, 7, 8, 9]
+    assert cycles.gap_ns[:, 3, 0].tolist() == [2 * MS] * 2  # step 4's tail is told by its row
+    end_ns[0, :, 1] = np.nan  # on one rank never: nobody knows what this gather takes
+    cycles = find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, end_ns=end_ns),)))
+    assert cycles.steps.tolist() == list(range(1, 10))
+    assert cycles.transfer_ns[:, 3].tolist() == [[2 * MS, 0, 0, 2 * MS, 0]] * 2
+
+
 def test_without_enough_timed_steps_rows_count() -> None:
     run = make_ddp_run()
     (table,) = run.device_collectives

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from distprof.analyze import analyze
@@ -98,13 +97,10 @@ def test_a_rank_that_stalls_in_one_step_is_named_there(name: str) -> None:
 
 
 def test_other_numbers_of_ranks_and_micro_steps_are_foretold() -> None:
-    """With two micro-steps of the same work as the two that were recorded, a step of one takes about half."""
+    """Waits that come later than their collectives stay with them where the replay repeats a micro-step."""
     report = analyze(make_job("fsdp").record())
     assert {item.change for item in report.what_if} >= {"2 ranks", "8 ranks"}
     assert report.forecasts is not None
-    saved = {(item.setting.value, item.value): item.step_ns for item in report.forecasts.forecasts}
-    one, two = make_job("fsdp"), make_fsdp(Times(4, 60, seed=3), num_micro_steps=2)
-    told_ns = saved["grad_accum", 2.0]
-    scatter_free_ns = float(two.cycle_ns.mean())
-    assert told_ns == pytest.approx(scatter_free_ns, rel=0.05)
-    assert np.mean([one.cycle_ns.mean()]) < told_ns
+    told_ns = {(item.setting.value, item.value): item.step_ns for item in report.forecasts.forecasts}
+    twice = make_fsdp(Times(4, 60, seed=3), num_micro_steps=2)
+    assert told_ns["grad_accum", 2.0] == pytest.approx(twice.cycle_ns.mean(), rel=0.03)
