@@ -37,6 +37,10 @@ class DeviceWork:
 
     def settle(self) -> None:
         """Works out the times, as far as what it follows is known, and those of all that follows it."""
+        if not self._missing and self._meeting is None and not self._followers:
+            self.start_ns = self._ready_ns
+            self.end_ns = self._ready_ns + self._duration_ns
+            return
         ready = [self]
         while ready:
             work = ready.pop()
