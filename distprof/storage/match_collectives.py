@@ -5,13 +5,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
 
 from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import COLUMN, UNEVEN_KINDS, CollectiveKind, Collectives, FloatArray, IntArray, Phase, make_rows
+from distprof.facts.run import (
+    COLUMN,
+    UNEVEN_KINDS,
+    Clock,
+    CollectiveKind,
+    Collectives,
+    FloatArray,
+    IntArray,
+    Phase,
+    make_rows,
+)
 from distprof.storage.collective_records import GroupInfo, RankCollectives
 
 Item = tuple[CollectiveKind, int | None]
@@ -72,7 +82,12 @@ def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple
 
 
 def match_collectives(
-    ranks: Sequence[int], tables: Sequence[Sequence[RankCollectives]], axis: IntArray, *, world_size: int
+    ranks: Sequence[int],
+    tables: Sequence[Sequence[RankCollectives]],
+    axis: IntArray,
+    *,
+    world_size: int,
+    clock: Clock = Clock.HOST,
 ) -> tuple[tuple[Collectives, ...], tuple[str, ...]]:
     """Matches the collectives of all ranks, group by group.
 
@@ -81,6 +96,7 @@ def match_collectives(
         tables: The collectives that each of them observed, in the same order.
         axis: Step numbers, ascending: axis 1 of the run's rows.
         world_size: Number of ranks in the job, present or not.
+        clock: Of the times.
 
     Returns:
         A table per group and shape, over the steps in which all members with data agree; and a warning if ranks
@@ -108,7 +124,8 @@ def match_collectives(
             steps = common[agreed & (seen[0] == number)]
             if shape and len(steps):
                 size = world_size if group.ranks is None else len(group.ranks)
-                found.append(_tabulate(group.name, size, members, parts, shape, steps, axis))
+                table = _tabulate(group.name, size, members, parts, shape, steps, axis)
+                found.append(table if clock is Clock.HOST else replace(table, clock=clock))
         if not agreed.all():
             first = int(np.flatnonzero(~agreed)[0])
             names = list(shapes)
@@ -165,18 +182,20 @@ def _tabulate(
     steps: IntArray,
     axis: IntArray,
 ) -> Collectives:
-    tables = np.full((3, len(members), len(steps), len(shape)), np.nan)
+    issues = [next(part for part in own if part.shape == shape) for own in parts]
+    apart = all(part.table.left_ns is not None for part in issues)
+    tables = np.full((4 if apart else 3, len(members), len(steps), len(shape)), np.nan)
     for index, own in enumerate(parts):
         for part in own:
             if part.shape == shape:
                 _copy(part, steps, tables[:, index])
-    issues = [next(part for part in own if part.shape == shape) for own in parts]
     sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
     return Collectives(
         group=name, ranks=np.array(members, dtype=np.int64), size=size,
         kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_find_largest, sizes)),
         steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
+        left_ns=tables[3] if apart else None,
     )  # fmt: skip
 
 
@@ -186,15 +205,17 @@ def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
 
 
 def _copy(part: _GroupPart, steps: IntArray, target: FloatArray) -> None:
-    """Copies a rank's times of the given steps into ``target``, ``[3, num_steps, num_collectives]``."""
+    """Copies a rank's times of the given steps into ``target``, ``[3 or 4, num_steps, num_collectives]``."""
     unique, rows = np.unique(part.table.steps, return_index=True)
     index = np.searchsorted(steps, unique)
     there = np.zeros(len(unique), dtype=bool)
     within = index < len(steps)
     there[within] = steps[index[within]] == unique[within]
     where = np.ix_(rows[there], part.columns)
-    for number, source in enumerate((part.table.arrival_ns, part.table.end_ns, part.table.exposed_ns)):
-        target[number, index[there]] = source[where]
+    table = part.table
+    for kept, source in zip(target, (table.arrival_ns, table.end_ns, table.exposed_ns, table.left_ns), strict=False):
+        if source is not None:
+            kept[index[there]] = source[where]
 
 
 def _describe(said: Sequence[tuple[int, Shape]]) -> str:

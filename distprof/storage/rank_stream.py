@@ -22,13 +22,8 @@ from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.facts.presence import LastWrite, hold, look_at_writer
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray, RankInfo, Segments
-from distprof.storage.collective_records import (
-    CollectiveLines,
-    CollectiveReader,
-    GroupInfo,
-    RankCollectives,
-    StepCollectives,
-)
+from distprof.storage.collective_reader import CollectiveReader, DeviceStep
+from distprof.storage.collective_records import CollectiveLines, GroupInfo, RankCollectives, StepCollectives
 from distprof.storage.opening import open_file
 from distprof.storage.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields
 from distprof.storage.record_lines import (
@@ -64,6 +59,8 @@ class RankStream:
     """By step."""
     collectives: tuple[RankCollectives, ...]
     """By the order of the collectives in a step. Empty: none were kept."""
+    device_collectives: tuple[RankCollectives, ...]
+    """The same on the device clock, for the steps in which they were timed there."""
     warnings: tuple[str, ...]
 
 
@@ -182,7 +179,7 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
     return RankStream(
         run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
-        rows=rows, warnings=found.warn(path.name),
+        device_collectives=found.collectives.finish_device(), rows=rows, warnings=found.warn(path.name),
     )  # fmt: skip
 
 
@@ -242,7 +239,8 @@ class _Found:
             self.segments[step] = kept
         told = record.get("collectives")
         begin_ns, room_ns = row[COLUMN["begin_host_ns"]], find_room(float(row[COLUMN["step_host_ns"]]))
-        if told is not None and not self.collectives.read_step(step, begin_ns, room_ns, told):
+        on_device = DeviceStep(float(row[COLUMN["begin_device_ns"]]), find_room(float(row[COLUMN["step_device_ns"]])))
+        if told is not None and not self.collectives.read_step(step, begin_ns, room_ns, told, on_device):
             self._unmatched += 1
         return True
 

@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from distprof.config.decode import decode
 from distprof.errors import DataError, UsageError
-from distprof.facts.run import COLUMN, KINDS, Run, RunMeta
+from distprof.facts.run import COLUMN, KINDS, Clock, Run, RunMeta
 from distprof.storage.json_file import read_object
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
@@ -236,12 +237,16 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     axis, rows, left_out = align_rows([stream.rows for stream in streams])
     segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
     infos = tuple(stream.info for stream in streams)
-    collectives, parted = match_collectives(
-        [info.rank for info in infos], [stream.collectives for stream in streams], axis.astype(np.int64),
-        world_size=meta.world_size,
-    )  # fmt: skip
+    match = partial(
+        match_collectives, [info.rank for info in infos], axis=axis.astype(np.int64), world_size=meta.world_size
+    )
+    collectives, parted = match([stream.collectives for stream in streams])
+    on_device, _ = match([stream.device_collectives for stream in streams], clock=Clock.DEVICE)  # they part there too
     warnings = [*warnings, *left_out, *parted, *_find_silent(streams)]
-    return Run(meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives)
+    return Run(
+        meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
+        device_collectives=on_device,
+    )  # fmt: skip
 
 
 def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:

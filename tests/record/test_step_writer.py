@@ -84,7 +84,7 @@ def test_steps_of_too_many_collectives_are_counted_in_a_note(tmp_path: Path) -> 
         step_writer.take(False)
     step_writer.end("failed")  # however it ended
     stream = read_stream(tmp_path / "a")
-    assert stream.info.notes == ("the collectives of 2 step(s) were not kept: more than 1,024 in one step",)
+    assert stream.info.notes == ("the collectives of 2 step(s) were not kept: more than 4,096 in one step",)
 
 
 def test_a_signal_ends_the_file_while_another_thread_waits_for_the_device(tmp_path: Path) -> None:

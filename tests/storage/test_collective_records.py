@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from distprof.facts.run import COLUMN, ROW_WIDTH, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
+from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
 from distprof.storage.collective_records import (
     MAX_COLLECTIVES,
     MAX_ORDERS,
+    DeviceTimes,
     GroupInfo,
     IssuedCollective,
     StepCollectives,
 )
+from distprof.storage.match_collectives import match_collectives
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, encode_line
 
@@ -65,8 +68,47 @@ def test_collectives_come_back_as_they_were(tmp_path: Path) -> None:
     assert kinds[2:] == [b"group", b"group", b"order", b"step", b"step", b"step", b"order", b"step", b"end"]
 
 
+def test_times_on_the_device_come_back_on_its_clock_and_in_the_run(tmp_path: Path) -> None:
+    device = DeviceTimes(arrival_ns=[-5, 30], end_ns=[40, None], exposed_ns=[11, None], left_ns=[45, None])
+    seen = dataclasses.replace(make_seen(0), device=device)
+    row = make_row(0)
+    row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]] = 1_000, 90
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    writer.write_steps([row, make_row(1)], [None] * 2, [seen, make_seen(1)], GROUPS)
+    writer.close()
+    (table,) = read_stream(tmp_path / "a").device_collectives
+    assert table.steps.tolist() == [0] and table.order == seen.order and table.left_ns is not None
+    assert table.arrival_ns.tolist() == [[995, 1030]]
+    np.testing.assert_array_equal(
+        [table.end_ns[0], table.exposed_ns[0], table.left_ns[0]], [[1040, np.nan], [11, np.nan], [1045, np.nan]]
+    )
+    (whole, _), _ = match_collectives([0], [[table]], np.array([0, 1]), world_size=2, clock=Clock.DEVICE)
+    assert whole.clock is Clock.DEVICE and whole.left_ns is not None and whole.left_ns[0, 0, 0] == 1045
+    assert whole.arrival_ns[0, 0, 0] == 995 and whole.steps.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        DeviceTimes([10, 20], [5, 25], [0, 0], [None, None]), DeviceTimes([10, 20], [15, 25], [0, -1], [None, None]),
+        DeviceTimes([10, 20], [15, 25], [0, 1], [None, 101]), DeviceTimes([10, 20], [15, 25], [60, 60], [90, 90]),
+        DeviceTimes([10], [15], [0], [None]),
+    ],
+    ids=["ends-before", "negative", "after-the-step", "longer-than-the-step", "too-few"],
+)  # fmt: skip
+def test_impossible_times_on_the_device_are_left_out_with_a_warning(device: DeviceTimes, tmp_path: Path) -> None:
+    row = make_row(0)
+    row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]] = 1_000, 100
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    writer.write_steps([row], [None], [dataclasses.replace(make_seen(0), device=device)], GROUPS)
+    writer.close()
+    stream = read_stream(tmp_path / "a")
+    assert stream.device_collectives == () and len(stream.rows) == 1 and "left out" in stream.warnings[0]
+
+
+@pytest.mark.parametrize("timed", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("number", [10, 32, 33, 70, 1024])
-def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path) -> None:
+def test_a_step_stays_under_two_kilobytes_on_average(number: int, timed: bool, tmp_path: Path) -> None:
     order = tuple(IssuedCollective(CollectiveKind.ALL_GATHER, 0, Phase.FORWARD, 12_345_678) for _ in range(number))
     writer = StreamWriter(tmp_path / "a", run_id="r", world_size=1, info=INFO)
     before = (tmp_path / "a").stat().st_size
@@ -78,9 +120,13 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, tmp_path: Path
         row[[index for name, index in COLUMN.items() if "_wait_" in name]] = 1e6 + 1
         row[[COLUMN["step_host_ns"], COLUMN["step_device_ns"]]] = 2e10 + 1
         arrival_ns = [begin_ns + 12_345_678 * place for place in range(number)]
+        times = DeviceTimes(
+            arrival_ns=(since_ns := [at_ns - begin_ns for at_ns in arrival_ns]), exposed_ns=[1_234_567] * number,
+            end_ns=[at_ns + 1_234_567 for at_ns in since_ns], left_ns=[at_ns + 1_234_999 for at_ns in since_ns],
+        )  # fmt: skip
         seen = StepCollectives(
-            order=order, arrival_ns=arrival_ns, end_ns=[at_ns + 1_234_567 for at_ns in arrival_ns],
-            exposed_ns=[1_234_567] * number,
+            order=order, arrival_ns=arrival_ns, exposed_ns=[None if timed else 1_234_567] * number,
+            end_ns=[None if timed else at_ns + 1_234_567 for at_ns in arrival_ns], device=times if timed else None,
         )  # fmt: skip
         segments = Segments(begin_ns=begin_ns, codes=(1,) * 60, durations_ns=(1_234_567,) * 60)
         writer.write_steps([row], [segments], [seen], GROUPS)
@@ -112,7 +158,7 @@ def test_steps_of_too_many_collectives_are_counted_in_a_note(tmp_path: Path) -> 
     write(tmp_path / "a", [make_seen(step, number=MAX_COLLECTIVES + 1 if step else 2) for step in range(3)])
     stream = read_stream(tmp_path / "a")
     assert [table.steps.tolist() for table in stream.collectives] == [[0]] and len(stream.rows) == 3
-    assert stream.info.notes == ("n", "the collectives of 2 step(s) were not kept: more than 1,024 in one step")
+    assert stream.info.notes == ("n", "the collectives of 2 step(s) were not kept: more than 4,096 in one step")
 
 
 @pytest.mark.parametrize(
