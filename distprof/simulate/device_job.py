@@ -112,6 +112,10 @@ class DeviceJob:
         sharded = kind is CollectiveKind.ALL_REDUCE and self.strategy == "hsdp" and not norm
         return usual_ns * factor * (0.5 if sharded else 1.0)
 
+    def cut(self, num_steps: int) -> DeviceJob:
+        """Its first steps."""
+        return replace(self, num_steps=min(num_steps, self.num_steps))
+
     def without_late(self) -> DeviceJob:
         """The same job with nobody late."""
         return replace(self, late=None)
@@ -127,9 +131,9 @@ class DeviceJob:
         return replace(self, late=replace(self.late, late_ns=round(self.late.ratio * step_ns)))
 
 
-def draw_job(seed: int, strategy: str) -> DeviceJob:
-    """A random job; the same seed and strategy give the same."""
-    draws = np.random.default_rng([seed, STRATEGIES.index(strategy)])
+def draw_job(seed: int) -> DeviceJob:
+    """A random job; the strategies take turns with the seed."""
+    strategy, draws = STRATEGIES[seed % len(STRATEGIES)], np.random.default_rng(seed)
     replicas, shards = _draw_shape(draws, strategy)
     ranks, units = replicas * shards, int(draws.integers(2, 5))
     forward_ns = int(draws.uniform(0.4, 2.0) * MS)
@@ -150,7 +154,7 @@ def draw_job(seed: int, strategy: str) -> DeviceJob:
         jitter_ratio=float(draws.uniform(0.005, 0.03)),
         drift_ppm=tuple(draws.uniform(-MOST_DRIFT_PPM, MOST_DRIFT_PPM, ranks).tolist()),
         run_ahead=ahead, launch_queue=int(draws.choice([192, 256, 1024])), launch_ns=int(draws.uniform(2, 6) * US),
-        num_events=400 if draws.random() < 0.05 else 6000, late=None, link=None,
+        num_events=int(draws.integers(120, 400)) if draws.random() < 0.05 else 6000, late=None, link=None,
     )  # fmt: skip
     return replace(job, late=_draw_late(draws, job), link=_draw_link(draws, job))
 

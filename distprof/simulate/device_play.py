@@ -55,9 +55,13 @@ def play(job: DeviceJob, make_recorder: MakeRecorder | None = None) -> list[Play
         programs.append(RankProgram(device, loop.streams, loop.run()))
         played.append(
             PlayedRank(
-                rank=rank, host=host, device=device, rate=1 + job.drift_ppm[rank] * 1e-6, recorder=recorder,
+                rank=rank,
+                host=host,
+                device=device,
+                rate=1 + job.drift_ppm[rank] * 1e-6,
+                recorder=recorder,
                 steps=loop.witness.steps,
-            )  # fmt: skip
+            )
         )
     run_together(programs)
     return played
@@ -74,6 +78,11 @@ def shift_clock(clock: HostClock, offset_ns: int) -> Callable[[], int]:
 
 
 def find_step_ns(job: DeviceJob, played: list[PlayedRank]) -> float:
-    """Mean time of a step after warm-up, from end to end on the devices, true ns."""
-    first, number = job.num_warmup - 1, job.num_steps - job.num_warmup
-    return float(np.mean([(rank.steps[-1].end_ns - rank.steps[first].end_ns) / number for rank in played]))
+    """Mean time of the job's steps after warm-up, from end to end on the devices, true ns.
+
+    Args:
+        job: The job, or only its first steps.
+        played: The ranks, which may have played more.
+    """
+    first, last = job.num_warmup - 1, job.num_steps - 1
+    return float(np.mean([(rank.steps[last].end_ns - rank.steps[first].end_ns) / (last - first) for rank in played]))
