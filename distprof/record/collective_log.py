@@ -62,6 +62,11 @@ class CollectiveLog:
         self._bytes[position], self._flags[position], self._arrivals[position] = size_bytes, flags, now_ns
         return self._first_ticket + position
 
+    def find_position(self, ticket: int) -> int:
+        """Where a collective stands in the open step; -1: it is not of this step."""
+        position = ticket - self._first_ticket
+        return position if ticket >= 0 and 0 <= position < self._count else -1
+
     def end(self, ticket: int, now_ns: int) -> None:
         """Records when a collective was over; ignores a ticket of another step."""
         if 0 <= ticket - self._first_ticket < MAX_COLLECTIVES:

@@ -61,11 +61,39 @@ class CollectiveWatch:
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}
 
-    def issue(self, kind: CollectiveKind, size_bytes: int, code: int, *, asynchronous: bool, on_device: bool) -> int:
+    def issue(
+        self,
+        kind: CollectiveKind,
+        size_bytes: int,
+        code: int,
+        *,
+        asynchronous: bool,
+        on_device: bool,
+        apart: bool = True,
+    ) -> int:
         """Records that a collective is issued; in a bucket, the first one records the bucket. Returns its ticket."""
         if self.bucket is not None:
             return self.issue_bucket(self.bucket)
-        return self.recorder.begin_collective(kind, size_bytes, code, asynchronous=asynchronous, on_device=on_device)
+        return self.recorder.begin_collective(
+            kind, size_bytes, code, asynchronous=asynchronous, on_device=on_device, apart=apart
+        )
+
+    def follow(self, work: dist.Work, ticket: int, phase: int, *, on_device: bool) -> None:
+        """Keeps what is known about an asynchronous collective, and has a device tell when it ends.
+
+        Args:
+            work: torch's handle of it.
+            ticket: The collective.
+            phase: Of the wait for it, by its code; -1: the one that runs then.
+            on_device: Whether it runs on a device.
+        """
+        self.works[work] = (ticket, phase, on_device)
+        if on_device and self.bucket is None and self.recorder.on_device.times_collectives:
+            end = self.recorder.end_on_device
+            try:
+                work.get_future().then(lambda _: end(ticket))  # runs in a stream that waits for the collective
+            except RuntimeError:  # a backend without futures: its end stays unknown
+                return
 
     def issue_bucket(self, bucket: Bucket) -> int:
         """Records that a bucket is ready to be reduced, unless that is recorded already. Returns its ticket."""

@@ -145,12 +145,12 @@ class _Watch:
         hidden = asynchronous and collective_watch.in_hidden_hook()
         if hidden:
             recorder.retract()  # the hook's collective before was not the last: the rank went on computing
+        waits = held and not (on_device and recorder.on_device.is_apart())
         ticket = collective_watch.issue(
-            form.kind, size_bytes, code, asynchronous=not (held or hidden), on_device=on_device
+            form.kind, size_bytes, code, asynchronous=not (held or hidden), on_device=on_device, apart=not waits
         )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
-        waits = held and not (on_device and recorder.on_device.is_apart())
         if waits:
             recorder.mark(_ALL_REDUCE, ticket) if collective_watch.synchronising else recorder.wait(ticket)
         collective_watch.inside += 1
@@ -160,10 +160,13 @@ class _Watch:
             collective_watch.inside -= 1
             if waits:
                 recorder.resume()
-        if held and not on_device:
+        if held and on_device:
+            recorder.end_on_device(ticket)
+        elif held:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
-            collective_watch.works[result] = (ticket, _ALL_REDUCE if collective_watch.synchronising else -1, on_device)
+            code = _ALL_REDUCE if collective_watch.synchronising else -1
+            collective_watch.follow(result, ticket, code, on_device=on_device)
             if hidden:
                 collective_watch.reduce_hidden(ticket, result, on_device)
         return result

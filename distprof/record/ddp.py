@@ -128,17 +128,19 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
     on_device = hold.collective_watch.ends_on_device(group, torch.device(model.device_type))
 
     def reduce_as_ddp_does(bucket: Any, ready: Bucket) -> torch.futures.Future[torch.Tensor]:
-        ticket = hold.collective_watch.issue_bucket(ready)
+        if not on_device:
+            hold.collective_watch.issue_bucket(ready)  # DDP's own account of a bucket begins here too
         buffer = bucket.buffer()
         buffer.mul_(scale)
+        ticket = hold.collective_watch.issue_bucket(ready)
         work = all_reduce(buffer, group=group, async_op=True)
         assert work is not None
 
-        end = None if on_device else hold.collective_watch.recorder.end_collective
+        recorder = hold.collective_watch.recorder
+        end = recorder.end_on_device if on_device else recorder.end_collective
 
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
-            if end is not None:
-                end(ticket)
+            end(ticket)  # on a device in a stream that waits for the collective, as torch runs callbacks there
             result: torch.Tensor = future.value()[0]
             return result
 
@@ -154,13 +156,14 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
             reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
         finally:
             collective_watch.bucket, collective_watch.synchronising = None, False
-        ticket, end = collective_watch.issue_bucket(ready), collective_watch.recorder.end_collective
+        ticket, recorder = collective_watch.issue_bucket(ready), collective_watch.recorder
+        end = recorder.end_on_device if on_device else recorder.end_collective
 
         def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             end(ticket)
             return future.value()
 
-        return reduced if on_device else reduced.then(finish)
+        return reduced.then(finish)
 
     def distprof_hook(
         state: object,

@@ -14,10 +14,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from distprof.record.protocols import Accelerator, DeviceEvent
+from distprof.record.collective_stride import CollectiveStride
+from distprof.record.event_ring import EventRing, StepEvents
+from distprof.record.protocols import Accelerator
 from distprof.record.scalars import ScalarReader
 from distprof.record.step_record import FinishedSteps, StepRecord
 
@@ -37,53 +40,62 @@ class _Pending:
     record: StepRecord
     slot: int
     """Of its loss and gradient norm; -1: the host has them."""
-    first: int
-    """Its first event in the ring."""
-    count: int
-    """Its events; 0: it found no room."""
+    events: StepEvents | None
+    """None: it found no room."""
     whole: bool
     """Whether there is an event at every border of its segments."""
-    durations_ns: list[int] = field(default_factory=list)
 
 
 class DeviceSteps:
     """Times steps on the device. Used by the training thread, or autograd's while that one waits."""
 
     def __init__(
-        self, device: Accelerator | None, finished: FinishedSteps, *, stamps: bool, num_events: int = NUM_EVENTS
+        self,
+        device: Accelerator | None,
+        finished: FinishedSteps,
+        now_ns: Callable[[], int],
+        *,
+        stamps: bool,
+        num_events: int = NUM_EVENTS,
+        every: int | None = None,
     ) -> None:
         """Allocates the events. Synchronises if there is a device.
 
         Args:
             device: None: there is only the host, and every step is finished when it ends.
             finished: Receives the steps in order.
+            now_ns: The host clock, ns, by which the cost of timing collectives is measured.
             stamps: Whether steps are timed on the device; otherwise only their scalars are read from there.
             num_events: The size of the ring.
+            every: Collectives are timed in every so many steps; 0: never. None: as often as their cost allows.
         """
-        self._device, self._finished = device, finished
-        self.times = device is not None and stamps
+        self._device, self._finished, self._now = device, finished, now_ns
+        self._ring = None if device is None or not stamps else EventRing(device, num_events)
+        self.times = self._ring is not None
         """Whether any step is timed on the device."""
+        self.stride = CollectiveStride(every)
+        """In which steps collectives are timed."""
         self.scalars = ScalarReader(device)
         """Reads loss and gradient norm."""
-        self._events: list[DeviceEvent] = []
-        if device is not None and stamps:
-            self._events = device.make_events(num_events, timing=True)
-        self._free, self._next = len(self._events), 0
-        self._first, self._count, self._short = 0, 0, False
+        self._open: StepEvents | None = None
+        self._short = False
+        self._timed = self._spent_ns = 0  # collectives of the open step, and what timing them took on the host
         self._stream: Any = None
-        self._largest = 2
         self._pending: deque[_Pending] = deque()
         self._num_done = 0  # of the pending ones, from the oldest on
         self._lock = threading.Lock()
         self._stopped: str | None = None
         self._without_room = self._unread = 0
 
-    def open(self) -> bool:
+    def open(self, step: int) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
-        if not self._events or self._stopped is not None or self._device is None or self._device.is_capturing():
+        self._open = None
+        if self._ring is None or self._stopped is not None or self._device is None or self._device.is_capturing():
             return False
-        self._first, self._count, self._short = self._next, 0, False
-        if self._free < self._largest:
+        self._short = False
+        self._timed = self._spent_ns = 0
+        self._open = self._ring.open(collectives=self.stride.covers(step))
+        if self._open is None:
             self._without_room += 1
             return False
         self._stream = self._device.current_stream()
@@ -95,26 +107,49 @@ class DeviceSteps:
 
     def stamp(self) -> None:
         """Records an event on the compute stream, even if another one is current, and reads some of older steps."""
+        if self._open is None or self._ring is None:
+            return
         try:
-            if self._free and not self._short:
-                self._events[self._next].record(self._stream)
-                self._next = (self._next + 1) % len(self._events)
-                self._free -= 1
-                self._count += 1
-            else:
-                self._short = True
-            if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
-                self._read(READS_PER_STAMP)
+            self._short = self._short or not self._ring.stamp(self._open, self._stream)
+            self._read_some(READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
 
-    def close(self, record: StepRecord, scalars: tuple[Any, Any], *, stamped: bool) -> None:
+    def begin_collective(self, position: int) -> None:
+        """Marks on the current stream that it is ready for a collective, given by its position in the step."""
+        if self._open is None or self._ring is None or not self._open.collectives or self._short or position < 0:
+            return
+        now_ns = self._now()
+        try:
+            self._ring.begin_collective(self._open, position)
+            self._read_some(2 * READS_PER_STAMP)
+        except Exception as error:
+            self._stop(error)
+        self._timed += 1
+        self._spent_ns += self._now() - now_ns
+
+    def end_collective(self, position: int) -> None:
+        """Marks its end on the current stream, which waits for it. May be called on another thread."""
+        if self._ring is None or not self.times_collectives:
+            return
+        now_ns = self._now()
+        try:
+            self._ring.end_collective(position)
+        except Exception as error:
+            self._stop(error)
+        self._spent_ns += self._now() - now_ns
+
+    @property
+    def times_collectives(self) -> bool:
+        """Whether the open step's collectives are timed."""
+        return self._open is not None and self._open.collectives
+
+    def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
         """Ends a step.
 
         Args:
             record: What the host knows about it.
             scalars: Its loss and gradient norm, as the training loop gave them.
-            stamped: Whether `open` gave it device times.
         """
         if self._device is None:
             record.scalars = self.scalars.read(*scalars)
@@ -125,15 +160,16 @@ class DeviceSteps:
             record.scalars, slot = self.scalars.keep(scalars, copy=self._stopped is None and not capturing)
         except Exception as error:
             self._stop(error)
-        if stamped:
-            self.stamp()
-        whole = stamped and not self._short and record.segments_lost == 0
-        if whole:
-            self._largest = max(self._largest, self._count)
+        self.stamp()
+        events, self._open = self._open, None
+        whole = events is not None and not self._short and record.segments_lost == 0
+        if events is not None and self._ring is not None:
+            self._ring.close(events)
+            self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
         with self._lock:
             if self._stopped is None:
-                self._without_room += stamped and self._short
-                self._pending.append(_Pending(record, slot, self._first, self._count if stamped else 0, whole))
+                self._without_room += events is not None and self._short
+                self._pending.append(_Pending(record, slot, events, whole))
             else:
                 self._finished.put(record)
         if capturing:
@@ -149,11 +185,11 @@ class DeviceSteps:
         try:
             with self._lock:
                 for item in self._pending:
-                    if item.count:
-                        self._find_last(item).synchronize()
+                    if item.events is not None and self._ring is not None:
+                        self._ring.find_last(item.events).synchronize()
                     self.scalars.wait(item.slot)
                 self._num_done = len(self._pending)
-            self._read(sys.maxsize)
+            self._read(sys.maxsize, wait=True)
         except Exception as error:
             self._stop(error)
 
@@ -165,9 +201,9 @@ class DeviceSteps:
                 it may be stuck, and the training thread in it.
         """
         try:
-            if look and self._stopped is None:
-                while self._look():
-                    self._read(sys.maxsize)
+            while look and self._stopped is None and self._look():
+                if self._read(sys.maxsize):
+                    break
         except Exception as error:
             self._stop(error)
         self._stopped = self._stopped or ""
@@ -201,36 +237,42 @@ class DeviceSteps:
                 if self._num_done == len(self._pending):
                     break
                 item = self._pending[self._num_done]
-                if item.count and not self._find_last(item).query():
+                if item.events is not None and self._ring is not None and not self._ring.is_over(item.events):
                     break
                 if not self.scalars.is_there(item.slot):
                     break
                 self._num_done += 1
             return self._num_done > 0
 
-    def _read(self, most: int) -> None:
-        """Reads at most so many times of steps that the device has finished."""
+    def _read_some(self, most: int) -> None:
+        if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
+            self._read(most)
+
+    def _read(self, most: int, *, wait: bool = False) -> bool:
+        """Reads at most so many times of steps that the device has finished; returns whether one is not there yet."""
         with self._lock:
             while most > 0 and self._num_done:
                 most -= 1
-                item = self._pending[0]
-                if len(item.durations_ns) < item.count - 1:
-                    at = item.first + len(item.durations_ns)
-                    begin, end = (self._events[place % len(self._events)] for place in (at, at + 1))
-                    item.durations_ns.append(round(begin.elapsed_time(end) * 1e6))
-                if len(item.durations_ns) >= item.count - 1:
-                    self._finish(self._pending.popleft())
+                item, ring = self._pending[0], self._ring
+                if item.events is not None and ring is not None:
+                    if not ring.is_read(item.events) and not ring.read(item.events, wait=wait):
+                        return True
+                    if not ring.is_read(item.events):
+                        continue
+                self._finish(self._pending.popleft())
+        return False
 
     def _finish(self, item: _Pending) -> None:
         self._num_done -= 1
-        self._free += item.count
-        if item.whole:
-            item.record.device_ns, item.record.step_device_ns = item.durations_ns, sum(item.durations_ns)
-        item.record.scalars = self.scalars.take(item.slot, item.record.scalars)
-        self._finished.put(item.record)
-
-    def _find_last(self, item: _Pending) -> DeviceEvent:
-        return self._events[(item.first + item.count - 1) % len(self._events)]
+        record, events = item.record, item.events
+        if events is not None and self._ring is not None:
+            self._ring.release(events)
+            if item.whole:
+                record.begin_device_ns, record.device_ns = events.begin_ns, events.durations_ns
+                record.step_device_ns = sum(events.durations_ns)
+                record.on_streams = (events.arrivals_ns, events.ends_ns) if events.collectives else None
+        record.scalars = self.scalars.take(item.slot, record.scalars)
+        self._finished.put(record)
 
     def _stop(self, error: Exception) -> None:
         """The border of recording: a device that fails costs device times, and training meets the error by itself."""

@@ -111,8 +111,10 @@ class _Watched:
             if not on_device:
                 recorder.resume()
         if work is not None:
-            collective_watch.works[work] = (ticket, self._code, on_device)
-        elif not on_device:
+            collective_watch.follow(work, ticket, self._code, on_device=on_device)
+        elif on_device:
+            recorder.end_on_device(ticket)
+        else:
             recorder.end_collective(ticket)
         return work
 

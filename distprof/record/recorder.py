@@ -32,6 +32,7 @@ class Recorder:
         now_ns: Callable[[], int] = time.monotonic_ns,
         device: Accelerator | None = None,
         num_events: int = NUM_EVENTS,
+        every: int | None = None,
         ranges: PhaseRanges | None = None,
     ) -> None:
         """Allocates everything a step needs.
@@ -41,6 +42,7 @@ class Recorder:
             now_ns: The host clock, monotonic, ns.
             device: What runs behind the host, if there is a device.
             num_events: Size of the ring of events that time it.
+            every: Collectives are timed on the device in every so many steps; 0: never. None: as their cost allows.
             ranges: NVTX ranges, if a tool listens.
         """
         self._now, self._phases = now_ns, phases
@@ -68,7 +70,7 @@ class Recorder:
         """The time between the last step and the next."""
         self._before: BetweenRecord | None = None
         self.finished = FinishedSteps()
-        self.on_device = DeviceSteps(device, self.finished, stamps=phases, num_events=num_events)
+        self.on_device = DeviceSteps(device, self.finished, now_ns, stamps=phases, num_events=num_events, every=every)
         """Steps until the device has finished them."""
 
     @property
@@ -99,7 +101,7 @@ class Recorder:
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)
-        self._stamping = self.on_device.times and self.on_device.open()
+        self._stamping = self.on_device.times and self.on_device.open(step)
         self._before = self.between.take(self.timeline.begin())
         self._stamp()
         if self.recording and not self._stamping and self.ranges is None:
@@ -115,7 +117,7 @@ class Recorder:
             self.ranges.end_step()
         record = self._record(now, failed)
         self.open = self.recording = False
-        self.on_device.close(record, (self._loss, self._grad_norm), stamped=self._stamping)
+        self.on_device.close(record, (self._loss, self._grad_norm))
         self.between.begin(now)
 
     def enter(self, code: int) -> None:
@@ -161,9 +163,7 @@ class Recorder:
     def wait(self, ticket: int) -> int:
         """Starts a segment that waits for a collective but stays in the running phase, until `resume`.
 
-        Returns:
-            The time, host clock, ns; 0: nothing is recorded.
-        """
+        Returns when, host clock, ns, or 0: nothing is recorded."""
         if self.recording:
             position = self.timeline.count - 1
             code, open_ticket = self.timeline.codes[position], self._issued.find_wait(position)
@@ -210,12 +210,7 @@ class Recorder:
         self._before_step.append(action)
 
     def add_group(self, name: str, ranks: tuple[int, ...]) -> int:
-        """Assigns a code to a process group.
-
-        Args:
-            name: The same on all its ranks.
-            ranks: Global ranks, in the group's order.
-        """
+        """Assigns a code to a process group: its name, the same on all its ranks, and its global ranks in order."""
         self.groups.append((name, ranks))
         return len(self.groups) - 1
 
@@ -227,6 +222,7 @@ class Recorder:
         *,
         asynchronous: bool = False,
         on_device: bool = False,
+        apart: bool = True,
     ) -> int:
         """Records that a collective is issued, now and in the innermost phase.
 
@@ -235,7 +231,9 @@ class Recorder:
             size_bytes: The buffer reduced or, for gathers and scatters, the whole unsharded buffer.
             group: Code of its process group; 0: the default group.
             asynchronous: The caller goes on; how long it waits is known only from a later `wait` or `mark`.
-            on_device: It runs on a device's stream; the host sees neither its end nor the wait.
+            on_device: It runs on a device's stream; the host sees neither its end nor the wait. The current stream is
+                ready for it now, and `end_on_device` tells when it has ended.
+            apart: False: the compute stream waits for it right here, which `wait` or `mark` tells exactly.
 
         Returns:
             Its ticket; -1: there is no room, or no step: between two steps it is only counted.
@@ -244,10 +242,17 @@ class Recorder:
             self.between.count()
             return -1
         flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0)
-        return self._issued.begin(
+        ticket = self._issued.begin(
             kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
             now_ns=self._now(),
         )  # fmt: skip
+        if on_device and apart:
+            self.on_device.begin_collective(self._issued.find_position(ticket))
+        return ticket
+
+    def end_on_device(self, ticket: int) -> None:
+        """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""
+        self.on_device.end_collective(self._issued.find_position(ticket))
 
     def end_collective(self, ticket: int, at_ns: int | None = None) -> None:
         """Records that a collective has ended, now or at a host time, if the host can see that. On any thread."""

@@ -37,7 +37,8 @@ def pack_row(
         "step": record.step, "warmup": record.warmup, "failed": record.failed, "shadow": record.shadow,
         "window": window, "micro_steps": record.micro_steps,
         "tokens": record.tokens, "begin_host_ns": record.segments.begin_ns, "step_host_ns": record.step_host_ns,
-        "step_device_ns": record.step_device_ns, "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
+        "begin_device_ns": record.begin_device_ns, "step_device_ns": record.step_device_ns,
+        "memory_bytes": memory_bytes, "memory_peak_bytes": memory_peak_bytes,
         "loss": record.scalars[0], "grad_norm": record.scalars[1],
         "segments_lost": None if record.shadow else record.segments_lost,
     }  # fmt: skip

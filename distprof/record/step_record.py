@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 from distprof.record.between import BetweenRecord
 from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, Issued
+from distprof.storage.collective_records import DeviceTimes
 
 QUEUED_STEPS = 8192
+HELD_NS = 5_000
+"""If the compute stream waits for less than this, the collective was over before, at an unknown time."""
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
 
 
@@ -66,8 +70,15 @@ class StepRecord:
     between: BetweenRecord | None = None
     """The time from the step before to this one. None: not measured."""
     step_device_ns: int | None = None
+    begin_device_ns: int | None = None
+    """On the rank's device clock. None: the step is not timed there."""
     device_ns: list[int] | None = None
     """Length of each segment on the device clock. None: not measured, or segments were lost."""
+    on_streams: tuple[dict[int, int], dict[int, int]] | None = None
+    """When streams of the device were ready for collectives, and when those ended, ns since the step's begin, by their
+    position in the step. None: not measured in this step."""
+    device_times: DeviceTimes | None = None
+    """Collectives on the device clock, in the order of issue. None: not measured in this step."""
     phase_device_ns: list[int] | None = None
     collectives: list[SeenCollective] | None = None
     """In the order of issue. None: not known, or not all of them."""
@@ -127,7 +138,10 @@ def settle(record: StepRecord) -> StepRecord:
         record.exposed_host_ns = _sum_by_kind(issued, exposed)
         record.wait_host_ns = _sum_waits(issued, record.segments.codes, host_ns)
     if record.device_ns is not None:
-        record.exposed_device_ns = _sum_by_kind(issued, _find_exposed(issued, record.device_ns, on_host=False))
+        on_device = _find_exposed(issued, record.device_ns, on_host=False)
+        record.exposed_device_ns = _sum_by_kind(issued, on_device)
+        if record.on_streams is not None:
+            record.device_times = _find_device_times(issued, record.device_ns, on_device, *record.on_streams)
         record.wait_device_ns = _sum_waits(issued, record.segments.codes, record.device_ns)
     return record
 
@@ -160,6 +174,33 @@ def _find_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host
     if not on_host:
         return waited
     return [None if flags & ON_DEVICE else ns for flags, ns in zip(issued.flags, waited, strict=True)]
+
+
+def _find_device_times(
+    issued: Issued,
+    durations_ns: Sequence[int],
+    exposed_ns: Sequence[int | None],
+    arrivals_ns: Mapping[int, int],
+    ends_ns: Mapping[int, int],
+) -> DeviceTimes:
+    """Puts together what is known of each collective on the device.
+
+    One that the compute stream waits for where it is issued has no events of its own: it lasts as long as the wait. And
+    where the compute stream demonstrably waited, the collective ended when it went on.
+    """
+    number = len(issued.kinds)
+    begins = [0, *accumulate(durations_ns)]
+    arrival, end = [arrivals_ns.get(at) for at in range(number)], [ends_ns.get(at) for at in range(number)]
+    left: list[int | None] = [None] * number
+    for segment, at in issued.waits:
+        if not issued.flags[at] & ON_DEVICE:
+            continue
+        left[at] = begins[segment + 1]
+        if at not in arrivals_ns and arrival[at] is None:
+            arrival[at] = begins[segment]
+        if at not in ends_ns and (at not in arrivals_ns or durations_ns[segment] > HELD_NS):
+            end[at] = begins[segment + 1]
+    return DeviceTimes(arrival_ns=arrival, end_ns=end, exposed_ns=exposed_ns, left_ns=left)
 
 
 def _sum_by_kind(issued: Issued, exposed: Sequence[int | None]) -> list[int | None]:

@@ -212,4 +212,5 @@ def _describe(record: StepRecord) -> StepCollectives | None:
         arrival_ns=[item.arrival_ns for item in record.collectives],
         end_ns=[item.end_ns for item in record.collectives],
         exposed_ns=[item.exposed_ns for item in record.collectives],
+        device=record.device_times,
     )

@@ -1,0 +1,167 @@
+"""A ring of device events: stamps of the compute stream, and where collectives on any stream begin and end.
+
+Stamps are read as differences of neighbours and added up in integer ns, so that a rank's device clock runs on from step
+to step: CUDA's own times are float32, and lose a microsecond after 16 s. Whatever happens on another stream is read
+against the stamp before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from distprof.record.protocols import Accelerator, DeviceEvent
+
+_STAMP, _UNUSED = -1, -2
+
+
+@dataclass(slots=True)
+class StepEvents:
+    """The events of one step, and what has been read of them. Times on the rank's device clock, ns."""
+
+    first: int
+    """The first event in the ring."""
+    collectives: bool
+    """Whether collectives are timed in this step."""
+    count: int = 0
+    stamps: int = 0
+    last_stamp: int = 0
+    """Place of the newest stamp, counted from the first event."""
+    begin_ns: int | None = None
+    """When the step begins. None: not read yet, like what follows."""
+    durations_ns: list[int] = field(default_factory=list)
+    """From each stamp to the next."""
+    arrivals_ns: dict[int, int] = field(default_factory=dict)
+    """When the device was ready for a collective, since the begin, by its position in the step."""
+    ends_ns: dict[int, int] = field(default_factory=dict)
+    _read: int = 0
+    _stamp_read: int = 0
+    _since_ns: int = 0
+
+
+class EventRing:
+    """The events of the open step and of all that are not read yet. Used by one thread at a time, but for
+    `end_collective`, which any thread may call."""
+
+    def __init__(self, device: Accelerator, number: int) -> None:
+        """Allocates the events. Synchronises."""
+        self._device = device
+        self._events: list[DeviceEvent] = device.make_events(number, timing=True)
+        self._means = [_UNUSED] * number
+        """What each event marks: a stamp, nothing yet, or of collective ``n`` the begin, 2 n, or the end, 2 n + 1."""
+        self._free, self._next, self._largest = number, 0, 2
+        self._ends: dict[int, int] = {}
+        """Of the open step's collectives: where their ends go."""
+        self._held: tuple[int, int] | None = None
+        """Place of the newest stamp that has been read, which the next step's begin is read against, and how many
+        events from it on are not free yet."""
+        self._clock_ns = 0
+
+    def open(self, *, collectives: bool) -> StepEvents | None:
+        """The events of a step that begins; None: there is no room for as many as a step has had."""
+        if self._free < self._largest:
+            return None
+        self._ends.clear()
+        return StepEvents(self._next, collectives)
+
+    def stamp(self, step: StepEvents, stream: Any) -> bool:
+        """Records the next stamp of the open step; False: there is no room."""
+        if not self._free:
+            return False
+        step.last_stamp = step.count
+        self._add(step, _STAMP, stream)
+        step.stamps += 1
+        return True
+
+    def begin_collective(self, step: StepEvents, position: int) -> None:
+        """Records on the current stream that it is ready for a collective of the open step, and keeps a place for the
+        end; nothing once half the ring is taken, which is left to stamps."""
+        if step.collectives and self._free > len(self._events) // 2:
+            self._add(step, 2 * position, self._device.current_stream())
+            self._ends[position] = self._next
+            self._add(step, _UNUSED, None)
+
+    def end_collective(self, position: int) -> None:
+        """Records the end on the current stream."""
+        place = self._ends.pop(position, None)
+        if place is not None:
+            self._events[place].record(self._device.current_stream())
+            self._means[place] = 2 * position + 1
+
+    def close(self, step: StepEvents) -> None:
+        """Ends the open step: ends of its collectives that come later are not recorded."""
+        self._ends.clear()
+        self._largest = max(self._largest, step.stamps)
+
+    def is_over(self, step: StepEvents) -> bool:
+        """Whether the device has passed the step's last stamp."""
+        return step.stamps == 0 or self.find_last(step).query()
+
+    def read(self, step: StepEvents, *, wait: bool = False) -> bool:
+        """Reads the next event of a step whose last stamp the device has passed; False: it has not passed this one.
+
+        Args:
+            step: The oldest that is not read.
+            wait: Waits for the device. Synchronises.
+        """
+        place = self._place(step, step._read)
+        event, means = self._events[place], self._means[place]
+        if means == _STAMP:
+            self._read_stamp(step, event)
+        elif means != _UNUSED:
+            if wait:
+                event.synchronize()
+            elif not event.query():
+                return False
+            position, is_end = divmod(means, 2)
+            if is_end:
+                before = self._events[self._place(step, step._read - 1)]
+                step.ends_ns[position] = step.arrivals_ns[position] + _measure(before, event)
+            else:
+                stamp = self._events[self._place(step, step._stamp_read)]
+                step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
+        step._read += 1
+        return True
+
+    def is_read(self, step: StepEvents) -> bool:
+        """Whether nothing is left to read of a step."""
+        return step._read >= step.count
+
+    def release(self, step: StepEvents) -> None:
+        """Makes room, after everything of a step has been read. The last stamp is kept for the next step's begin."""
+        if not step.stamps:
+            return
+        kept = step.count - step.last_stamp
+        self._free += step.count - kept + (0 if self._held is None else self._held[1])
+        self._held = self._place(step, step.last_stamp), kept
+        self._clock_ns = (step.begin_ns or 0) + step._since_ns
+
+    def find_last(self, step: StepEvents) -> DeviceEvent:
+        """A step's last stamp."""
+        return self._events[self._place(step, step.last_stamp)]
+
+    def _read_stamp(self, step: StepEvents, event: DeviceEvent) -> None:
+        if step.begin_ns is None:
+            step.begin_ns = 0 if self._held is None else self._clock_ns + _measure(self._events[self._held[0]], event)
+        else:
+            lasted_ns = _measure(self._events[self._place(step, step._stamp_read)], event)
+            step.durations_ns.append(lasted_ns)
+            step._since_ns += lasted_ns
+        step._stamp_read = step._read
+
+    def _add(self, step: StepEvents, means: int, stream: Any) -> None:
+        place = self._next
+        self._means[place] = means
+        if stream is not None:
+            self._events[place].record(stream)
+        self._next = (place + 1) % len(self._events)
+        self._free -= 1
+        step.count += 1
+
+    def _place(self, step: StepEvents, number: int) -> int:
+        return (step.first + number) % len(self._events)
+
+
+def _measure(begin: DeviceEvent, end: DeviceEvent) -> int:
+    """From one event to another, ns; below 0 if the other stream was there first."""
+    return round(begin.elapsed_time(end) * 1e6)
