@@ -72,7 +72,8 @@ class Stream:
         """
         self.device.make_room(self)
         work = DeviceWork(self.device.clock.now, duration_ns, meeting)
-        for earlier in (self.tail, *after):
+        work.follow(self.tail)
+        for earlier in after:
             work.follow(earlier)
         work.settle()
         self.queue.append(work)

@@ -14,8 +14,10 @@ LATE_PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase
 LATE_RATIOS = (0.05, 0.8)
 MOST_AHEAD = 30
 MOST_DRIFT_PPM = 50.0
-FEW_COLLECTIVES, FEW_STEPS, MANY_STEPS = 10, 26, 48
+FEW_COLLECTIVES, FEW_STEPS, MANY_STEPS = 10, 26, 40
 """Of larger steps only every second is kept with the times of its collectives."""
+ROOMY = 6000
+"""A ring of events with room for as many steps as a host runs ahead."""
 BYTES_PER_NS = 50
 """A usual link: 50 GB/s."""
 
@@ -154,7 +156,7 @@ def draw_job(seed: int) -> DeviceJob:
         jitter_ratio=float(draws.uniform(0.005, 0.03)),
         drift_ppm=tuple(draws.uniform(-MOST_DRIFT_PPM, MOST_DRIFT_PPM, ranks).tolist()),
         run_ahead=ahead, launch_queue=int(draws.choice([192, 256, 1024])), launch_ns=int(draws.uniform(2, 6) * US),
-        num_events=int(draws.integers(120, 400)) if draws.random() < 0.05 else 6000, late=None, link=None,
+        num_events=int(draws.integers(120, 400)) if draws.random() < 0.05 else ROOMY, late=None, link=None,
     )  # fmt: skip
     return replace(job, late=_draw_late(draws, job), link=_draw_link(draws, job))
 

@@ -184,11 +184,6 @@ class RankLoop:
         self.witness.join(group, kind, part, meeting)
         return ticket, part
 
-    def end_on_device(self, ticket: int) -> None:
-        """The collective of a ticket is over where the current stream is now."""
-        if hasattr(self.recorder, "end_on_device"):
-            self.recorder.end_on_device(ticket)
-
     def _find_late(self, phase: Phase, unit: int, units: int, *, on_host: bool) -> float:
         late = self._late
         if late is None or late.phase is not phase or late.on_host is not on_host:

@@ -54,7 +54,7 @@ class DdpLoop(RankLoop):
         stream = self._callbacks[unit % _CALLBACK_STREAMS]
         stream.launch(0, after=[part])
         before = self.device.set_stream(stream)
-        self.end_on_device(ticket)
+        self.recorder.end_on_device(ticket)
         self.device.set_stream(before)
         return stream.tail
 
@@ -118,8 +118,7 @@ class FsdpLoop(RankLoop):
         self.witness.switch(self.witness.steps[-1].codes[-1])
         self.recorder.wait(ticket)
         self.witness.wait(CollectiveKind.ALL_REDUCE, part)
-        self.resume()
-        self.end_on_device(ticket)
+        self.resume()  # which is where it has ended
 
     def _gather(self, unit: int) -> None:
         """``unshard``"""
@@ -127,7 +126,7 @@ class FsdpLoop(RankLoop):
         self._gathers.wait_stream(self._copies)
         before = self.device.set_stream(self._gathers)
         ticket, part = self.issue(CollectiveKind.ALL_GATHER, self._gathers, self.group)
-        self.end_on_device(ticket)
+        self.recorder.end_on_device(ticket)
         self._gathered[unit] = ticket, part
         self.device.set_stream(before)
 
@@ -161,14 +160,14 @@ class FsdpLoop(RankLoop):
         self._scatters.wait_stream(self.compute)
         before = self.device.set_stream(self._scatters)
         ticket, part = self.issue(CollectiveKind.REDUCE_SCATTER, self._scatters, self.group)
-        self.end_on_device(ticket)
+        self.recorder.end_on_device(ticket)
         self._scattered, last, kind = (ticket, part), self._scatters, CollectiveKind.REDUCE_SCATTER
         if self.replicas != self.group:
             self._reductions.wait_stream(self._scatters)
             self.device.set_stream(self._reductions)
             kind, last = CollectiveKind.ALL_REDUCE, self._reductions
             ticket, part = self.issue(kind, self._reductions, self.replicas)
-            self.end_on_device(ticket)
+            self.recorder.end_on_device(ticket)
         last.launch(int(self.job.forward_ns * _COPY_RATIO))
         self._reduced = kind, ticket, last.tail
         self.device.set_stream(before)

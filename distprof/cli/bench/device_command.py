@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 EXIT_WRONG = 1
 DESCRIPTION = """\
 Trains random jobs on made-up GPUs, records them with the recorder of a real job, and compares what distprof says with
-what really happened. A made-up device has streams, events, a launch queue and a clock of its own, as CUDA has, and knows
-the true time of everything. In a job, kernels and transfers vary by 0.5 to 3 %; clocks drift by up to 50 ppm; hosts
-run 0 to 30 steps ahead; one rank may be late by 5 to 80 % of the step in any phase; a link may be slow.
+what really happened. A made-up device has streams, events, a launch queue and a clock of its own, as CUDA has, and
+knows the true time of everything. In a job, kernels and transfers vary by 0.5 to 3 %; clocks drift by up to 50 ppm;
+hosts run 0 to 30 steps ahead; one rank may be late by 5 to 80 % of the step in any phase; a link may be slow.
 
   phases less step   how far the phases of a step are from summing to it, limit 1 us
   worst error        of phases, exposed communication, waits and transfers, over its limit: 3 % or 20 us. Facts are
@@ -31,6 +31,7 @@ run 0 to 30 steps ahead; one rank may be late by 5 to 80 % of the step in any ph
   falsely named      jobs in which something is blamed, in the verdict or in the list, that nothing is wrong with
   synchronises       how often recording made a host wait for its device
   steps lost         steps without device times: counted in the rank's notes, or not
+  not timed          collectives without times in a step that has them; in one job of twenty the events are few
 """
 EPILOG = """\
 examples:

@@ -11,6 +11,7 @@ from distprof.cli.bench.device_run import DeviceRun
 from distprof.facts.run import KINDS, PHASES, Clock
 from distprof.report.report import Report
 from distprof.simulate.device_truth import TrueCollective
+from distprof.storage.collective_records import find_stride
 
 LEAST_NS, LEAST_RATIO = 20_000, 0.03
 """An error up to either of them is none."""
@@ -99,6 +100,23 @@ def list_reported(done: DeviceRun, report: Report) -> Iterator[tuple[Error, Erro
                 Error(where, wait_ns, _mean([one.wait_ns for one in own])),
                 Error(where, item.transfer_ns, _mean([one.transfer_ns for one in own])),
             )
+
+
+def count_untimed(done: DeviceRun) -> int:
+    """Collectives without times, on all ranks, in steps that should have them: all members timed the step."""
+    timed, found = np.isfinite(done.run.step_ns(Clock.DEVICE)), 0
+    tables = {table.group: table for table in done.run.device_collectives}
+    for group, members in done.job.groups.items():
+        every = find_stride(len(done.ranks[members[0]].steps[0].collectives), timed=True)
+        number = len(select(done, members[0], 0, group))
+        expected = timed[list(members)].all(axis=0) & (done.run.rows[0, :, 0] % every == 0)
+        whole = int(expected.sum()) * len(members) * number
+        if group in tables:
+            table = tables[group]
+            known = np.isfinite(table.arrival_ns) & np.isfinite(table.end_ns)
+            whole -= int(known[:, expected[table.steps]].sum())
+        found += whole
+    return found
 
 
 def select(done: DeviceRun, rank: int, step: int, group: str) -> list[TrueCollective]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 from distprof.analyze import analyze
 from distprof.cli.bench.device_errors import (
     Error,
+    count_untimed,
     find_partition_error,
     list_exposed,
     list_phases,
@@ -21,6 +23,7 @@ from distprof.cli.bench.device_run import DeviceRun, play_and_record
 from distprof.facts.run import Clock
 from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Verdict, VerdictKind
+from distprof.simulate.device_job import ROOMY
 
 MOST_APART_NS = 1_000
 """Between a step and the sum of its phases."""
@@ -59,6 +62,10 @@ class DeviceOutcome:
     """Steps without device times, on all ranks, that are counted in the notes."""
     uncounted: int
     """Those that are not."""
+    roomy: bool
+    """The ring of events is as large as it should be."""
+    untimed: int
+    """Collectives without times in steps that should have them. They are allowed where the ring of events is small."""
     told: str
     """What is true, and what is said, in short."""
 
@@ -76,14 +83,20 @@ class DeviceOutcome:
             f"{self.synchronised} synchronise(s)": self.synchronised > 0,
             f"{self.stopped} rank(s) stopped recording": self.stopped > 0,
             f"{self.uncounted} step(s) lost and not counted": self.uncounted > 0,
+            f"{self.untimed} collective(s) not timed": self.untimed > 0 and self.roomy,
         }
         return [*worst, *(text for text, holds in others.items() if holds)]
 
 
 def judge_seed(seed: int) -> DeviceOutcome:
     """Plays the job of a seed, analyses it and judges."""
-    done = play_and_record(seed)
-    return judge(done, analyze(done.run))
+    gc.disable()  # a job is 100,000 objects that live until its end
+    try:
+        done = play_and_record(seed)
+        return judge(done, analyze(done.run))
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
@@ -102,7 +115,7 @@ def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
         worst=dict(zip(MEASURES, map(_find_worst, compared), strict=True)), blamed=_is_blamed(done),
         right=any(_is_right(done, item) for item in first), false=any(_is_false(done, item) for item in said),
         synchronised=done.synchronised, stopped=sum("stopped" in note for info in run.ranks for note in info.notes),
-        lost=lost, uncounted=uncounted,
+        lost=lost, uncounted=uncounted, roomy=job.num_events >= ROOMY, untimed=count_untimed(done),
         told=f"true: {describe_truth(done)}; verdict: {describe_said(report.verdict)}; listed: "
         f"{', '.join(map(describe_said, said[1:])) or 'nothing'}",
     )  # fmt: skip

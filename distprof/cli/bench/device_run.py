@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distprof.facts.run import ClockReading, DeviceSnapshot, Peak, RankInfo, Run, RunMeta
 from distprof.record.recorder import Recorder
@@ -69,8 +67,7 @@ def play_and_record(seed: int) -> DeviceRun:
 
 
 def _make_recorder(device: SimulatedDevice, now_ns: Callable[[], int], num_events: int) -> Recorder:
-    more: dict[str, Any] = {"collectives": True} if "collectives" in inspect.signature(Recorder).parameters else {}
-    return Recorder(now_ns=now_ns, device=device, num_events=num_events, **more)
+    return Recorder(now_ns=now_ns, device=device, num_events=num_events, every=1)
 
 
 def _write(folder: Path, job: DeviceJob, ranks: list[PlayedRank]) -> None:
