@@ -25,10 +25,11 @@ knows the true time of everything. In a job, kernels and transfers vary by 0.5 t
 hosts run 0 to 30 steps ahead; one rank may be late by 5 to 80 % of the step in any phase; a link may be slow.
 
   phases less step   how far the phases of a step are from summing to it, limit 1 us
-  worst error        of phases, exposed communication, waits and transfers, over its limit: 3 % or 20 us. Facts are
-                     compared collective by collective, the report's means as they are printed
+  error / limit      the worst error of phases, exposed communication, waits and transfers; the limit is 3 % or 20 us.
+                     Facts are compared collective by collective, the report's means as it prints them
   right              of jobs in which a late rank costs 5 % of the step or more: it and its phase are the verdict
-  falsely named      jobs in which something is blamed, in the verdict or in the list, that nothing is wrong with
+  falsely named      jobs in which something is blamed, in the verdict or for a cost in the list, that nothing is
+                     wrong with
   synchronises       how often recording made a host wait for its device
   steps lost         steps without device times: counted in the rank's notes, or not
   not timed          collectives without times in a step that has them; in one job of twenty the events are few

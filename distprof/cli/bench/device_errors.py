@@ -74,6 +74,8 @@ def list_waits(done: DeviceRun) -> Iterator[tuple[Error, Error]]:
                 for index, true in enumerate(own):
                     where = f"{table.group}, rank {rank}, step {step}, collective {index} ({true.kind}, {true.phase})"
                     wait_ns = took_ns[row, column, index] - transfer_ns[column, index]
+                    if np.isnan(wait_ns):  # see `count_untimed`
+                        continue
                     yield (
                         Error(where, float(wait_ns), true.wait_ns * rate),
                         Error(where, float(transfer_ns[column, index]), true.transfer_ns * rate),

@@ -23,13 +23,15 @@ from distprof.cli.bench.device_run import DeviceRun, play_and_record
 from distprof.facts.run import Clock
 from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Verdict, VerdictKind
-from distprof.simulate.device_job import ROOMY
+from distprof.simulate.device_job import ROOMY, DeviceJob, draw_job
 
 MOST_APART_NS = 1_000
 """Between a step and the sum of its phases."""
 LEAST_RATIO = 0.05
 """Of the step: a rank that costs the job less need not be found."""
-LEAST_STEPS = 16
+NOTHING_RATIO = 0.01
+"""Of the step: an entry of the list that is said to cost less accuses nobody."""
+LEAST_STEPS = 12
 """With device times on all ranks: with fewer, nothing need be found."""
 MEASURES = ("phases", "exposed", "wait", "transfer", "reported wait", "reported transfer")
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS, VerdictKind.UNEQUAL_DATA)
@@ -53,7 +55,9 @@ class DeviceOutcome:
     right: bool
     """It is named, with its phase."""
     false: bool
-    """Something is named that is not to blame."""
+    """Something is named that is not to blame, in the verdict or, with a cost, in the list."""
+    idle: bool
+    """Something is listed that is not to blame, but is said to cost next to nothing."""
     synchronised: int
     """How often recording made a host wait for its device."""
     stopped: int
@@ -89,10 +93,15 @@ class DeviceOutcome:
 
 
 def judge_seed(seed: int) -> DeviceOutcome:
-    """Plays the job of a seed, analyses it and judges."""
+    """The outcome of the job of a seed."""
+    return judge_job(draw_job(seed))
+
+
+def judge_job(job: DeviceJob) -> DeviceOutcome:
+    """Plays a job, analyses it and judges."""
     gc.disable()  # a job is 100,000 objects that live until its end
     try:
-        done = play_and_record(seed)
+        done = play_and_record(job)
         return judge(done, analyze(done.run))
     finally:
         gc.enable()
@@ -109,11 +118,14 @@ def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
     )  # fmt: skip
     said: list[Said] = [report.verdict, *(report.causes.causes if report.causes is not None else ())]
     first = said if done.link_cost_ns >= done.late_cost_ns else said[:1]  # else the link may be named first
+    strangers = [item for item in said if _is_false(done, item)]
     lost, uncounted = _count_lost(done)
     return DeviceOutcome(
         seed=job.seed, strategy=job.strategy, partition_ns=find_partition_error(done),
         worst=dict(zip(MEASURES, map(_find_worst, compared), strict=True)), blamed=_is_blamed(done),
-        right=any(_is_right(done, item) for item in first), false=any(_is_false(done, item) for item in said),
+        right=any(_is_right(done, item) for item in first),
+        false=any(_costs(item) for item in strangers),
+        idle=any(not _costs(item) for item in strangers),
         synchronised=done.synchronised, stopped=sum("stopped" in note for info in run.ranks for note in info.notes),
         lost=lost, uncounted=uncounted, roomy=job.num_events >= ROOMY, untimed=count_untimed(done),
         told=f"true: {describe_truth(done)}; verdict: {describe_said(report.verdict)}; listed: "
@@ -166,6 +178,11 @@ def _is_false(done: DeviceRun, said: Said) -> bool:
     if said.kind not in _ABOUT_RANKS or (said.rank is None and not said.hosts):
         return said.kind is VerdictKind.UNEQUAL_DATA
     return not _is_right(done, said)
+
+
+def _costs(said: Said) -> bool:
+    """Whether something is accused: by the verdict, or of a cost."""
+    return isinstance(said, Verdict) or max(said.alone_ratio.value, said.lost_ratio.value) >= NOTHING_RATIO
 
 
 def _count_lost(done: DeviceRun) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from distprof.facts.run import ClockReading, DeviceSnapshot, Peak, RankInfo, Run
 from distprof.record.recorder import Recorder
 from distprof.record.step_writer import StepWriter
 from distprof.simulate.device import SimulatedDevice
-from distprof.simulate.device_job import DeviceJob, draw_job
+from distprof.simulate.device_job import DeviceJob
 from distprof.simulate.device_play import SECOND_NS, PlayedRank, find_offset, find_step_ns, play
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import rank_path, read_run, write_meta
@@ -44,9 +44,8 @@ class _Host:
     type = "cpu"
 
 
-def play_and_record(seed: int) -> DeviceRun:
-    """Draws a job, plays it and records it."""
-    job = draw_job(seed)
+def play_and_record(job: DeviceJob) -> DeviceRun:
+    """Plays a job and records it; how late its late rank is follows from how long a step takes with nobody late."""
     short = job.without_late().cut(COST_STEPS)
     base_ns = find_step_ns(short, play(short))
     job = job.be_late(base_ns)

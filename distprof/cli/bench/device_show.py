@@ -13,12 +13,13 @@ from distprof.cli.bench.device_run import DeviceRun, play_and_record
 from distprof.facts.run import PHASES, CollectiveKind, Phase
 from distprof.render.units import NOT_MEASURED, format_time
 from distprof.report.report import Report
+from distprof.simulate.device_job import draw_job
 from distprof.simulate.device_truth import TrueCollective
 
 
 def show_job(seed: int) -> tuple[str, bool]:
     """Everything about one job, and whether all limits hold."""
-    done = play_and_record(seed)
+    done = play_and_record(draw_job(seed))
     report = analyze(done.run)
     outcome = judge(done, report)
     causes = report.causes.causes if report.causes is not None else ()

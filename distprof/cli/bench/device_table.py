@@ -9,13 +9,14 @@ from rich.table import Table
 
 from distprof.cli.bench.device_outcome import MEASURES, DeviceOutcome
 from distprof.render.units import NOT_MEASURED, format_time
+from distprof.simulate.device_job import STRATEGIES
 
 _SHOWN_BROKEN = 20
 
 
 def tabulate_outcomes(outcomes: Sequence[DeviceOutcome]) -> Table:
     """A column per strategy, and one for all."""
-    strategies = [*dict.fromkeys(outcome.strategy for outcome in outcomes)]
+    strategies = [name for name in STRATEGIES if any(one.strategy == name for one in outcomes)]
     table = Table(box=box.HORIZONTALS, header_style="dim")
     table.add_column("")
     chosen = [[one for one in outcomes if one.strategy == strategy] for strategy in strategies]
@@ -33,9 +34,10 @@ def _write_column(outcomes: Sequence[DeviceOutcome]) -> list[tuple[str, str]]:
     return [
         ("jobs", f"{len(outcomes):,}"),
         ("phases less step, at most", format_time(max(one.partition_ns for one in outcomes))),
-        *((f"{name}, worst error / limit", _show_worst(outcomes, name)) for name in MEASURES),
+        *((f"{name}: error / limit", _show_worst(outcomes, name)) for name in MEASURES),
         ("rank and phase right", f"{sum(one.right for one in blamed):,} of {len(blamed):,}"),
         ("falsely named", f"{sum(one.false for one in outcomes):,}"),
+        ("falsely listed, without cost", f"{sum(one.idle for one in outcomes):,}"),
         ("synchronises", f"{sum(one.synchronised for one in outcomes):,}"),
         ("recorders stopped", f"{sum(one.stopped for one in outcomes):,}"),
         ("steps lost, counted", f"{sum(one.lost for one in outcomes):,}"),
