@@ -35,6 +35,10 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     _require(bool(config.name.strip()), "name: empty; give the run a name")
     depth = config.profile.nvtx_module_depth
     _require(depth >= 0, f"profile.nvtx_module_depth={depth}: must be 0 or more")
+    every = config.profile.collectives
+    _require(
+        every == "auto" or every >= 0, f"profile.collectives={every}: must be auto, or a number of steps from 0 on"
+    )
     every, limit = config.profile.shadow_every, config.profile.max_overhead_ratio
     _require(every == 0 or every > 1, f"profile.shadow_every={every}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"profile.max_overhead_ratio={limit}: above 0 and finite, or null")

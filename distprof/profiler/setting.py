@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,19 @@ class Setting:
     def clock(self) -> Clock:
         """The clock on which steps are compared: a GPU's host runs ahead, so its steps say nothing."""
         return Clock.DEVICE if self.on_device else Clock.HOST
+
+    @property
+    def every(self) -> int | None:
+        """In every how many steps single collectives are timed on the device; 0: never. None: as their cost allows."""
+        given = self.profile.collectives
+        if given != "auto":
+            return given
+        return 0 if self.few_connections else None
+
+    @property
+    def few_connections(self) -> bool:
+        """Whether all streams of a GPU share one queue, in which an event may hold up what another stream does."""
+        return os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
 
     @property
     def limit_ratio(self) -> float | None:

@@ -60,6 +60,10 @@ class Hooks:
 
 
 NO_HOOKS = Hooks()
+FEW_CONNECTIONS = (
+    "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
+    "another stream does (profile.collectives=8 times those of every eighth step all the same)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +164,10 @@ def _make_profiler(
     world, profile = setting.world, setting.profile
     ranges = _make_ranges(setting)
     device = TorchDevice(world.device) if setting.on_device else None
-    recorder = Recorder(phases=setting.phases, device=device, ranges=ranges)
+    recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=ranges)
     step_writer = StepWriter(recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn)
+    if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
+        step_writer.note(FEW_CONNECTIONS)
     left = _end_on_signal(setting, hooks.signals, step_writer)
     readings = None
     if setting.group is not None and setting.phases:  # at level off there is nothing to compare

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distprof.record.collective_stride import CollectiveStride
+from distprof.record.device_clock import DeviceAnchors, PendingAnchor
 from distprof.record.event_ring import EventRing, StepEvents
 from distprof.record.protocols import Accelerator
 from distprof.record.scalars import ScalarReader
@@ -44,6 +45,8 @@ class _Pending:
     """None: it found no room."""
     whole: bool
     """Whether there is an event at every border of its segments."""
+    anchor: PendingAnchor | None
+    """A reading of both clocks at its end on the host."""
 
 
 class DeviceSteps:
@@ -71,6 +74,7 @@ class DeviceSteps:
         """
         self._device, self._finished, self._now = device, finished, now_ns
         self._ring = None if device is None or not stamps else EventRing(device, num_events)
+        self._anchors = None if device is None or not stamps else DeviceAnchors(device, now_ns)
         self.times = self._ring is not None
         """Whether any step is timed on the device."""
         self.stride = CollectiveStride(every)
@@ -163,13 +167,15 @@ class DeviceSteps:
         self.stamp()
         events, self._open = self._open, None
         whole = events is not None and not self._short and record.segments_lost == 0
+        anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
+            anchor = self._read_clocks()
             self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
         with self._lock:
             if self._stopped is None:
                 self._without_room += events is not None and self._short
-                self._pending.append(_Pending(record, slot, events, whole))
+                self._pending.append(_Pending(record, slot, events, whole, anchor))
             else:
                 self._finished.put(record)
         if capturing:
@@ -244,6 +250,16 @@ class DeviceSteps:
                 self._num_done += 1
             return self._num_done > 0
 
+    def _read_clocks(self) -> PendingAnchor | None:
+        """Reads the device's clock and the host's together if it is time for it."""
+        if self._anchors is None or self._stopped is not None or not self._anchors.is_due(self._now()):
+            return None
+        try:
+            return self._anchors.probe()
+        except Exception as error:
+            self._stop(error)
+            return None
+
     def _read_some(self, most: int) -> None:
         if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
             self._read(most)
@@ -267,6 +283,8 @@ class DeviceSteps:
         record, events = item.record, item.events
         if events is not None and self._ring is not None:
             self._ring.release(events)
+            if item.anchor is not None and self._anchors is not None:
+                record.anchor = self._anchors.read(item.anchor, self._ring.find_last(events), self._ring.clock_ns)
             if item.whole:
                 record.begin_device_ns, record.device_ns = events.begin_ns, events.durations_ns
                 record.step_device_ns = sum(events.durations_ns)

@@ -55,7 +55,8 @@ class EventRing:
         self._held: tuple[int, int] | None = None
         """Place of the newest stamp that has been read, which the next step's begin is read against, and how many
         events from it on are not free yet."""
-        self._clock_ns = 0
+        self.clock_ns = 0
+        """What the device's clock showed at the last stamp of the last step that was released."""
 
     def open(self, *, collectives: bool) -> StepEvents | None:
         """The events of a step that begins; None: there is no room for as many as a step has had."""
@@ -134,7 +135,7 @@ class EventRing:
         kept = step.count - step.last_stamp
         self._free += step.count - kept + (0 if self._held is None else self._held[1])
         self._held = self._place(step, step.last_stamp), kept
-        self._clock_ns = (step.begin_ns or 0) + step._since_ns
+        self.clock_ns = (step.begin_ns or 0) + step._since_ns
 
     def find_last(self, step: StepEvents) -> DeviceEvent:
         """A step's last stamp."""
@@ -142,7 +143,7 @@ class EventRing:
 
     def _read_stamp(self, step: StepEvents, event: DeviceEvent) -> None:
         if step.begin_ns is None:
-            step.begin_ns = 0 if self._held is None else self._clock_ns + _measure(self._events[self._held[0]], event)
+            step.begin_ns = 0 if self._held is None else self.clock_ns + _measure(self._events[self._held[0]], event)
         else:
             lasted_ns = _measure(self._events[self._place(step, step._stamp_read)], event)
             step.durations_ns.append(lasted_ns)
@@ -162,6 +163,12 @@ class EventRing:
         return (step.first + number) % len(self._events)
 
 
+def measure_ms(begin: DeviceEvent, end: DeviceEvent) -> float:
+    """Device time between two events in any order, ms. Some drivers answer 0 where the second comes first."""
+    elapsed_ms = begin.elapsed_time(end)
+    return elapsed_ms if elapsed_ms > 0 else -end.elapsed_time(begin)
+
+
 def _measure(begin: DeviceEvent, end: DeviceEvent) -> int:
     """From one event to another, ns; below 0 if the other stream was there first."""
-    return round(begin.elapsed_time(end) * 1e6)
+    return round(measure_ms(begin, end) * 1e6)

@@ -31,6 +31,9 @@ class Accelerator(Protocol):
     def current_stream(self) -> Any:
         """The stream that the calling thread gives work to."""
 
+    def make_stream(self, priority: int) -> Any:
+        """Creates a stream beside the current one; below 0, the device does its work first."""
+
     def is_capturing(self) -> bool:
         """Whether the calling thread captures a graph: then events may be neither asked nor read."""
 

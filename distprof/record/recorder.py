@@ -94,10 +94,9 @@ class Recorder:
             self.end_step(failed=True)
         while self._before_step:
             self._before_step.pop(0)()
-        self._broken = None
         self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = 0
-        self._loss = self._grad_norm = None
+        self._loss = self._grad_norm = self._broken = None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)

@@ -42,6 +42,8 @@ def pack_row(
         "loss": record.scalars[0], "grad_norm": record.scalars[1],
         "segments_lost": None if record.shadow else record.segments_lost,
     }  # fmt: skip
+    if record.anchor is not None and record.anchor.device_ns >= 0:  # below 0: the device had not begun the first step
+        facts |= {f"anchor_{name}": value for name, value in record.anchor._asdict().items()}
     row = np.full(ROW_WIDTH, np.nan)
     for name, value in facts.items():
         if value is not None and np.isfinite(value):

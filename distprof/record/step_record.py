@@ -11,6 +11,7 @@ from typing import NamedTuple
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 from distprof.record.between import BetweenRecord
 from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, Issued
+from distprof.record.device_clock import Anchor
 from distprof.storage.collective_records import DeviceTimes
 
 QUEUED_STEPS = 8192
@@ -74,6 +75,8 @@ class StepRecord:
     """On the rank's device clock. None: the step is not timed there."""
     device_ns: list[int] | None = None
     """Length of each segment on the device clock. None: not measured, or segments were lost."""
+    anchor: Anchor | None = None
+    """A reading of the device's clock and the host's at the end of the step on the host. None: not taken."""
     on_streams: tuple[dict[int, int], dict[int, int]] | None = None
     """When streams of the device were ready for collectives, and when those ended, ns since the step's begin, by their
     position in the step. None: not measured in this step."""

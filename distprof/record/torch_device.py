@@ -32,6 +32,10 @@ class TorchDevice:
         """The stream that the calling thread gives work to."""
         return torch.accelerator.current_stream(self._device)
 
+    def make_stream(self, priority: int) -> torch.Stream:
+        """Takes a stream from torch's pool; accelerators know the priorities 0 and -1, which goes first."""
+        return torch.Stream(self._device, priority=priority)
+
     def is_capturing(self) -> bool:
         """Whether the calling thread captures a graph; False for accelerators other than CUDA's and ROCm's."""
         return torch.cuda.is_current_stream_capturing()

@@ -227,6 +227,10 @@ class SimulatedDevice:
         """The stream that work goes to."""
         return self._stream
 
+    def make_stream(self, priority: int) -> Stream:
+        """An idle stream; every stream here runs by itself, whatever its priority."""
+        return Stream(self)
+
     def set_stream(self, stream: Stream) -> Stream:
         """Makes a stream the current one; returns the one before."""
         before, self._stream = self._stream, stream

@@ -58,6 +58,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
         "logger.init_timeout_s=nan",
     ),
     ({"profile.nvtx_module_depth": -1}, "profile.nvtx_module_depth=-1"),
+    ({"profile.collectives": -1}, "profile.collectives=-1"),
     ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),

@@ -141,6 +141,22 @@ def test_the_device_clock_runs_on_from_step_to_step_with_all_collectives_on_it(
             assert begin_ns + seen_ns == pytest.approx((true.find_end() - origin_ns) * rate, abs=2 * US)
 
 
+def test_both_clocks_are_read_at_the_end_of_a_step_about_once_a_second() -> None:
+    rank = Streams(offset_ns=10**9, drift_ppm=50.0, launch_ns=US)
+    for step in range(6):
+        rank.begin(step)
+        rank.compute.launch(600 * MS)
+        rank.recorder.end_step()
+        rank.device.clock.advance(500 * MS)
+    origin_ns = rank.begins[0].find_end()
+    anchors = [record.anchor for record in rank.finish()]
+    assert [anchor is not None for anchor in anchors] == [True, False, True, False, True, False]
+    for anchor in anchors:
+        if anchor is not None:
+            true_ns = origin_ns + anchor.device_ns / (1 + 50e-6)
+            assert anchor.host_ns == pytest.approx(true_ns, abs=anchor.bound_ns + 2 * US) and anchor.bound_ns < 5 * US
+
+
 def test_a_step_between_without_device_times_does_not_stop_the_clock() -> None:
     rank = Streams()
     for step in range(3):

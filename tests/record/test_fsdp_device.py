@@ -107,7 +107,7 @@ def make_model(device: SimulatedDevice, depth: int, *, shape: tuple[int, ...], g
 
 
 def run_steps(device: SimulatedDevice, model: Any, steps: int, micro_steps: int) -> list[StepRecord]:
-    recorder = Recorder(now_ns=device.clock, device=device)
+    recorder = Recorder(now_ns=device.clock, device=device, every=1)
     collective_watch = CollectiveWatch(recorder)
     assert watch_fsdp(model, collective_watch, stream_waits=True) == ()
     undo = watch_collectives(collective_watch)
@@ -163,6 +163,16 @@ def test_what_compute_waits_for_is_apart_and_nothing_else_is(
         assert kinds.count(CollectiveKind.ALL_GATHER) == 2 * depth * micro_steps
         assert kinds.count(CollectiveKind.REDUCE_SCATTER) == depth
         assert kinds.count(CollectiveKind.ALL_REDUCE) == (depth if reduce_ns else 0)
+        lasts_ns = {
+            CollectiveKind.ALL_GATHER: gather_ns, CollectiveKind.REDUCE_SCATTER: scatter_ns,
+            CollectiveKind.ALL_REDUCE: reduce_ns,
+        }  # fmt: skip
+        assert record.device_times is not None
+        for kind, arrival_ns, end_ns, exposed_ns, left_ns in zip(kinds, *record.device_times, strict=True):
+            assert arrival_ns is not None and end_ns is not None and exposed_ns is not None
+            assert end_ns - arrival_ns == pytest.approx(lasts_ns[kind], abs=2 * US)
+            if exposed_ns > 10 * US:
+                assert left_ns is not None and left_ns >= end_ns - 2 * US
 
 
 @pytest.mark.parametrize(("index", "waits"), [(0, False), (1, True), (None, True)])

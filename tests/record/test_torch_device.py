@@ -32,6 +32,13 @@ def test_every_event_exists_on_the_device_before_the_first_step(monkeypatch: pyt
     assert said == [(device, True)] * 2 + ["stream of cuda:1"] * 2 + ["wait for cuda:1"]
 
 
+def test_a_stream_of_its_own_is_asked_for_with_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "Stream", lambda device, *, priority: (device, priority))
+    device = torch.device("cuda", 1)
+    stream: Any = TorchDevice(device).make_stream(-1)
+    assert stream == (device, -1)
+
+
 def test_only_a_tensor_that_is_not_the_hosts_is_the_devices() -> None:
     device = TorchDevice(torch.device("cuda", 0))
     assert device.holds(torch.ones((), device="meta"))
