@@ -14,8 +14,8 @@ LATE_PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase
 LATE_RATIOS = (0.05, 0.8)
 MOST_AHEAD = 30
 MOST_DRIFT_PPM = 50.0
-FEW_COLLECTIVES, FEW_STEPS, MANY_STEPS = 10, 26, 40
-"""Of larger steps only every second is kept with the times of its collectives."""
+NUM_STEPS = 38
+"""A host can be `MOST_AHEAD` ahead. Of steps with more than ten collectives, every second is kept with their times."""
 ROOMY = 6000
 """A ring of events with room for as many steps as a host runs ahead."""
 BYTES_PER_NS = 50
@@ -145,10 +145,9 @@ def draw_job(seed: int) -> DeviceJob:
         ahead = 0
     hosts = replicas if strategy == "hsdp" else 2 if ranks % 2 == 0 and ranks > 2 else 1
     hosts = hosts if draws.random() < 0.6 else 1
-    num_collectives = {"ddp": units, "fsdp": 3 * units + 3, "hsdp": 4 * units + 4}[strategy]
     job = DeviceJob(
         seed=seed, strategy=strategy, num_replicas=replicas, num_shards=shards, ranks_per_host=ranks // hosts,
-        num_steps=FEW_STEPS if num_collectives <= FEW_COLLECTIVES else MANY_STEPS, num_warmup=2, num_units=units,
+        num_steps=NUM_STEPS, num_warmup=2, num_units=units,
         forward_ns=forward_ns, data_ns=int(whole_ns * draws.uniform(0.01, 0.08)),
         host_data_ns=int(draws.uniform(20, 200) * US), grad_norm_ns=int(whole_ns * draws.uniform(0.01, 0.05)),
         optimizer_ns=int(whole_ns * draws.uniform(0.03, 0.15)), host_unit_ns=int(draws.uniform(20, 150) * US),

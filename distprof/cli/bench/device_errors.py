@@ -84,9 +84,12 @@ def list_waits(done: DeviceRun) -> Iterator[tuple[Error, Error]]:
 
 def list_reported(done: DeviceRun, report: Report) -> Iterator[tuple[Error, Error]]:
     """Mean wait and transfer of each kind of collective in the report, over the steps that were timed."""
-    tables = {table.group: table.steps for table in done.run.device_collectives}
+    tables = {
+        table.group: table.steps for table in done.run.device_collectives
+        if np.isfinite(table.arrival_ns).all() and np.isfinite(table.end_ns).all()
+    }  # fmt: skip
     for item in report.waits:
-        if getattr(item, "clock", "host") != "device" or item.transfer_ns is None:
+        if getattr(item, "clock", "host") != "device" or item.transfer_ns is None or item.group not in tables:
             continue
         counted = [int(done.run.rows[0, position, 0]) for position in tables[item.group]]
         steps = [step for step in counted if step >= done.job.num_warmup]
