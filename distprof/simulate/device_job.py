@@ -12,6 +12,8 @@ US, MS = 1_000, 1_000_000
 STRATEGIES = ("ddp", "fsdp", "hsdp")
 LATE_PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
 LATE_RATIOS = (0.05, 0.8)
+TRANSFER_RATIOS = (0.1, 2.5)
+"""Of one unit, over its forward: from well hidden to what the job waits for most."""
 MOST_AHEAD = 30
 MOST_DRIFT_PPM = 50.0
 NUM_STEPS = 38
@@ -147,17 +149,22 @@ def draw_job(seed: int) -> DeviceJob:
     hosts = hosts if draws.random() < 0.6 else 1
     job = DeviceJob(
         seed=seed, strategy=strategy, num_replicas=replicas, num_shards=shards, ranks_per_host=ranks // hosts,
-        num_steps=NUM_STEPS, num_warmup=2, num_units=units,
-        forward_ns=forward_ns, data_ns=int(whole_ns * draws.uniform(0.01, 0.08)),
+        num_steps=NUM_STEPS, num_warmup=2, num_units=units, forward_ns=forward_ns,
+        data_ns=int(whole_ns * draws.uniform(0.01, 0.08)),
         host_data_ns=int(draws.uniform(20, 200) * US), grad_norm_ns=int(whole_ns * draws.uniform(0.01, 0.05)),
         optimizer_ns=int(whole_ns * draws.uniform(0.03, 0.15)), host_unit_ns=int(draws.uniform(20, 150) * US),
-        transfer_ns=int(forward_ns * draws.uniform(0.1, 1.0)), norm_transfer_ns=int(draws.uniform(15, 40) * US),
-        jitter_ratio=float(draws.uniform(0.005, 0.03)),
+        transfer_ns=int(forward_ns * _draw_log(draws, *TRANSFER_RATIOS)),
+        norm_transfer_ns=int(draws.uniform(15, 40) * US), jitter_ratio=float(draws.uniform(0.005, 0.03)),
         drift_ppm=tuple(draws.uniform(-MOST_DRIFT_PPM, MOST_DRIFT_PPM, ranks).tolist()),
         run_ahead=ahead, launch_queue=int(draws.choice([192, 256, 1024])), launch_ns=int(draws.uniform(2, 6) * US),
         num_events=int(draws.integers(120, 400)) if draws.random() < 0.05 else ROOMY, late=None, link=None,
     )  # fmt: skip
     return replace(job, late=_draw_late(draws, job), link=_draw_link(draws, job))
+
+
+def _draw_log(draws: np.random.Generator, low: float, high: float) -> float:
+    """As likely between 5 and 10 % as between 40 and 80 %."""
+    return float(np.exp(draws.uniform(np.log(low), np.log(high))))
 
 
 def _draw_shape(draws: np.random.Generator, strategy: str) -> tuple[int, int]:
@@ -173,7 +180,7 @@ def _draw_late(draws: np.random.Generator, job: DeviceJob) -> Lateness | None:
     phase = LATE_PHASES[int(draws.integers(len(LATE_PHASES)))]
     split = phase in (Phase.FORWARD, Phase.BACKWARD) and draws.random() < 0.5
     return Lateness(
-        rank=int(draws.integers(job.num_ranks)), phase=phase, ratio=float(draws.uniform(*LATE_RATIOS)),
+        rank=int(draws.integers(job.num_ranks)), phase=phase, ratio=_draw_log(draws, *LATE_RATIOS),
         on_host=phase is Phase.DATA and job.run_ahead == 0, unit=int(draws.integers(job.num_units)) if split else None,
     )  # fmt: skip
 

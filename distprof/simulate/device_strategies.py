@@ -45,7 +45,7 @@ class DdpLoop(RankLoop):
                 yield None
         self.mark(ALL_REDUCE, ticket)
         for result in reduced:
-            self.witness.wait(CollectiveKind.ALL_REDUCE, result)
+            self.witness.wait(self.group, CollectiveKind.ALL_REDUCE, result)
         self.exit()
         yield None
 
@@ -76,7 +76,7 @@ class FsdpLoop(RankLoop):
         self._gathered: dict[int, tuple[int, DeviceWork]] = {}
         self._copied_out: DeviceWork | None = None  # of forward; the next layer's copy-out lets gathers go on
         self._scattered: tuple[int, DeviceWork] | None = None
-        self._reduced: tuple[CollectiveKind, int, DeviceWork] | None = None
+        self._reduced: tuple[str, CollectiveKind, int, DeviceWork] | None = None
 
     def train(self) -> Program:
         """Forward and backward of one step."""
@@ -117,7 +117,7 @@ class FsdpLoop(RankLoop):
         ticket, part = self.issue(CollectiveKind.ALL_REDUCE, self._nccl, self.group, asynchronous=True, norm=True)
         self.witness.switch(self.witness.steps[-1].codes[-1])
         self.recorder.wait(ticket)
-        self.witness.wait(CollectiveKind.ALL_REDUCE, part)
+        self.witness.wait(self.group, CollectiveKind.ALL_REDUCE, part)
         self.resume()  # which is where it has ended
 
     def _gather(self, unit: int) -> None:
@@ -134,7 +134,7 @@ class FsdpLoop(RankLoop):
         """``wait_for_unshard``, with the recorder's own wait before it."""
         ticket, part = self._gathered.pop(unit)
         self.mark(ALL_GATHER, ticket)
-        self.witness.wait(CollectiveKind.ALL_GATHER, part)
+        self.witness.wait(self.group, CollectiveKind.ALL_GATHER, part)
         self.resume()
         if forward:
             self._let_gathers_go_on()
@@ -154,30 +154,31 @@ class FsdpLoop(RankLoop):
         if self._scattered is not None:
             ticket, part = self._scattered
             self.mark(ALL_REDUCE, ticket)
-            self.witness.wait(CollectiveKind.REDUCE_SCATTER, part)
+            self.witness.wait(self.group, CollectiveKind.REDUCE_SCATTER, part)
             self.resume()
         self.compute.launch(int(self.job.forward_ns * _COPY_RATIO))
         self._scatters.wait_stream(self.compute)
         before = self.device.set_stream(self._scatters)
         ticket, part = self.issue(CollectiveKind.REDUCE_SCATTER, self._scatters, self.group)
         self.recorder.end_on_device(ticket)
-        self._scattered, last, kind = (ticket, part), self._scatters, CollectiveKind.REDUCE_SCATTER
+        self._scattered = ticket, part
+        group, kind, last = self.group, CollectiveKind.REDUCE_SCATTER, self._scatters
         if self.replicas != self.group:
             self._reductions.wait_stream(self._scatters)
             self.device.set_stream(self._reductions)
-            kind, last = CollectiveKind.ALL_REDUCE, self._reductions
-            ticket, part = self.issue(kind, self._reductions, self.replicas)
+            group, kind, last = self.replicas, CollectiveKind.ALL_REDUCE, self._reductions
+            ticket, _ = self.issue(kind, last, group)
             self.recorder.end_on_device(ticket)
         last.launch(int(self.job.forward_ns * _COPY_RATIO))
-        self._reduced = kind, ticket, last.tail
+        self._reduced = group, kind, ticket, last.tail
         self.device.set_stream(before)
 
     def _finish(self) -> None:
         """``finalize_backward``"""
         assert self._reduced is not None
-        kind, ticket, work = self._reduced
+        group, kind, ticket, work = self._reduced
         self.mark(ALL_REDUCE, ticket)
-        self.witness.wait(kind, work)
+        self.witness.wait(group, kind, work)
         self.resume()
         self._scattered = None
 

@@ -27,7 +27,10 @@ class Place(NamedTuple):
 class TrueWait(NamedTuple):
     """The compute stream waits for a collective."""
 
+    group: str
     kind: CollectiveKind
+    phase: Phase
+    """In which it waits, and has issued it."""
     begin: Place
     work: DeviceWork
 
@@ -137,10 +140,10 @@ class Witness:
         """The compute stream as it is now."""
         return Place(self._compute.tail, self._device.clock.now)
 
-    def wait(self, kind: CollectiveKind, work: DeviceWork) -> None:
+    def wait(self, group: str, kind: CollectiveKind, work: DeviceWork) -> None:
         """The compute stream waits for some work of a collective."""
-        begin = self.look()
-        self.steps[-1].waits.append(TrueWait(kind, begin, self._compute.launch(0, after=[work])))
+        begin, there = self.look(), self._compute.launch(0, after=[work])
+        self.steps[-1].waits.append(TrueWait(group, kind, self.phase, begin, there))
 
     def join(self, group: str, kind: CollectiveKind, part: DeviceWork, meeting: Meeting) -> None:
         """The rank takes part in a collective."""

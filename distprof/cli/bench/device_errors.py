@@ -82,8 +82,8 @@ def list_waits(done: DeviceRun) -> Iterator[tuple[Error, Error]]:
                     )
 
 
-def list_reported(done: DeviceRun, report: Report) -> Iterator[tuple[Error, Error]]:
-    """Mean wait and transfer of each kind of collective in the report, over the steps that were timed."""
+def list_reported(done: DeviceRun, report: Report) -> Iterator[tuple[Error, Error, Error]]:
+    """Mean wait, transfer and exposed time of each kind of collective in the report, over the steps that were timed."""
     tables = {
         table.group: table.steps for table in done.run.device_collectives
         if np.isfinite(table.arrival_ns).all() and np.isfinite(table.end_ns).all()
@@ -93,17 +93,18 @@ def list_reported(done: DeviceRun, report: Report) -> Iterator[tuple[Error, Erro
             continue
         counted = [int(done.run.rows[0, position, 0]) for position in tables[item.group]]
         steps = [step for step in counted if step >= done.job.num_warmup]
-        for rank, wait_ns in enumerate(item.wait_ns):
-            if wait_ns is None:
+        for rank, (wait_ns, exposed_ns) in enumerate(zip(item.wait_ns, item.exposed_ns, strict=True)):
+            if wait_ns is None or exposed_ns is None:
                 continue
-            own = [
-                one for step in steps for one in select(done, rank, step, item.group)
-                if (one.kind, one.phase) == (item.kind, item.phase)
-            ]  # fmt: skip
+            own = [done.ranks[rank].steps[step] for step in steps]
+            what = (item.group, item.kind, item.phase)
+            parts = [one for step in own for one in step.collectives if (one.group, one.kind, one.phase) == what]
+            waits = [one.lasted_ns for step in own for one in step.waits if (one.group, one.kind, one.phase) == what]
             where = f"report, {item.group}, {item.kind} in {item.phase}, rank {rank}"
             yield (
-                Error(where, wait_ns, _mean([one.wait_ns for one in own])),
-                Error(where, item.transfer_ns, _mean([one.transfer_ns for one in own])),
+                Error(where, wait_ns, float(np.mean([one.wait_ns for one in parts]))),
+                Error(where, item.transfer_ns, float(np.mean([one.transfer_ns for one in parts]))),
+                Error(where, exposed_ns, sum(waits) / len(steps)),
             )
 
 
@@ -134,7 +135,3 @@ def _list_timed(done: DeviceRun) -> Iterator[tuple[int, int, int]]:
     step_ns, numbers = done.run.step_ns(Clock.DEVICE), done.run.column("step")
     for rank, position in zip(*np.nonzero(np.isfinite(step_ns)), strict=True):
         yield int(rank), int(position), int(numbers[rank, position])
-
-
-def _mean(values: list[int]) -> float:
-    return float(np.mean(values)) if values else float("nan")

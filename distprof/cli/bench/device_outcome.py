@@ -33,7 +33,7 @@ NOTHING_RATIO = 0.01
 """Of the step: an entry of the list that is said to cost less accuses nobody."""
 LEAST_STEPS = 12
 """With device times on all ranks: with fewer, nothing need be found."""
-MEASURES = ("phases", "exposed", "wait", "transfer", "reported wait", "reported transfer")
+MEASURES = ("phases", "exposed", "wait", "transfer", "reported wait", "reported transfer", "reported exposed")
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS, VerdictKind.UNEQUAL_DATA)
 _WITHOUT_ROOM = re.compile(r"(\d+) step\(s\) found no free event")
 
@@ -114,7 +114,7 @@ def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
     facts, means = list(list_waits(done)), list(list_reported(done, report))
     compared: tuple[Iterable[Error], ...] = (
         list_phases(done), list_exposed(done), [wait for wait, _ in facts], [moved for _, moved in facts],
-        [wait for wait, _ in means], [moved for _, moved in means],
+        *([item[number] for item in means] for number in range(3)),
     )  # fmt: skip
     said: list[Said] = [report.verdict, *(report.causes.causes if report.causes is not None else ())]
     first = said if done.link_cost_ns >= done.late_cost_ns else said[:1]  # else the link may be named first
