@@ -21,23 +21,26 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Track:
+class Track:
     """The readings of one clock, in order. ``[num_readings]`` each."""
 
     at_ns: FloatArray
-    """On rank 0's clock."""
+    """On the reference clock."""
     offset_ns: FloatArray
-    """The clock less rank 0's."""
+    """The clock less the reference clock."""
     bound_ns: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockMap:
-    """Every rank's monotonic clock against rank 0's. Positions are those of ``Run.ranks``; arrays keep their shape."""
+    """Every rank's monotonic clock against rank 0's, or any clocks of the ranks against a reference clock.
+
+    Positions are those of ``Run.ranks``; arrays keep their shape.
+    """
 
     clock: IntArray
     """Which clock each rank reads, ``[num_ranks]``: equal numbers share one; `UNKNOWN`: its offset is not known."""
-    tracks: tuple[_Track, ...]
+    tracks: tuple[Track, ...]
     """By clock number."""
 
     def offset_ns(self, position: int, at_ns: npt.ArrayLike) -> FloatArray:
@@ -56,13 +59,13 @@ class ClockMap:
         track = self.tracks[self.clock[position]]
         if not (track.bound_ns.any() or track.offset_ns.any()):
             return np.zeros(at.shape)
-        away: FloatArray = np.abs(at[..., None] - track.at_ns).min(axis=-1)
         if len(track.at_ns) == 1:
-            bound: FloatArray = track.bound_ns[0] + MAX_DRIFT_RATIO * away
+            bound: FloatArray = track.bound_ns[0] + MAX_DRIFT_RATIO * np.abs(at - track.at_ns[0])
         else:
-            left = _find_left(track.at_ns, at)
-            part = (at - track.at_ns[left]) / np.diff(track.at_ns)[left]  # extrapolates both errors beyond the readings
-            bound = np.abs(1 - part) * track.bound_ns[left] + np.abs(part) * track.bound_ns[left + 1]
+            left, right = _find_neighbours(track.at_ns, at)
+            away = np.minimum(np.abs(at - track.at_ns[left]), np.abs(at - track.at_ns[right]))
+            part = (at - track.at_ns[left]) / (track.at_ns[right] - track.at_ns[left])  # extrapolates both errors
+            bound = np.abs(1 - part) * track.bound_ns[left] + np.abs(part) * track.bound_ns[right]
             bound = bound + MAX_WANDER_RATIO * away
         return bound / (1 - MAX_DRIFT_RATIO)  # `to_reference` goes the other way, at the rate of the rank's clock
 
@@ -115,7 +118,7 @@ def map_clocks(run: Run) -> ClockMap:
     tracks = (np.array(key, dtype=np.float64).T for key in found)
     return ClockMap(
         clock=np.array(clock, dtype=np.int64),
-        tracks=tuple(_Track(at_ns=at, offset_ns=offset, bound_ns=bound) for at, offset, bound in tracks),
+        tracks=tuple(Track(at_ns=at, offset_ns=offset, bound_ns=bound) for at, offset, bound in tracks),
     )
 
 
@@ -133,11 +136,14 @@ def _follow(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray
     """Linear interpolation between the knots and extrapolation beyond them; a single value is constant."""
     if len(knots) == 1:
         return np.where(np.isnan(at), np.nan, values[0])
-    left = _find_left(knots, at)
-    followed: FloatArray = values[left] + (at - knots[left]) * (np.diff(values) / np.diff(knots))[left]
+    left, right = _find_neighbours(knots, at)
+    rate = (values[right] - values[left]) / (knots[right] - knots[left])
+    followed: FloatArray = values[left] + (at - knots[left]) * rate
     return followed
 
 
-def _find_left(knots: FloatArray, at: FloatArray) -> IntArray:
-    """The reading before each time that has another after it; beyond the readings, the first or the last but one."""
-    return np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
+def _find_neighbours(knots: FloatArray, at: FloatArray) -> tuple[IntArray, IntArray]:
+    """The readings before and after each time; beyond them, the first and the last, whose rate is known best."""
+    left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
+    outside = (at < knots[0]) | (at > knots[-1])
+    return np.where(outside, 0, left), np.where(outside, len(knots) - 1, left + 1)

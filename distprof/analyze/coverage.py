@@ -19,7 +19,12 @@ MAX_GROUPS = 4
 
 
 def report_coverage(
-    measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None, cycles: SyncCycles | None
+    measured_steps: MeasuredSteps,
+    timings: Sequence[Timing],
+    headline: Timing | None,
+    cycles: SyncCycles | None,
+    *,
+    notes: Iterable[str] = (),
 ) -> Coverage:
     """Ranks and steps present, what was lost, and every note.
 
@@ -28,6 +33,7 @@ def report_coverage(
         timings: The clocks measured.
         headline: The one the headline uses.
         cycles: What the verdict is based on.
+        notes: Those of other parts of the report.
     """
     run = measured_steps.run
     traced = {item.rank for item in run.activity}
@@ -52,7 +58,9 @@ def report_coverage(
         segments_lost=int(np.nansum(run.column("segments_lost"))),
         clocks=tuple(timing.clock.value for timing in timings),
         sources=tuple(list_sources(measured_steps, timings, cycles)),
-        notes=tuple(dict.fromkeys([*_note_steps(measured_steps, timings, headline), *_collect_notes(measured_steps)])),
+        notes=tuple(
+            dict.fromkeys([*_note_steps(measured_steps, timings, headline), *notes, *_collect_notes(measured_steps)])
+        ),
     )
 
 

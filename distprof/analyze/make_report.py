@@ -8,7 +8,7 @@ import math
 from distprof import __version__
 from distprof.analyze.between import report_between
 from distprof.analyze.causes import find_causes, report_causes
-from distprof.analyze.clock_report import report_clocks
+from distprof.analyze.clock_report import note_device_clocks, report_clocks, report_device_clocks
 from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
 from distprof.analyze.efficiency import measure_efficiency, report_flops
@@ -50,7 +50,7 @@ def analyze(run: Run) -> Report:
     summary = report_headline(measured_steps, headline, reached)
     enough = None if short else cycles
     replayed = None if measured_steps.num_missing else enough
-    meta = run.meta
+    meta, device_clocks = run.meta, tuple(report_device_clocks(run))
     return Report(
         schema=SCHEMA,
         distprof_version=__version__,
@@ -76,11 +76,12 @@ def analyze(run: Run) -> Report:
         forecasts=report_forecasts(measured_steps, replayed, tokens_per_s=summary.tokens_per_s),
         stalls=tuple(list_stalls(measured_steps, cycles)),
         clocks=tuple(report_clocks(measured_steps)),
+        device_clocks=device_clocks,
         flops=report_flops(measured_steps),
         ranks=tuple(report_ranks(measured_steps, reached, headline)),
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
-        coverage=report_coverage(measured_steps, timings, headline, enough),
+        coverage=report_coverage(measured_steps, timings, headline, enough, notes=note_device_clocks(device_clocks)),
         config=meta.config,
     )
 

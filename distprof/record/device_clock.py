@@ -13,7 +13,7 @@ and later, when the step's last event is done and its time on the device's clock
 
     record.anchor = anchors.read(pending, last_event, last_ns)
 
-or `anchors.drop(pending)` where that time will not be known. All three may raise what the device's driver raises.
+Both may raise what the device's driver raises.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DeviceAnchors:
         """Takes a reading: some 40 us, and 50 us more where the device does not answer.
 
         Returns:
-            What `read` or `drop` needs. None: the device did not pass an event in time, too many readings are pending,
+            What `read` needs. None: the device did not pass an event in time, too many readings are pending,
             or a graph is captured.
         """
         if self._device.is_capturing():
@@ -120,10 +120,6 @@ class DeviceAnchors:
             host_ns=(low_ns + high_ns) // 2,
             bound_ns=(high_ns - low_ns + 1) // 2 + RESOLUTION_NS + rounding_ns + 1,  # 1 ns for rounding to integers
         )
-
-    def drop(self, pending: PendingAnchor) -> None:
-        """Gives up a reading."""
-        self._late.extend(bracket.event for bracket in pending.brackets)
 
     def _try(self, event: Any) -> Bracket | None:
         before_ns = self._now_ns()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distprof.facts.rank_names import name_ranks
+from distprof.render.clocks import describe_clocks, describe_device_clocks
 from distprof.render.overhead import describe_overhead
 from distprof.render.section_types import Fact
 from distprof.render.sections_phases import choose_between
@@ -18,7 +19,7 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
-from distprof.render.verdict import describe_clocks, describe_stall
+from distprof.render.verdict import describe_stall
 from distprof.report.report import Headline, Report
 from distprof.report.spread import Spread
 
@@ -178,6 +179,7 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
         ("clocks", ", ".join(facts.clocks) or NOT_MEASURED),
         ("recording", describe_overhead(report.overhead)),
         ("hosts' clocks", describe_clocks(report)),
+        ("devices' clocks", describe_device_clocks(report)),
         *(("source", clean_text(source, SOURCE_LIMIT)) for source in facts.sources),
         *(("stall", describe_stall(stall)) for stall in report.stalls),
         *(("note", clean_text(note, note_limit)) for note in facts.notes[:max_notes]),

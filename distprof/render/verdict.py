@@ -15,7 +15,6 @@ from distprof.render.cause_words import (
     show_share,
 )
 from distprof.render.other_causes import count_others, say_gain
-from distprof.render.trace_rows import is_traced
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
@@ -212,15 +211,3 @@ def describe_stall(stall: Stall) -> str:
     """An unusually long step, in a sentence."""
     who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"
-
-
-def describe_clocks(report: Report) -> str:
-    """Offsets and bounds of the hosts' clocks; empty if all ranks share one clock."""
-    apart = [clock for clock in report.clocks if clock.bound_ns > 0]
-    shown = [
-        f"{clean_text(clock.host, NAME_LIMIT)} {format_excess(clock.offset_ns)} (within {format_time(clock.bound_ns)})"
-        for clock in apart[:8]
-    ]
-    more = f" and {len(apart) - 8:,} more" if len(apart) > 8 else ""
-    first = report.ranks[0].rank if is_traced(report) else 0
-    return f"against rank {first}: {', '.join(shown)}{more}" if shown else ""

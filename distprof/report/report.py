@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
+from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport
 from distprof.report.job_modules import JobModules
 from distprof.report.spread import Spread
@@ -273,6 +274,8 @@ class Report:
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""
+    device_clocks: tuple[DeviceClockReport, ...]
+    """One per rank. Empty: no device's clock was read together with its host's."""
     flops: FlopsReport | None
     ranks: tuple[RankReport, ...]
     overhead: OverheadReport | None

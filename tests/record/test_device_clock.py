@@ -165,7 +165,7 @@ def test_a_host_far_ahead_has_so_many_readings_pending_and_no_more() -> None:
     assert [item is None for item in pending] == [False] * NUM_PENDING + [True] * 2
     assert pending[0] is not None and pending[1] is not None
     anchors.read(pending[0], reference, 0)
-    anchors.drop(pending[1])
+    anchors.read(pending[1], reference, 0)
     again = [anchors.probe() for _ in range(3)]
     assert [item is None for item in again] == [False, False, True]  # both were given back
 

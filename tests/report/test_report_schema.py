@@ -52,6 +52,10 @@ BUCKETS = tuple(
     SimulatedBucket(size_bytes=size, backward_ratio=0.25, transfer_ns=1e6 + size)
     for size in (4 * 10**6, 5 * 10**6, 6 * 10**6, 2 * 10**6)
 )
+ANCHORS = {
+    "begin_device_ns": np.arange(4) * 1e8, "anchor_device_ns": np.arange(4) * 1e8,
+    "anchor_host_ns": 1e12 + np.arange(4) * 1e8, "anchor_bound_ns": 5e3,
+}  # fmt: skip
 RUNS: dict[str, Callable[[], Run]] = {
     "whole": make_run,
     "two clocks": lambda: make_run(num_ranks=4, device_ns=USUAL_NS),
@@ -65,6 +69,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "a slow rank": lambda: simulate(SimulatedJob(delays=(Delay(rank=1, phase=Phase.DATA, delay_ns=5e7),)), seed=1).run,
     "buckets": lambda: simulate(SimulatedJob(num_ranks=2, ranks_per_host=2, buckets=BUCKETS), seed=1).run,
     "two clocks apart": lambda: simulate(LINK, seed=1).run,
+    "device clocks": lambda: make_run(device_ns=USUAL_NS, columns=ANCHORS),
     "modules": make_module_run,
     "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
 }
