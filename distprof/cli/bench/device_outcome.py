@@ -105,7 +105,7 @@ def judge_job(job: DeviceJob) -> DeviceOutcome:
         return judge(done, analyze(done.run))
     finally:
         gc.enable()
-        gc.collect()
+        gc.collect(0)  # all of it is young
 
 
 def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
