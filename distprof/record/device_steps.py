@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distprof.record.collective_stride import CollectiveStride
@@ -28,6 +28,8 @@ from distprof.record.step_record import FinishedSteps, StepRecord
 NUM_EVENTS = 16_384
 READS_PER_STAMP = 2
 READS_PER_STEP = 8
+READS_AT_ONCE = 8
+"""Fewer are left for the next stamp: to begin reading costs as much as reading three."""
 LOOKS_PER_STEP = 16
 """Most steps that are found done at the end of one."""
 BUSY_S = 0.5
@@ -53,32 +55,27 @@ class DeviceSteps:
     """Times steps on the device. Used by the training thread, or autograd's while that one waits."""
 
     def __init__(
-        self,
-        device: Accelerator | None,
-        finished: FinishedSteps,
-        now_ns: Callable[[], int],
-        *,
-        stamps: bool,
-        num_events: int = NUM_EVENTS,
-        every: int | None = None,
-    ) -> None:
+        self, device: Accelerator | None, finished: FinishedSteps, now_ns: Callable[[], int], *,
+        num_events: int = NUM_EVENTS, every: int | None = None,
+    ) -> None:  # fmt: skip
         """Allocates the events. Synchronises if there is a device.
 
         Args:
             device: None: there is only the host, and every step is finished when it ends.
             finished: Receives the steps in order.
             now_ns: The host clock, ns, by which the cost of timing collectives is measured.
-            stamps: Whether steps are timed on the device; otherwise only their scalars are read from there.
             num_events: The size of the ring.
             every: Collectives are timed in every so many steps; 0: never. None: as often as their cost allows.
         """
         self._device, self._finished, self._now = device, finished, now_ns
-        self._ring = None if device is None or not stamps else EventRing(device, num_events)
-        self._anchors = None if device is None or not stamps else DeviceAnchors(device, now_ns)
+        self._ring = None if device is None else EventRing(device, num_events)
+        self._anchors = None if device is None else DeviceAnchors(device, now_ns)
         self.times = self._ring is not None
         """Whether any step is timed on the device."""
         self.stride = CollectiveStride(every)
         """In which steps collectives are timed."""
+        self.times_collectives = False
+        """Whether the open step's collectives are timed."""
         self.scalars = ScalarReader(device)
         """Reads loss and gradient norm."""
         self._open: StepEvents | None = None
@@ -87,6 +84,7 @@ class DeviceSteps:
         self._stream: Any = None
         self._pending: deque[_Pending] = deque()
         self._num_done = 0  # of the pending ones, from the oldest on
+        self._due = 0  # times that may be read now
         self._lock = threading.Lock()
         self._stopped: str | None = None
         self._without_room = self._unread = 0
@@ -96,12 +94,12 @@ class DeviceSteps:
         self._open = None
         if self._ring is None or self._stopped is not None or self._device is None or self._device.is_capturing():
             return False
-        self._short = False
-        self._timed = self._spent_ns = 0
+        self._short, self._timed, self._spent_ns = False, 0, 0
         self._open = self._ring.open(collectives=self.stride.covers(step))
         if self._open is None:
             self._without_room += 1
             return False
+        self.times_collectives = self._open.collectives
         self._stream = self._device.current_stream()
         return True
 
@@ -143,11 +141,6 @@ class DeviceSteps:
             self._stop(error)
         self._spent_ns += self._now() - now_ns
 
-    @property
-    def times_collectives(self) -> bool:
-        """Whether the open step's collectives are timed."""
-        return self._open is not None and self._open.collectives
-
     def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
         """Ends a step.
 
@@ -165,12 +158,12 @@ class DeviceSteps:
         except Exception as error:
             self._stop(error)
         self.stamp()
-        events, self._open = self._open, None
+        events, self._open, self.times_collectives = self._open, None, False
         whole = events is not None and not self._short and record.segments_lost == 0
         anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
-            anchor = self._read_clocks()
+            anchor = None if record.shadow else self._read_clocks()
             self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
         with self._lock:
             if self._stopped is None:
@@ -224,6 +217,10 @@ class DeviceSteps:
             if held:
                 self._lock.release()
 
+    def copy_pending(self) -> list[StepRecord]:
+        """Steps that are not read yet, for another thread, which must not ask the device: it may be stuck."""
+        return [replace(item.record) for item in list(self._pending)]
+
     def describe(self) -> list[str]:
         """What could not be measured, for the notes of the rank."""
         facts = {
@@ -243,9 +240,8 @@ class DeviceSteps:
                 if self._num_done == len(self._pending):
                     break
                 item = self._pending[self._num_done]
-                if item.events is not None and self._ring is not None and not self._ring.is_over(item.events):
-                    break
-                if not self.scalars.is_there(item.slot):
+                over = item.events is None or self._ring is None or self._ring.is_over(item.events)
+                if not over or not self.scalars.is_there(item.slot):
                     break
                 self._num_done += 1
             return self._num_done > 0
@@ -258,23 +254,25 @@ class DeviceSteps:
             return self._anchors.probe()
         except Exception as error:
             self._stop(error)
-            return None
+        return None
 
-    def _read_some(self, most: int) -> None:
-        if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
-            self._read(most)
+    def _read_some(self, more: int) -> None:
+        self._due = min(self._due + more, READS_AT_ONCE)
+        if self._due == READS_AT_ONCE and self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
+            self._due = 0
+            self._read(READS_AT_ONCE)
 
     def _read(self, most: int, *, wait: bool = False) -> bool:
         """Reads at most so many times of steps that the device has finished; returns whether one is not there yet."""
         with self._lock:
             while most > 0 and self._num_done:
-                most -= 1
                 item, ring = self._pending[0], self._ring
                 if item.events is not None and ring is not None:
-                    if not ring.is_read(item.events) and not ring.read(item.events, wait=wait):
-                        return True
+                    most -= ring.read(item.events, most, wait=wait)
                     if not ring.is_read(item.events):
-                        continue
+                        return most > 0
+                else:
+                    most -= 1
                 self._finish(self._pending.popleft())
         return False
 

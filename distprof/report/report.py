@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
+from distprof.report.bandwidth_report import BandwidthReport
 from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport
 from distprof.report.job_modules import JobModules
@@ -268,6 +269,8 @@ class Report:
     """What the modules of the model hold, compute and take on the ranks. None: they were not profiled."""
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
+    bandwidths: tuple[BandwidthReport, ...]
+    """How fast collectives move data. Empty if none was timed on a device."""
     what_if: tuple[WhatIf, ...]
     forecasts: ForecastReport | None
     """What other settings would do. None: nothing to replay, or the job has none of those settings."""
