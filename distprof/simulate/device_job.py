@@ -25,7 +25,7 @@ BYTES_PER_NS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class LateRank:
     """A rank that takes longer in one phase of every step."""
 
     rank: int
@@ -41,7 +41,7 @@ class Lateness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowLink:
+class SlowTransfer:
     """A group whose collectives take longer, because its ranks stand on two hosts."""
 
     group: str
@@ -86,8 +86,8 @@ class DeviceJob:
     launch_ns: int
     num_events: int
     """The recorder's ring of events."""
-    late: Lateness | None
-    link: SlowLink | None
+    late: LateRank | None
+    link: SlowTransfer | None
 
     @property
     def num_ranks(self) -> int:
@@ -174,19 +174,19 @@ def _draw_shape(draws: np.random.Generator, strategy: str) -> tuple[int, int]:
     return 1, int(draws.integers(2, 9))
 
 
-def _draw_late(draws: np.random.Generator, job: DeviceJob) -> Lateness | None:
+def _draw_late(draws: np.random.Generator, job: DeviceJob) -> LateRank | None:
     if draws.random() < 0.25:
         return None
     phase = LATE_PHASES[int(draws.integers(len(LATE_PHASES)))]
     split = phase in (Phase.FORWARD, Phase.BACKWARD) and draws.random() < 0.5
-    return Lateness(
+    return LateRank(
         rank=int(draws.integers(job.num_ranks)), phase=phase, ratio=_draw_log(draws, *LATE_RATIOS),
         on_host=phase is Phase.DATA and job.run_ahead == 0, unit=int(draws.integers(job.num_units)) if split else None,
     )  # fmt: skip
 
 
-def _draw_link(draws: np.random.Generator, job: DeviceJob) -> SlowLink | None:
+def _draw_link(draws: np.random.Generator, job: DeviceJob) -> SlowTransfer | None:
     if job.num_hosts == 1 or draws.random() < 0.6:
         return None
     crossing = [name for name in job.groups if job.strategy != "hsdp" or name.startswith("replicate")]
-    return SlowLink(group=crossing[int(draws.integers(len(crossing)))], factor=float(draws.uniform(1.5, 5.0)))
+    return SlowTransfer(group=crossing[int(draws.integers(len(crossing)))], factor=float(draws.uniform(1.5, 5.0)))

@@ -18,7 +18,7 @@ _DRAWN = 1024
 ALL_GATHER, ALL_REDUCE = PHASE_CODE[Phase.ALL_GATHER], PHASE_CODE[Phase.ALL_REDUCE]
 
 
-class Stopwatch(Protocol):
+class RecorderCalls(Protocol):
     """What a training loop calls while it is recorded; `distprof.record.recorder.Recorder`."""
 
     def begin_step(self, step: int, *, warmup: bool) -> None: ...
@@ -72,7 +72,7 @@ class RankLoop:
     """One rank; a strategy adds what comes between data and gradient norm."""
 
     def __init__(
-        self, job: DeviceJob, rank: int, device: SimulatedDevice, recorder: Stopwatch, meetings: Meetings
+        self, job: DeviceJob, rank: int, device: SimulatedDevice, recorder: RecorderCalls, meetings: Meetings
     ) -> None:
         """A rank before its first step."""
         self.job, self.rank, self.device, self.recorder = job, rank, device, recorder

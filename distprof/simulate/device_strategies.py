@@ -62,7 +62,7 @@ class DdpLoop(RankLoop):
 class FsdpLoop(RankLoop):
     """FSDP2, with a root that holds embedding and head; under HSDP an all-reduce follows each reduce-scatter.
 
-    As `_fsdp_param_group.py` of torch 2.13: forward gathers each layer when it is reached, on streams of its own, so
+    As in torch 2.13: forward gathers each layer when it is reached, on streams of its own, so
     that the next gather runs beside this layer; backward gathers the layer before in advance; gradients are copied and
     scattered after each layer, once the scatter before is over; at the end compute waits for the last reduction.
     """

@@ -19,7 +19,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK, EXIT_USAGE
 from distprof.facts.run import Phase
 from distprof.record.recorder import Recorder
-from distprof.simulate.device_job import DeviceJob, Lateness, draw_job
+from distprof.simulate.device_job import DeviceJob, LateRank, draw_job
 
 SHORT = 16
 US = 1_000
@@ -33,7 +33,7 @@ def draw_small(seed: int) -> DeviceJob:
 @pytest.fixture(scope="module")
 def done() -> DeviceRun:
     """A job with a late rank."""
-    late = Lateness(rank=1, phase=Phase.BACKWARD, ratio=0.3, on_host=False, unit=None)
+    late = LateRank(rank=1, phase=Phase.BACKWARD, ratio=0.3, on_host=False, unit=None)
     return play_and_record(replace(draw_small(3), run_ahead=4, late=late))
 
 
@@ -53,7 +53,7 @@ def test_every_limit_holds(seed: int) -> None:
 def test_the_late_rank_and_its_phase_are_named_under_ddp(
     seed: int, num_ranks: int, ahead: int, rank: int, phase: Phase, ratio: float
 ) -> None:
-    late = Lateness(rank=rank % num_ranks, phase=phase, ratio=ratio, on_host=False, unit=None)
+    late = LateRank(rank=rank % num_ranks, phase=phase, ratio=ratio, on_host=False, unit=None)
     job = replace(
         draw_small(3 * seed), num_shards=num_ranks, ranks_per_host=num_ranks, run_ahead=ahead, num_units=2, late=late,
         drift_ppm=(50.0, -50.0, 20.0, 0.0)[:num_ranks], link=None,

@@ -15,8 +15,8 @@ from distprof.simulate.device_job import (
     MOST_DRIFT_PPM,
     STRATEGIES,
     DeviceJob,
-    Lateness,
-    SlowLink,
+    LateRank,
+    SlowTransfer,
     draw_job,
 )
 from distprof.simulate.device_play import PlayedRank, find_step_ns, play
@@ -62,7 +62,7 @@ def test_a_seed_is_one_job_within_the_stated_limits(seed: int) -> None:
 
 
 def test_under_ddp_backward_waits_for_the_last_bucket_and_the_punctual_rank_for_the_late_one() -> None:
-    late = Lateness(rank=1, phase=Phase.FORWARD, ratio=0.1, on_host=False, unit=None, late_ns=400 * US)
+    late = LateRank(rank=1, phase=Phase.FORWARD, ratio=0.1, on_host=False, unit=None, late_ns=400 * US)
     ranks = play(make_job(late=late))
     assert [read_phase(rank, Phase.FORWARD) for rank in ranks] == [2 * MS, 2 * MS + 400 * US]
     assert [read_phase(rank, Phase.BACKWARD) for rank in ranks] == [4 * MS] * 2
@@ -97,7 +97,7 @@ def test_under_fsdp_gathers_run_ahead_in_backward_and_scatters_behind_it() -> No
 
 
 def test_under_hsdp_every_scatter_is_followed_by_a_reduction_among_the_copies() -> None:
-    ranks = play(make_job("hsdp", link=SlowLink(group="replicate 1", factor=3.0)))
+    ranks = play(make_job("hsdp", link=SlowTransfer(group="replicate 1", factor=3.0)))
     backward = [(one.kind, one.group) for one in ranks[1].steps[-1].collectives if one.kind is not ALL_GATHER]
     assert backward == [(REDUCE_SCATTER, "shard 0"), (ALL_REDUCE, "replicate 1")] * 3 + [(ALL_REDUCE, "shard 0")]
     moved = {
@@ -107,7 +107,7 @@ def test_under_hsdp_every_scatter_is_followed_by_a_reduction_among_the_copies() 
 
 
 def test_a_host_that_fetches_data_too_slowly_starves_its_device_only_if_it_is_not_ahead() -> None:
-    late = Lateness(rank=0, phase=Phase.DATA, ratio=0.3, on_host=True, unit=None, late_ns=2 * MS)
+    late = LateRank(rank=0, phase=Phase.DATA, ratio=0.3, on_host=True, unit=None, late_ns=2 * MS)
     step_ns = {ahead: find_step_ns(make_job(), play(make_job(late=late, run_ahead=ahead))) for ahead in (0, 2)}
     assert step_ns[0] == pytest.approx(step_ns[2] + 2 * MS, rel=0.01)
 

@@ -65,7 +65,7 @@ def run_device(options: argparse.Namespace) -> int:
     Raises:
         UsageError: A number is below one, or there is no such strategy.
     """
-    from distprof.cli.bench.device_show import show_job  # loads torch
+    from distprof.cli.bench.device_show import show_job
     from distprof.cli.bench.device_table import list_broken, tabulate_outcomes
 
     if min(options.jobs, 1 if options.processes is None else options.processes) < 1:

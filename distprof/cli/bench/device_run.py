@@ -6,15 +6,17 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distprof.facts.run import ClockReading, DeviceSnapshot, Peak, RankInfo, Run, RunMeta
-from distprof.record.recorder import Recorder
-from distprof.record.step_writer import StepWriter
 from distprof.simulate.device import SimulatedDevice
 from distprof.simulate.device_job import DeviceJob
 from distprof.simulate.device_play import SECOND_NS, PlayedRank, find_offset, find_step_ns, play
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import rank_path, read_run, write_meta
+
+if TYPE_CHECKING:
+    from distprof.record.recorder import Recorder
 
 COST_STEPS = 12
 """The first steps of a job, which are played again without its faults."""
@@ -66,10 +68,14 @@ def play_and_record(job: DeviceJob) -> DeviceRun:
 
 
 def _make_recorder(device: SimulatedDevice, now_ns: Callable[[], int], num_events: int) -> Recorder:
+    from distprof.record.recorder import Recorder  # loads torch
+
     return Recorder(now_ns=now_ns, device=device, num_events=num_events, every=1)
 
 
 def _write(folder: Path, job: DeviceJob, ranks: list[PlayedRank]) -> None:
+    from distprof.record.step_writer import StepWriter  # loads torch
+
     (folder / "ranks").mkdir()
     write_meta(folder, _describe_job(job, ranks))
     for rank in ranks:
