@@ -80,22 +80,21 @@ class DeviceSteps:
         """Reads loss and gradient norm."""
         self._open: StepEvents | None = None
         self._short = False
-        self._timed = self._spent_ns = 0  # collectives of the open step, and what timing them took on the host
         self._stream: Any = None
         self._pending: deque[_Pending] = deque()
         self._num_done = 0  # of the pending ones, from the oldest on
         self._due = 0  # times that may be read now
         self._lock = threading.Lock()
         self._stopped: str | None = None
-        self._without_room = self._unread = 0
+        self._without_room = self._crowded_out = self._unread = 0
 
     def open(self, step: int) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
         self._open = None
         if self._ring is None or self._stopped is not None or self._device is None or self._device.is_capturing():
             return False
-        self._short, self._timed, self._spent_ns = False, 0, 0
-        self._open = self._ring.open(collectives=self.stride.covers(step))
+        self._short = False
+        self._open = self._ring.open(collectives=self.stride.begin(step, self._now()))
         if self._open is None:
             self._without_room += 1
             return False
@@ -123,12 +122,11 @@ class DeviceSteps:
             return
         now_ns = self._now()
         try:
-            self._ring.begin_collective(self._open, position)
+            self._crowded_out += not self._ring.begin_collective(self._open, position)
             self._read_some(2 * READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
-        self._timed += 1
-        self._spent_ns += self._now() - now_ns
+        self.stride.spend(self._now() - now_ns, collectives=1)
 
     def end_collective(self, position: int) -> None:
         """Marks its end on the current stream, which waits for it. May be called on another thread."""
@@ -139,7 +137,7 @@ class DeviceSteps:
             self._ring.end_collective(position)
         except Exception as error:
             self._stop(error)
-        self._spent_ns += self._now() - now_ns
+        self.stride.spend(self._now() - now_ns)
 
     def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
         """Ends a step.
@@ -164,7 +162,6 @@ class DeviceSteps:
         if events is not None and self._ring is not None:
             self._ring.close(events)
             anchor = None if record.shadow else self._read_clocks()
-            self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
         with self._lock:
             if self._stopped is None:
                 self._without_room += events is not None and self._short
@@ -225,6 +222,7 @@ class DeviceSteps:
         """What could not be measured, for the notes of the rank."""
         facts = {
             f"{self._without_room} step(s) found no free event and have no device times": self._without_room,
+            f"{self._crowded_out} collective(s) found no free event and are not timed on the device": self._crowded_out,
             f"the device had not finished {self._unread} step(s) when recording ended: they have host times only":
                 self._unread,
             f"device times stopped: {self._stopped}": self._stopped,

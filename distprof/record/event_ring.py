@@ -79,10 +79,11 @@ class EventRing:
         step.stamps += 1
         return True
 
-    def begin_collective(self, step: StepEvents, position: int) -> None:
+    def begin_collective(self, step: StepEvents, position: int) -> bool:
         """Records on the current stream that it is ready for a collective of the open step, and keeps a place for the
-        end; nothing once half the ring is taken, which is left to stamps."""
-        if step.collectives and self._free > len(self._events) // 2:
+        end. False: half the ring is taken, and the other half is left to stamps."""
+        has_room = self._free > len(self._events) // 2
+        if has_room:
             place = self._next
             end = (place + 1) % len(self._events)
             self._events[place].record(self._device.current_stream())
@@ -91,6 +92,7 @@ class EventRing:
             self._next = (end + 1) % len(self._events)
             self._free -= 2
             step.count += 2
+        return has_room
 
     def end_collective(self, position: int) -> None:
         """Records the end on the current stream."""

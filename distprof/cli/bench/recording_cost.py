@@ -84,7 +84,9 @@ def find_stride(plain: StepCost, timed: StepCost, collectives: int) -> int:
     from distprof.record.collective_stride import CollectiveStride
 
     stride = CollectiveStride(None)
-    stride.learn(number=collectives, spent_ns=round(timed.fastest_ns - plain.fastest_ns), step_ns=STEP_NS)
+    stride.begin(0, 0)
+    stride.spend(round(timed.fastest_ns - plain.fastest_ns), collectives=collectives)
+    stride.begin(1, STEP_NS)
     return stride.every
 
 
