@@ -18,8 +18,8 @@ MOST_AHEAD = 30
 MOST_DRIFT_PPM = 50.0
 NUM_STEPS = 38
 """A host can be `MOST_AHEAD` ahead. Of steps with more than ten collectives, every second is kept with their times."""
-ROOMY = 6000
-"""A ring of events with room for as many steps as a host runs ahead."""
+NUM_EVENTS, FEW_EVENTS = 6000, (120, 400)
+"""The ring of events: with room for as many steps as a host runs ahead, or too small for that."""
 BYTES_PER_NS = 50
 """A usual link: 50 GB/s."""
 
@@ -86,6 +86,8 @@ class DeviceJob:
     launch_ns: int
     num_events: int
     """The recorder's ring of events."""
+    every: int | None
+    """Collectives are timed in every so many steps. None: as their cost allows."""
     late: LateRank | None
     link: SlowTransfer | None
 
@@ -157,7 +159,8 @@ def draw_job(seed: int) -> DeviceJob:
         norm_transfer_ns=int(draws.uniform(15, 40) * US), jitter_ratio=float(draws.uniform(0.005, 0.03)),
         drift_ppm=tuple(draws.uniform(-MOST_DRIFT_PPM, MOST_DRIFT_PPM, ranks).tolist()),
         run_ahead=ahead, launch_queue=int(draws.choice([192, 256, 1024])), launch_ns=int(draws.uniform(2, 6) * US),
-        num_events=int(draws.integers(120, 400)) if draws.random() < 0.05 else ROOMY, late=None, link=None,
+        num_events=int(draws.integers(*FEW_EVENTS)) if draws.random() < 0.05 else NUM_EVENTS,
+        every=None if draws.random() < 0.3 else 1, late=None, link=None,
     )  # fmt: skip
     return replace(job, late=_draw_late(draws, job), link=_draw_link(draws, job))
 

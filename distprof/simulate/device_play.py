@@ -16,8 +16,8 @@ from distprof.simulate.device_strategies import LOOPS
 from distprof.simulate.device_truth import TrueStep
 
 SECOND_NS = 10**9
-MakeRecorder = Callable[[SimulatedDevice, Callable[[], int], int], Any]
-"""From a device, its host's clock and a number of events: `distprof.record.recorder.Recorder`."""
+MakeRecorder = Callable[[DeviceJob, SimulatedDevice, Callable[[], int]], Any]
+"""From a job, a device and its host's clock: `distprof.record.recorder.Recorder`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def play(job: DeviceJob, make_recorder: MakeRecorder | None = None) -> list[Play
         )  # fmt: skip
         recorder = Unrecorded()
         if make_recorder is not None:
-            recorder = make_recorder(device, shift_clock(clock, find_offset(job, host)), job.num_events)
+            recorder = make_recorder(job, device, shift_clock(clock, find_offset(job, host)))
         loop = LOOPS[job.strategy](job, rank, device, recorder, meetings)
         programs.append(RankProgram(device, loop.streams, loop.run()))
         played.append(

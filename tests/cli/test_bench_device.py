@@ -27,7 +27,7 @@ US = 1_000
 
 def draw_small(seed: int) -> DeviceJob:
     """The job of a seed, with few steps and enough events."""
-    return replace(draw_job(seed).cut(SHORT), num_events=4000)
+    return replace(draw_job(seed).cut(SHORT), num_events=4000, every=1)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def make_job(strategy: str = "ddp", **changes: object) -> DeviceJob:
         num_steps=4, num_warmup=1, num_units=2, forward_ns=MS, data_ns=100 * US, host_data_ns=0, grad_norm_ns=50 * US,
         optimizer_ns=200 * US, host_unit_ns=0, transfer_ns=600 * US, norm_transfer_ns=20 * US, jitter_ratio=0.0,
         drift_ppm=(0.0,) * (4 if strategy == "hsdp" else 2), run_ahead=2, launch_queue=1024, launch_ns=0,
-        num_events=6000, late=None, link=None,
+        num_events=6000, every=1, late=None, link=None,
     )  # fmt: skip
     return replace(plain, **changes)  # type: ignore[arg-type]
 

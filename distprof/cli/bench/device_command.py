@@ -32,7 +32,9 @@ hosts run 0 to 30 steps ahead; one rank may be late by 5 to 80 % of the step in 
                      wrong with
   synchronises       how often recording made a host wait for its device
   steps lost         steps without device times: counted in the rank's notes, or not
-  not timed          collectives without times in a step that has them; in one job of twenty the events are few
+  not timed          collectives without times in a step that should have them: counted in the notes, or not
+In one job of twenty the events are few, so that steps and collectives find none; in three of ten the recorder itself
+chooses the steps in which collectives are timed, else it is every step.
 """
 EPILOG = """\
 examples:

@@ -113,15 +113,18 @@ def count_untimed(done: DeviceRun) -> int:
     timed, found = np.isfinite(done.run.step_ns(Clock.DEVICE)), 0
     tables = {table.group: table for table in done.run.device_collectives}
     for group, members in done.job.groups.items():
-        every = find_stride(len(done.ranks[members[0]].steps[0].collectives), timed=True)
-        number = len(select(done, members[0], 0, group))
-        expected = timed[list(members)].all(axis=0) & (done.run.rows[0, :, 0] % every == 0)
-        whole = int(expected.sum()) * len(members) * number
+        if done.job.every is not None:
+            every = find_stride(len(done.ranks[members[0]].steps[0].collectives), timed=True)
+            expected = timed[list(members)].all(axis=0) & (done.run.rows[0, :, 0] % every == 0)
+        elif group in tables:  # the ranks chose the steps
+            expected = np.isin(np.arange(timed.shape[1]), tables[group].steps)
+        else:
+            continue
+        found += int(expected.sum()) * len(members) * len(select(done, members[0], 0, group))
         if group in tables:
             table = tables[group]
             known = np.isfinite(table.arrival_ns) & np.isfinite(table.end_ns)
-            whole -= int(known[:, expected[table.steps]].sum())
-        found += whole
+            found -= int(known[:, expected[table.steps]].sum())
     return found
 
 

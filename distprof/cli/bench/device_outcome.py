@@ -20,10 +20,10 @@ from distprof.cli.bench.device_errors import (
     list_waits,
 )
 from distprof.cli.bench.device_run import DeviceRun, play_and_record
-from distprof.facts.run import Clock
+from distprof.facts.run import Clock, RankInfo
 from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Verdict, VerdictKind
-from distprof.simulate.device_job import ROOMY, DeviceJob, draw_job
+from distprof.simulate.device_job import DeviceJob, draw_job
 
 MOST_APART_NS = 1_000
 """Between a step and the sum of its phases."""
@@ -36,6 +36,7 @@ LEAST_STEPS = 12
 MEASURES = ("phases", "exposed", "wait", "transfer", "reported wait", "reported transfer", "reported exposed")
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS, VerdictKind.UNEQUAL_DATA)
 _WITHOUT_ROOM = re.compile(r"(\d+) step\(s\) found no free event")
+_CROWDED_OUT = re.compile(r"(\d+) collective\(s\) found no free event")
 
 Said = Verdict | CauseReport
 
@@ -66,10 +67,10 @@ class DeviceOutcome:
     """Steps without device times, on all ranks, that are counted in the notes."""
     uncounted: int
     """Those that are not."""
-    roomy: bool
-    """The ring of events is as large as it should be."""
     untimed: int
-    """Collectives without times in steps that should have them. They are allowed where the ring of events is small."""
+    """Collectives without times in steps that should have them, on all ranks, that are counted in the notes."""
+    unnoted: int
+    """Those that are not."""
     told: str
     """What is true, and what is said, in short."""
 
@@ -87,7 +88,7 @@ class DeviceOutcome:
             f"{self.synchronised} synchronise(s)": self.synchronised > 0,
             f"{self.stopped} rank(s) stopped recording": self.stopped > 0,
             f"{self.uncounted} step(s) lost and not counted": self.uncounted > 0,
-            f"{self.untimed} collective(s) not timed": self.untimed > 0 and self.roomy,
+            f"{self.unnoted} collective(s) not timed and not counted": self.unnoted > 0,
         }
         return [*worst, *(text for text, holds in others.items() if holds)]
 
@@ -120,6 +121,7 @@ def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
     first = said if done.link_cost_ns >= done.late_cost_ns else said[:1]  # else the link may be named first
     strangers = [item for item in said if _is_false(done, item)]
     lost, uncounted = _count_lost(done)
+    untimed, noted = count_untimed(done), sum(_add_notes(info, _CROWDED_OUT) for info in run.ranks)
     return DeviceOutcome(
         seed=job.seed, strategy=job.strategy, partition_ns=find_partition_error(done),
         worst=dict(zip(MEASURES, map(_find_worst, compared), strict=True)), blamed=_is_blamed(done),
@@ -127,7 +129,7 @@ def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
         false=any(_costs(item) for item in strangers),
         idle=any(not _costs(item) for item in strangers),
         synchronised=done.synchronised, stopped=sum("stopped" in note for info in run.ranks for note in info.notes),
-        lost=lost, uncounted=uncounted, roomy=job.num_events >= ROOMY, untimed=count_untimed(done),
+        lost=lost, uncounted=uncounted,  untimed=min(untimed, noted), unnoted=max(untimed - noted, 0),
         told=f"true: {describe_truth(done)}; verdict: {describe_said(report.verdict)}; listed: "
         f"{', '.join(map(describe_said, said[1:])) or 'nothing'}",
     )  # fmt: skip
@@ -193,8 +195,13 @@ def _count_lost(done: DeviceRun) -> tuple[int, int]:
     )
     lost = uncounted = 0
     for info, with_row, with_times in zip(done.run.ranks, rows.tolist(), timed.tolist(), strict=True):
-        told = info.rows_lost + sum(int(found[1]) for note in info.notes if (found := _WITHOUT_ROOM.match(note)))
+        told = info.rows_lost + _add_notes(info, _WITHOUT_ROOM)
         without = done.job.num_steps - with_times
         lost += min(without, told)
         uncounted += max(without - told, 0) + (done.job.num_steps - with_row - info.rows_lost)
     return lost, uncounted
+
+
+def _add_notes(info: RankInfo, pattern: re.Pattern[str]) -> int:
+    """What a rank says that it lost."""
+    return sum(int(found[1]) for note in info.notes if (found := pattern.match(note)))

@@ -67,10 +67,10 @@ def play_and_record(job: DeviceJob) -> DeviceRun:
     )  # fmt: skip
 
 
-def _make_recorder(device: SimulatedDevice, now_ns: Callable[[], int], num_events: int) -> Recorder:
+def _make_recorder(job: DeviceJob, device: SimulatedDevice, now_ns: Callable[[], int]) -> Recorder:
     from distprof.record.recorder import Recorder  # loads torch
 
-    return Recorder(now_ns=now_ns, device=device, num_events=num_events, every=1)
+    return Recorder(now_ns=now_ns, device=device, num_events=job.num_events, every=job.every)
 
 
 def _write(folder: Path, job: DeviceJob, ranks: list[PlayedRank]) -> None:

@@ -52,10 +52,11 @@ def _describe_job(done: DeviceRun) -> list[str]:
     steps = f"{job.num_units} units, {job.num_steps} steps of {format_time(done.base_ns)}"
     unit = f"forward {format_time(job.forward_ns)} and transfer {format_time(job.transfer_ns)} per unit"
     queue = f"{job.launch_queue} launches queue, each costs {format_time(job.launch_ns)}; {job.num_events} events"
+    timed = "as their cost allows" if job.every is None else f"in every {job.every} step(s)"
     return [
         f"job {job.seed}: {job.strategy}, {shape}, {steps}",
         f"  {unit}, jitter {100 * job.jitter_ratio:.1f} %",
-        f"  hosts run {ahead}; {queue}",
+        f"  hosts run {ahead}; {queue}; collectives are timed {timed}",
     ]
 
 

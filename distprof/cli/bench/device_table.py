@@ -42,7 +42,8 @@ def _write_column(outcomes: Sequence[DeviceOutcome]) -> list[tuple[str, str]]:
         ("recorders stopped", f"{sum(one.stopped for one in outcomes):,}"),
         ("steps lost, counted", f"{sum(one.lost for one in outcomes):,}"),
         ("steps lost, not counted", f"{sum(one.uncounted for one in outcomes):,}"),
-        ("collectives not timed", f"{sum(one.untimed for one in outcomes):,}"),
+        ("collectives not timed, counted", f"{sum(one.untimed for one in outcomes):,}"),
+        ("collectives not timed, not counted", f"{sum(one.unnoted for one in outcomes):,}"),
         ("jobs past a limit", f"{sum(bool(one.broken) for one in outcomes):,}"),
     ]
 
