@@ -51,8 +51,10 @@ class DeviceOutcome:
     """Largest difference between a step and the sum of its phases."""
     worst: dict[str, Error | None]
     """The error nearest to its limit, or furthest past it, by `MEASURES`. None: there is no such number."""
+    late: bool
+    """A rank is late."""
     blamed: bool
-    """A rank costs enough to be found."""
+    """It costs enough to be found."""
     right: bool
     """It is named, with its phase."""
     false: bool
@@ -124,12 +126,13 @@ def judge(done: DeviceRun, report: Report) -> DeviceOutcome:
     untimed, noted = count_untimed(done), sum(_add_notes(info, _CROWDED_OUT) for info in run.ranks)
     return DeviceOutcome(
         seed=job.seed, strategy=job.strategy, partition_ns=find_partition_error(done),
-        worst=dict(zip(MEASURES, map(_find_worst, compared), strict=True)), blamed=_is_blamed(done),
+        worst=dict(zip(MEASURES, map(_find_worst, compared), strict=True)), late=job.late is not None,
+        blamed=_is_blamed(done),
         right=any(_is_right(done, item) for item in first),
         false=any(_costs(item) for item in strangers),
         idle=any(not _costs(item) for item in strangers),
         synchronised=done.synchronised, stopped=sum("stopped" in note for info in run.ranks for note in info.notes),
-        lost=lost, uncounted=uncounted,  untimed=min(untimed, noted), unnoted=max(untimed - noted, 0),
+        lost=lost, uncounted=uncounted, untimed=min(untimed, noted), unnoted=max(untimed - noted, 0),
         told=f"true: {describe_truth(done)}; verdict: {describe_said(report.verdict)}; listed: "
         f"{', '.join(map(describe_said, said[1:])) or 'nothing'}",
     )  # fmt: skip

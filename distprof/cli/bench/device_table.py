@@ -31,11 +31,13 @@ def tabulate_outcomes(outcomes: Sequence[DeviceOutcome]) -> Table:
 
 def _write_column(outcomes: Sequence[DeviceOutcome]) -> list[tuple[str, str]]:
     blamed = [one for one in outcomes if one.blamed]
+    spared = [one for one in outcomes if one.late and not one.blamed]
     return [
         ("jobs", f"{len(outcomes):,}"),
         ("phases less step, at most", format_time(max(one.partition_ns for one in outcomes))),
         *((f"{name}: error / limit", _show_worst(outcomes, name)) for name in MEASURES),
         ("rank and phase right", f"{sum(one.right for one in blamed):,} of {len(blamed):,}"),
+        ("... where it costs less", f"{sum(one.right for one in spared):,} of {len(spared):,}"),
         ("falsely named", f"{sum(one.false for one in outcomes):,}"),
         ("falsely listed, without cost", f"{sum(one.idle for one in outcomes):,}"),
         ("synchronises", f"{sum(one.synchronised for one in outcomes):,}"),
