@@ -27,8 +27,8 @@ hosts run 0 to 30 steps ahead; one rank may be late by 5 to 80 % of the step in 
   phases less step   how far the phases of a step are from summing to it, limit 1 us
   error / limit      the worst error of phases, exposed communication, waits and transfers; the limit is 3 % or 20 us.
                      Facts are compared collective by collective, the report's means as it prints them
-  right              of jobs in which a late rank costs 5 % of the step or more: it and its phase are the verdict; where it costs
-                     less, as other work hides it or there are few steps, it need not be
+  right              of jobs in which a late rank costs 5 % of the step or more: it and its phase are the verdict;
+                     where it costs less, as other work hides it or there are few steps, it need not be
   falsely named      jobs in which something is blamed, in the verdict or for a cost in the list, that nothing is
                      wrong with
   synchronises       how often recording made a host wait for its device
