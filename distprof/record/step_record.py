@@ -161,7 +161,8 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
     facts = {
         "collectives run on the device: the host sees when they are issued, but not when they end": any(
             flag & ON_DEVICE for flag in flags
-        ),
+        )
+        and not any(record.device_times for record in records),
         "how long compute waits for some asynchronous collectives is not known": awaited,
     }
     return [note for note, holds in facts.items() if holds]
