@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.device_took import RESOLUTION_NS
 from distprof.analyze.measured_steps import BoolArray
 from distprof.facts.run import Collectives, FloatArray
 
 LAG_NS = 50_000.0
 """From the end of the one to when the other is ready: a copy of what was received takes as long."""
+EARLY_NS = 10_000.0
+"""The other way round: ends are noted a few launches late."""
 MIN_SHARE = 0.5
 """Of a rank's steps in which that must be so."""
 MAX_APART_NS = 1_000_000.0
@@ -40,7 +41,7 @@ class Lane:
         """Where a collective was ready just when one of another lane, or of this one, ended,
         ``[num_ranks, num_steps]``."""
         after_ns = self.arrival_ns[:, :, column] - other.end_ns[:, :, other_column]
-        bound: BoolArray = (after_ns >= -RESOLUTION_NS) & (after_ns <= LAG_NS)
+        bound: BoolArray = (after_ns >= -EARLY_NS) & (after_ns <= LAG_NS)
         return bound
 
 

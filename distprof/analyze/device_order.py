@@ -64,20 +64,25 @@ def _describe(table: Collectives) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _find_whole_steps(measured_steps: MeasuredSteps, tables: list[Collectives], positions: IntArray) -> IntArray:
-    """The steps with tables in which all ranks know when each collective was issued and when the step began."""
+    """The steps with tables in which all ranks know when each collective was issued and when the step began; of these
+    the ones in which every end was seen, if that is most of them."""
     steps = find_steps(measured_steps, tables, len(positions))
     run = measured_steps.run
     times_ns = run.column("begin_device_ns") + run.column("step_device_ns")
     whole = np.isfinite(times_ns[np.ix_(positions, steps)]).all(axis=0)
+    seen = np.ones(len(steps), dtype=bool)
     for table in tables:
-        at = np.searchsorted(table.steps, steps)
+        at = _find_at(table, steps)
         whole &= np.isfinite(table.arrival_ns[:, at]).all(axis=(0, 2))
-    return steps[whole]
+        seen &= np.isfinite(table.end_ns[:, at]).all(axis=(0, 2))
+    most = (whole & seen).sum() > whole.sum() / 2
+    return steps[whole & seen] if most else steps[whole]
 
 
 def _read_lane(tables: list[Collectives], part: list[tuple[int, int]], steps: IntArray) -> Lane:
     read: list[list[FloatArray]] = []
-    took_ns = {number: measure_took(tables[number], _find_at(tables[number], steps)) for number, _ in part}
+    numbers = dict.fromkeys(number for number, _ in part)
+    took_ns = {number: measure_took(tables[number], _find_at(tables[number], steps)) for number in numbers}
     for number, row in part:
         table, at = tables[number], _find_at(tables[number], steps)
         arrival_ns, exposed_ns = table.arrival_ns[row, at], np.nan_to_num(table.exposed_ns[row, at])
@@ -112,8 +117,9 @@ def _place(entries: list[Entry], origin_ns: FloatArray) -> tuple[FloatArray, Flo
         at_ns = _find_place(entry, resumed, place_ns[:, :, index])
         now = place_ns[:, :, index] = np.maximum(np.minimum(at_ns, place_ns[:, :, index]), now)
         if entry.left_ns is not None:
-            moved += int((np.abs(now - entry.at_ns) > NEAR_NS).sum())
-            count += now.size
+            waited = entry.left_ns > entry.at_ns
+            moved += int((waited & (np.abs(now - entry.at_ns) > NEAR_NS)).sum())
+            count += int(waited.sum())
             wait_ns[:, :, index] = np.maximum(entry.left_ns - now, 0)
             resumed = now = now + wait_ns[:, :, index]
     return None if moved > MAX_DISORDER * count else (place_ns, wait_ns)

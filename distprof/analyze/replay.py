@@ -41,7 +41,7 @@ def replay(
     gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
     through_ns = _play(cycles, cycles.start_ns, gap_ns, transfer_ns, punctual=punctual)
-    if recorded or len(cycles.parties[-1]) == 1 or not cycles.start_ns.any():
+    if recorded or len(cycles.parties[-1]) == 1 or not cycles.knows_starts:
         return cycles.find_length(through_ns)  # all leave the last wait together
     usual_ns = _play(cycles, cycles.start_ns, cycles.gap_ns, cycles.transfer_ns, punctual=False)
     start_ns = cycles.start_ns

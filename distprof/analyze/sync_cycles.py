@@ -83,6 +83,12 @@ class SyncCycles:
         of_which = self.find_awaited().tolist()
         return tuple(self.parties[index] for index in of_which)
 
+    @property
+    def knows_starts(self) -> bool:
+        """Whether it is known when each rank left the wait before. Where ranks wait later than they issue, the device
+        clock tells."""
+        return bool(self.start_ns.any()) or self.awaits is not None
+
     def find_awaited(self) -> IntArray:
         """For each entry the index of the collective that it is or waits for, ``[num_collectives]``."""
         own = np.arange(len(self.parties))
@@ -103,7 +109,7 @@ class SyncCycles:
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
+        return find_middle(through_ns) if self.knows_starts else find_median(through_ns, axis=0)
 
 
 def find_middle(times_ns: FloatArray) -> FloatArray:
@@ -165,7 +171,8 @@ def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
     found = []
     for index, source in enumerate(order):
         found.append(-1 if source < 0 else at.get(int(indices[source]), -1))
-        at[source] = index
+        if source >= 0:
+            at[source] = index
     return np.array(found)
 
 

@@ -139,7 +139,8 @@ class CommunicationReport:
     overlapped_host_ns: tuple[float | None, ...]
     """``busy_host_ns`` less ``exposed_host_ns``: what ran beside compute."""
     busy_device_ns: tuple[float | None, ...]
-    """Union of the kind's kernels in traces. None: no trace."""
+    """Union of the kind's intervals on the device, in the steps in which collectives were timed there; of a trace, of
+    its kernels. None: not known."""
     exposed_device_ns: tuple[float | None, ...]
     """How long the compute stream waited for them on the device clock; in traces, while only collectives ran."""
     overlapped_device_ns: tuple[float | None, ...]

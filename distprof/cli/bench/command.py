@@ -17,6 +17,7 @@ from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
 from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
 from distprof.cli.bench.cost_command import add_cost, run_cost
+from distprof.cli.bench.device_command import add_device, run_device
 from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.cli.bench.live_command import add_live, run_live
 from distprof.cli.bench.overhead import measure_workload
@@ -75,6 +76,7 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further configuration of the training")
     add_cost(subjects)
     add_simulated(subjects)
+    add_device(subjects)
     add_live(subjects)
 
 
@@ -82,7 +84,7 @@ def run_bench(options: argparse.Namespace) -> int:
     """Runs one of the benches; see `_compare_profilers` and the functions that it names."""
     benches = {
         "overhead": _compare_profilers, "cost": run_cost, "verdicts": run_verdicts, "report": run_report,
-        "live": run_live,
+        "device": run_device, "live": run_live,
     }  # fmt: skip
     return benches[options.subject](options)
 
