@@ -6,27 +6,15 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
-from distprof.record.collective_watch import CollectiveWatch
-from distprof.record.fsdp import watch_group
-
-
-class _DeviceWatch(CollectiveWatch):
-    """Of a job over NCCL."""
-
-    def ends_on_device(self, group: Any, device: torch.device) -> bool:
-        return True
-
-    def find_code(self, group: Any) -> int:
-        return 0
-
 
 class StandIn:
     """A unit of a model, and its collectives on a device."""
 
     def __init__(self, recorder: Any) -> None:
         """Watched for a recorder."""
+        from distprof.record.collective_watch import CollectiveWatch  # loads torch: only for those who measure
+        from distprof.record.fsdp import watch_group
+
         nothing = lambda *_: None  # noqa: E731
         stream = SimpleNamespace(wait_event=nothing)
         self._group = SimpleNamespace(
@@ -38,7 +26,10 @@ class StandIn:
             comm_ctx=SimpleNamespace(reduce_scatter_state=SimpleNamespace(event=object())),
         )  # fmt: skip
         self._buffer = SimpleNamespace(nbytes=1 << 25, device=None)
-        watch_group(self._group, _DeviceWatch(recorder), deque(maxlen=64), set(), stream_waits=True)
+        watch: Any = CollectiveWatch(recorder)
+        watch.ends_on_device = lambda *_: True  # as over NCCL
+        watch.find_code = lambda _: 0
+        watch_group(self._group, watch, deque(maxlen=64), set(), stream_waits=True)
 
     def gather(self) -> None:
         """Parameters, and the wait for them."""
