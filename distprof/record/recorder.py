@@ -100,7 +100,7 @@ class Recorder:
         if self.ranges is not None:
             self.ranges.step(step)
         self._stamping = self.on_device.times and self.on_device.open(step)
-        self._before = self.between.take(self.timeline.begin())
+        self._before = self.between.take(self.timeline.begin(step, known=self.recording))
         self._stamp()
         if self.recording and not self._stamping and self.ranges is None:
             self.timeline.room = MAX_SEGMENTS - 1
@@ -108,7 +108,7 @@ class Recorder:
     def end_step(self, *, failed: bool = False) -> None:
         """Closes the step and queues its record."""
         now = self._now()
-        self.timeline.room = 0
+        self.timeline.end()
         if self.recording and self.timeline.is_inside:
             self._break(raised=False)
         if self.ranges is not None:

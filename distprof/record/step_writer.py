@@ -15,6 +15,7 @@ from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
+from distprof.storage.last_position import drop_place
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
@@ -126,6 +127,8 @@ class StepWriter:
                 )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)
+            else:
+                drop_place(self._writer.path)
             self._writer.close()
             (drop_ring if ended == "completed" else keep_ring)(self._writer.path)
             self._writer = None
