@@ -21,18 +21,18 @@ BETWEEN, UNKNOWN = -1, -2
 _FORM = struct.Struct("=qq")
 
 
-class Place(Protocol):
+class Position(Protocol):
     """The step, and the phase's code or `BETWEEN` or `UNKNOWN`. Before the first step: -1."""
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
-def make_place() -> Place:
+def make_place() -> Position:
     """A place in memory alone."""
     return [-1, BETWEEN]
 
 
-def open_place(stream: Path) -> Place | None:
+def open_place(stream: Path) -> Position | None:
     """The same in a file beside a stream. None: this file system does not do that."""
     try:
         descriptor = os.open(stream.with_suffix(SUFFIX), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)

@@ -218,7 +218,8 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
         return None
     _check(path, stream, meta)
     warnings.extend(stream.warnings)
-    if stream.info.ended is None and stream.info.error is None:
+    lives = stream.info.last_write is not None and stream.info.last_write.writer_lives
+    if stream.info.ended is None and stream.info.error is None and not lives:
         stream = replace(stream, info=replace(stream.info, error=read_place(path, inside=inside)))
     return stream
 

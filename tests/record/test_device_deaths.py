@@ -29,6 +29,7 @@ from distprof.record.stall_watch import StallWatch
 from distprof.record.step_writer import StepWriter
 from distprof.simulate.device import HostClock, SimulatedDevice, Stream
 from distprof.simulate.device_work import Meeting
+from distprof.storage.last_position import open_place
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.run_folder import rank_path, read_run, write_meta
 from tests.factories import make_info, make_meta
@@ -50,6 +51,7 @@ class Rank:
         self.recorder = Recorder(now_ns=self.clock, device=self.device, num_events=2048)
         info = make_info(number, ended=None, device="cuda:0", host=socket.gethostname())
         writer = StreamWriter(rank_path(folder, number), run_id="0123456789ab", world_size=2, info=info)
+        self.recorder.timeline.place = open_place(rank_path(folder, number)) or self.recorder.timeline.place
         self.writer = StepWriter(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
         self._number, self._communication = number, Stream(self.device)
         self.met = LAST
@@ -167,16 +169,15 @@ def test_the_rank_that_waits_writes_every_step_that_its_host_has_finished(surviv
 
 ABRUPT = "is missing after step {last}: its stream ends abruptly (killed?)"
 TOLD = {
-    "SIGKILL": ABRUPT,
-    "SIGABRT": ABRUPT,
-    "os._exit": ABRUPT,
+    "SIGKILL": f"{ABRUPT}: in step {LAST}, backward, last written",
+    "SIGABRT": f"{ABRUPT}: in step {LAST}, backward, last written",
+    "os._exit": f"{ABRUPT}: in step {LAST}, backward, last written",
     "SIGTERM": "was terminated after step 11: SIGTERM in step 12, backward",
     "exception": "failed after step 12: RuntimeError: NCCL communicator was aborted",
     "hang": "is missing after step 11: its stream ends abruptly (killed?): no step had ended for 0.008 s, in step 12, "
     "backward, last written",
 }
-"""What the report says of rank 1. Who ends without warning loses what its background thread had not written yet; where
-the job stood is then told by those who wait."""
+"""What the report says of rank 1. Who ends without warning loses what its background thread had not written yet."""
 
 
 @pytest.mark.parametrize("how", DEATHS)
@@ -192,7 +193,7 @@ def test_the_last_steps_and_where_the_ranks_stood_are_in_the_report(
     steps = run.column("step")[1]
     kept = int(np.isfinite(steps).sum())
     assert steps[:kept].tolist() == list(range(kept)) and run.warnings == ()
-    assert kept in ({LAST + (how == "exception")} if TOLD[how] != ABRUPT else range(2, WINDOW))
+    assert kept in (range(2, WINDOW) if "{last}" in TOLD[how] else {LAST + (how == "exception")})
     assert (run.column("step_host_ns")[1, :kept] == HOST_NS).all()
     assert np.isfinite(run.column("step_device_ns")[1]).sum() >= 2
     assert run_verb(["report", str(folder), "--no-write", "--width", "400"]) == 3
