@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_check.check_result import CheckResult
+from benchmarks.gpu_check.cost_checks import check_cost
 from benchmarks.gpu_check.device_checks import check_device
 from benchmarks.gpu_check.gpu import NoGpu, RealGpu
 from benchmarks.gpu_check.job_checks import JOBS, check_job
@@ -64,11 +65,11 @@ def main(arguments: list[str]) -> int:
         for result in run_groups(list_groups(Path(folder), dry=dry)):
             print(result.describe(dry=dry), flush=True)
             results.append(result)
-    failed = sum(result.judge(dry=dry) == "FAILED" for result in results)
+    failed, skipped = (sum(result.judge(dry=dry) == kind for result in results) for kind in ("FAILED", "skipped"))
     checks = [{**asdict(result), "verdict": result.judge(dry=dry)} for result in results]
     facts = {"device": card, "torch": torch.__version__, "cuda": torch.version.cuda, "dry_run": dry, "checks": checks}
     options.out.write_text(json.dumps(_make_strict(facts), indent=2) + "\n")
-    print(f"{len(results)} checks, {failed} failed: {options.out}")
+    print(f"{len(results)} checks, {failed} failed, {skipped} skipped: {options.out}")
     return 1 if failed else 0
 
 
@@ -78,7 +79,7 @@ def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
     gpus = NoGpu().count() if dry else torch.cuda.device_count()
     groups = {
         check.__name__: Group(run=partial(_call, check, make, dry), limit_s=GROUP_LIMIT_S, alone=not dry)
-        for check in (check_device, check_profiler)
+        for check in (check_device, check_profiler, check_cost)
     }
     for number, job in enumerate(JOBS):
         if job.gpus <= gpus:

@@ -6,7 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["ok", "FAILED", "not judged"]
+Verdict = Literal["ok", "FAILED", "skipped", "not judged"]
+
+
+class NotHere(Exception):
+    """What a check asks about does not exist on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +24,14 @@ class CheckResult:
     low: float
     high: float = math.inf
     note: str = ""
-    """Why it raised, or what else belongs to the number."""
+    """Why it raised or was skipped, or what else belongs to the number."""
+    skipped: bool = False
+    """What it asks about does not exist here; there is no value."""
 
     def judge(self, *, dry: bool = False) -> Verdict:
         """Whether the value is in its range; in a dry run, where nothing is measured, only whether nothing raised."""
+        if self.skipped:
+            return "skipped"
         if self.value is None:
             return "FAILED"
         if dry:
@@ -32,9 +40,9 @@ class CheckResult:
 
     def describe(self, *, dry: bool = False) -> str:
         """One line: the verdict, what was checked, the value, what was expected."""
-        value = "raised" if self.value is None else f"{self.value:.6g}"
+        value = "n/a" if self.skipped else "raised" if self.value is None else f"{self.value:.6g}"
         if self.low == self.high:
             expected = f"{self.low:g}"
         else:
             expected = f"at least {self.low:g}" if math.isinf(self.high) else f"{self.low:g} to {self.high:g}"
-        return f"{self.judge(dry=dry):10s} {self.name:64s} {value:>10s}   expected {expected}  {self.note}".rstrip()
+        return f"{self.judge(dry=dry):10s} {self.name:76s} {value:>10s}   expected {expected}  {self.note}".rstrip()

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_check.check_result import CheckResult
+from benchmarks.gpu_check.check_result import CheckResult, NotHere
+from benchmarks.gpu_check.collective_values import (
+    compare_kernels,
+    count_backward,
+    find_stride,
+    find_timed_ratio,
+    find_worst_anchor_us,
+)
+from benchmarks.gpu_check.made_up import make_up
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, Run
+from distprof.facts.run import Run
 from distprof.render.files import describe_plain
-from distprof.simulate import SimulatedJob, simulate
 from distprof.storage.run_folder import read_run
 
 LATE_MS, LATE_FROM = 50.0, 15
-Value = Callable[[Any, Run], float]
+Value = Callable[[Any, Run, Path], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,7 @@ class Expected:
 
     name: str
     read: Value
-    """From the report, as JSON, and the run."""
+    """From the report, as JSON, the run and its folder."""
     low: float
     high: float
 
@@ -50,7 +56,7 @@ class JobCheck:
     limit_s: float = 90.0
 
 
-def _find_lateness_ms(report: Any, run: Run) -> float:
+def _find_lateness_ms(report: Any, run: Run, folder: Path) -> float:
     forward_ms = run.column("forward_device_ns")[0] / 1e6
     return float(np.nanmedian(forward_ms[LATE_FROM + 1 :]) - np.nanmedian(forward_ms[5:LATE_FROM]))
 
@@ -59,27 +65,41 @@ def _expect(name: str, read: Value, low: float, high: float) -> Expected:
     return Expected(name=name, read=read, low=low, high=high)
 
 
+def _of_run(read: Callable[[Run], float]) -> Value:
+    return lambda report, run, folder: read(run)
+
+
 ON_DEVICE = _expect(
-    "the headline stands on the device", lambda report, _: report["headline"]["clock"] == "device", 1, 1
+    "the headline stands on the device", lambda report, *_: report["headline"]["clock"] == "device", 1, 1
 )
-COMPLETE = _expect("the report is complete", lambda report, _: report["coverage"]["complete"], 1, 1)
-MFU = _expect("MFU", lambda report, _: report["headline"]["mfu_ratio"] or 0.0, 0.02, 1.0)
+COMPLETE = _expect("the report is complete", lambda report, *_: report["coverage"]["complete"], 1, 1)
+MFU = _expect("MFU", lambda report, *_: report["headline"]["mfu_ratio"] or 0.0, 0.02, 1.0)
+COLLECTIVES = (
+    _expect("collectives timed, of all in sampled steps", _of_run(find_timed_ratio), 1, 1),
+    _expect("collectives that end before they begin", _of_run(count_backward), 0, 0),
+    _expect("widest bound of the device's clock, us", _of_run(find_worst_anchor_us), 0, 50),
+)
+STRIDE = _expect("from one sampled step to the next", _of_run(find_stride), 1, 16)
+KERNELS = _expect(
+    "off NCCL's kernels, in units of 2 % or 20 us", lambda report, run, folder: compare_kernels(run, folder), 0, 1
+)
 LATE = ("inject.rank=0", "inject.phase=forward", f"inject.delay_ms={LATE_MS:g}", f"inject.from_step={LATE_FROM}")
-NAMED = _expect("the verdict names the rank that is late", lambda report, _: report["verdict"]["rank"] == 1, 1, 1)
+NAMED = _expect("the verdict names the rank that is late", lambda report, *_: report["verdict"]["rank"] == 1, 1, 1)
 SLOW_DATA = ("inject.rank=1", "inject.phase=data", "inject.delay_ms=200")
 ON_GPU_1 = ("inject.rank=1", "inject.phase=forward", "inject.delay_ms=50", "inject.where=device")
+EVERY = "profile.collectives=1"
 JOBS = (
     JobCheck(
-        name="DDP with a kernel window", overrides=("train=gpt2_small", "train.steps=20", "profile=kernels"),
-        expected=(COMPLETE, ON_DEVICE, MFU),
+        name="DDP with a kernel window", overrides=("train=gpt2_small", "train.steps=20", "profile=kernels", EVERY),
+        expected=(COMPLETE, ON_DEVICE, MFU, *COLLECTIVES, KERNELS),
     ),
     JobCheck(
         name="the device is late", overrides=("train=gpt2_tiny", "train.steps=30", *LATE, "inject.where=device"),
         expected=(_expect("forward is later by 50 ms, ms", _find_lateness_ms, 0.97 * LATE_MS, 1.03 * LATE_MS),),
     ),
     JobCheck(
-        name="FSDP2", overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10"),
-        expected=(COMPLETE, ON_DEVICE),
+        name="FSDP2", overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10", EVERY),
+        expected=(COMPLETE, ON_DEVICE, *COLLECTIVES),
     ),
     JobCheck(
         name="compiled", overrides=("train=gpt2_small", "train.compile=true", "train.steps=15"),
@@ -95,15 +115,21 @@ JOBS = (
     ),
     JobCheck(
         name="DDP over NCCL, the host late", overrides=("train=gpt2_small", "train.steps=40", *SLOW_DATA),
-        expected=(COMPLETE, ON_DEVICE, NAMED), ranks=2, gpus=2,
+        expected=(COMPLETE, ON_DEVICE, NAMED, STRIDE), ranks=2, gpus=2,
     ),
     JobCheck(
         name="DDP over NCCL, the device late", overrides=("train=gpt2_small", "train.steps=40", *ON_GPU_1),
         expected=(COMPLETE, ON_DEVICE, NAMED), ranks=2, gpus=2,
     ),
     JobCheck(
-        name="FSDP2 over NCCL", overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10"),
-        expected=(COMPLETE, ON_DEVICE), ranks=2, gpus=2,
+        name="DDP over NCCL, a kernel window",
+        overrides=("train=gpt2_small", "train.steps=20", "profile=kernels", EVERY),
+        expected=(COMPLETE, ON_DEVICE, *COLLECTIVES, KERNELS), ranks=2, gpus=2,
+    ),
+    JobCheck(
+        name="FSDP2 over NCCL",
+        overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10", "profile=kernels", EVERY),
+        expected=(COMPLETE, ON_DEVICE, *COLLECTIVES, KERNELS), ranks=2, gpus=2,
     ),
 )  # fmt: skip
 
@@ -111,7 +137,8 @@ JOBS = (
 def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult]:
     """Runs a job into a new folder and judges it; ``dry``: judges a simulated one instead."""
     if dry:
-        run, report = _simulate()
+        run = make_up(folder)
+        report = json.loads(json.dumps(describe_plain(analyze(run))))
     else:
         ended, said = _run(write_command(job, folder), job.limit_s)
         yield CheckResult(name=f"{job.name}: exit code", value=float(ended), low=0, high=0, note=said if ended else "")
@@ -119,18 +146,13 @@ def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult
             return
         run, report = read_run(folder), json.loads((folder / "report.json").read_text())
     for item in job.expected:
-        value = float(item.read(report, run))
-        yield CheckResult(name=f"{job.name}: {item.name}", value=value, low=item.low, high=item.high)
-
-
-@functools.cache
-def _simulate() -> tuple[Run, Any]:
-    """A job on two clocks, one of them called the device's."""
-    run = simulate(SimulatedJob(num_ranks=2), seed=1).run
-    rows = run.rows.copy()
-    for name in ("step", "forward"):
-        rows[:, :, COLUMN[f"{name}_device_ns"]] = rows[:, :, COLUMN[f"{name}_host_ns"]]
-    return replace(run, rows=rows), json.loads(json.dumps(describe_plain(analyze(run))))
+        name = f"{job.name}: {item.name}"
+        try:
+            value = float(item.read(report, run, folder))
+        except NotHere as reason:
+            yield CheckResult(name=name, value=None, low=item.low, high=item.high, skipped=True, note=str(reason))
+        else:
+            yield CheckResult(name=name, value=value, low=item.low, high=item.high)
 
 
 def _run(command: list[str], limit_s: float) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ def check_profiler(gpu: CheckedGpu, *, dry: bool) -> Iterator[CheckResult]:
             yield from _check_level(gpu, world, level)
         yield from _check_ring(gpu, world)
         yield _check_exposed(gpu, world)
+        yield _check_waiting(gpu, world)
     finally:
         leave()
 
@@ -87,10 +89,7 @@ def _check_ring(gpu: CheckedGpu, world: World) -> Iterator[CheckResult]:
 
 def _check_exposed(gpu: CheckedGpu, world: World) -> CheckResult:
     """A hook that spins on a stream of its own is a collective that compute waits for."""
-    model = DistributedDataParallel(
-        nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)]).to(world.device),
-        device_ids=None if world.device.type == "cpu" else [world.device.index],
-    )
+    model = _make_model(world)
     gpu.spin(HOOK_MS)
 
     devices: list[int | str | torch.device] = [] if world.device.type == "cpu" else [world.device]
@@ -108,16 +107,54 @@ def _check_exposed(gpu: CheckedGpu, world: World) -> CheckResult:
     def train(profiler: Profiler) -> None:
         profiler.watch(model)
         for step in range(STEPS):
-            with profiler.step(warmup=step < WARMUP):
-                with profiler.phase("forward"):
-                    loss = model(inputs).sum()
-                with profiler.phase("backward"):
-                    loss.backward()
+            _train_step(profiler, model, inputs, warmup=step < WARMUP)
 
     run = _record(world, "phases", train)
     value = _find_middle_ms(run, "all_reduce_device_ns")
     name = f"DDP: exposed all_reduce of {HOOK_MS:g} ms, device, ms"
     return CheckResult(name=name, value=value, low=HOOK_MS * 0.95, high=HOOK_MS * 1.1)
+
+
+def _check_waiting(gpu: CheckedGpu, world: World) -> CheckResult:
+    """Whether timing buckets makes a step of DDP wait for the device where it does not at level off."""
+    waits = {level: _count_waits(gpu, world, level) for level in ("off", "phases")}
+    return CheckResult(
+        name="DDP: steps that wait for the device because they are recorded", value=waits["phases"] - waits["off"],
+        low=0, high=0,
+    )  # fmt: skip
+
+
+def _count_waits(gpu: CheckedGpu, world: World, level: Level) -> int:
+    model, inputs, waits = _make_model(world), torch.randn(8, 256, device=world.device), list[str]()
+
+    def train(profiler: Profiler) -> None:
+        profiler.watch(model)
+        for step in range(STEPS):
+            with contextlib.ExitStack() as stack:
+                if step >= WARMUP:  # DDP builds its buckets in the first
+                    stack.enter_context(gpu.forbid_synchronising())
+                try:
+                    _train_step(profiler, model, inputs, warmup=step < WARMUP)
+                except RuntimeError as error:
+                    waits.append(str(error))
+
+    _record(world, level, train)
+    return len(waits)
+
+
+def _make_model(world: World) -> DistributedDataParallel:
+    return DistributedDataParallel(
+        nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)]).to(world.device),
+        device_ids=None if world.device.type == "cpu" else [world.device.index],
+    )
+
+
+def _train_step(profiler: Profiler, model: nn.Module, inputs: torch.Tensor, *, warmup: bool) -> None:
+    with profiler.step(warmup=warmup):
+        with profiler.phase("forward"):
+            loss = model(inputs).sum()
+        with profiler.phase("backward"):
+            loss.backward()
 
 
 def _record(world: World, level: Level, train: Callable[[Profiler], None]) -> Run:

@@ -16,9 +16,9 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import choose_tables
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import find_median
-from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles, take_cycles
+from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles, renumber, take_cycles
 from distprof.analyze.transfer_fit import Fit, fit_transfers, share_time
-from distprof.facts.run import OWN_PARTS, CollectiveKind, FloatArray, IntArray, Phase
+from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, FloatArray, IntArray, Phase
 from distprof.report.forecast_report import NoForecast
 
 NUM_AT_ONCE = (1, 2)
@@ -108,18 +108,21 @@ def _find_times(
     """
     group, sizes = cycles.parties[buckets.first][0][0], buckets.sizes_bytes.tolist()
     clocks = map_clocks(measured_steps.run)
-    for table in choose_tables(measured_steps):
+    for table in choose_tables(measured_steps, cycles.clock):
         columns = [index for index, phase in enumerate(table.phases) if phase is Phase.BACKWARD]
         if table.group != group or [table.sizes_bytes[index] for index in columns] != sizes:
             continue
         at = np.searchsorted(table.steps, cycles.steps)
         there, over = (
             np.stack([
-                clocks.to_reference(position, values[member][at][:, columns])
+                values[member][at][:, columns] if cycles.clock is Clock.DEVICE
+                else clocks.to_reference(position, values[member][at][:, columns])
                 for member, position in enumerate(table.ranks.tolist())
             ])
             for values in (table.arrival_ns, table.end_ns)
         )  # fmt: skip
+        if cycles.clock is Clock.DEVICE:  # every rank has its own, but the first bucket ends at one time on all
+            there, over = there - over[:, :, :1], over - over[:, :, :1]
         arrived_ns, ended_ns = there.max(axis=0), find_median(over, axis=0)
         seen = np.isfinite(arrived_ns).all(axis=1) & np.isfinite(ended_ns).all(axis=1)
         return (arrived_ns[seen], ended_ns[seen]) if seen.sum() >= MIN_CYCLES else None
@@ -190,6 +193,7 @@ def rebuild_cycles(
         exposed_ns=put(cycles.exposed_ns, np.zeros(shape)), blocking=blocking,
         parties=tuple(cycles.parties[index] for index in source.tolist()), issued=(), kinds=(), sizes_bytes=(),
         skipped=None if cycles.skipped is None else cycles.skipped[:, source], ahead=None,
+        awaits=renumber(cycles.awaits, source.tolist()), follows=renumber(cycles.follows, source.tolist()),
     )  # fmt: skip
 
 

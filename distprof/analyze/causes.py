@@ -14,6 +14,7 @@ from distprof.analyze.pieces import OwnTimes, take_speed
 from distprof.analyze.rare import find_rare, join_parts
 from distprof.analyze.removal import Removal
 from distprof.analyze.rhythm import find_rhythms, is_within
+from distprof.analyze.run_ahead import waits_for_host
 from distprof.analyze.slow_link import find_slow_links
 from distprof.analyze.steady import find_steady
 from distprof.analyze.steady_hosts import drop_covered, find_slow_hosts
@@ -166,14 +167,13 @@ def _find_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Se
 
 
 def name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> Cause | None:
-    """What is done in the part. On a device clock, the host's launches if the host takes as long as the device."""
+    """What is done in the part; on a device clock, launching if the device waits for that. None: not known."""
     if item.kind is VerdictKind.SLOW_LINK:
         return Cause.NETWORK
     if item.part is None:
         return None
     if cycles.clock is Clock.DEVICE and item.part in (Phase.FORWARD, Phase.BACKWARD) and len(item.rows) == 1:
-        row = int(item.rows[0])
-        host_ns = measured_steps.run.column(f"{item.part}_host_ns")[int(cycles.positions[row]), cycles.steps]
-        if np.nanmedian(host_ns) >= 0.95 * np.median(cycles.phase_ns[row, :, OWN_PARTS.index(item.part)]):
-            return Cause.HOST
+        position = int(cycles.positions[int(item.rows[0])])
+        waits = waits_for_host(measured_steps, position, cycles.steps, Phase(item.part))
+        return {True: Cause.HOST, False: _CAUSES[item.part], None: None}[waits]
     return _CAUSES[item.part]

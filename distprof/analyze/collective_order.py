@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.run import CollectiveKind, Collectives, FloatArray, IntArray, Phase
+from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Phase, Run
 
 MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
@@ -15,14 +15,17 @@ MAX_CELLS = 1_250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedCollectives:
-    """Every rank's collectives in order of issue; the same index means the same kind and phase on every rank."""
+    """Every rank's collectives in order of issue; the same index means the same kind and phase on every rank.
+
+    On the device clock, waits that begin later than their collective is issued are entries of their own.
+    """
 
     positions: IntArray
     """Positions in ``Run.ranks``, ``[num_ranks]``."""
     steps: IntArray
     """``[num_steps]``"""
     parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each collective the groups that run it: name, and members as rows of axis 0 below."""
+    """For each collective the groups that run it: name, and members as rows of axis 0 below; empty: a later wait."""
     phases: tuple[Phase, ...]
     """``[num_collectives]``, like the next two."""
     kinds: tuple[CollectiveKind, ...]
@@ -31,9 +34,15 @@ class OrderedCollectives:
     blocking: BoolArray
     """``[num_collectives]``"""
     arrival_ns: FloatArray
-    """On the rank's own host clock, ``[num_ranks, num_steps, num_collectives]``; so are the next two."""
+    """On the rank's own clock, ``[num_ranks, num_steps, num_collectives]``; so are the next two."""
     end_ns: FloatArray
     exposed_ns: FloatArray
+    clock: Clock = Clock.HOST
+    awaits: IntArray | None = None
+    """As in `distprof.analyze.sync_cycles.SyncCycles`; so is the next."""
+    follows: IntArray | None = None
+    took_ns: FloatArray | None = None
+    """On the device clock, from when it could start on a rank until its end there; NaN: nothing follows from it."""
 
 
 def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
@@ -44,7 +53,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     """
     tables = choose_tables(measured_steps)
     positions = np.flatnonzero(measured_steps.present)
-    steps = _find_steps(measured_steps, tables, len(positions))
+    steps = find_steps(measured_steps, tables, len(positions))
     if not len(steps):
         return None
     orders = [_find_order(tables, int(position), steps) for position in positions]
@@ -85,10 +94,15 @@ class _Order:
     """Where each is: number of the table, member's row, column."""
 
 
-def choose_tables(measured_steps: MeasuredSteps) -> list[Collectives]:
+def list_tables(run: Run, clock: Clock) -> tuple[Collectives, ...]:
+    """The tables whose times are on one clock."""
+    return run.device_collectives if clock is Clock.DEVICE else run.collectives
+
+
+def choose_tables(measured_steps: MeasuredSteps, clock: Clock = Clock.HOST) -> list[Collectives]:
     """Each group's table with the most counted steps; groups without counted steps are left out."""
     best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
-    for table in measured_steps.run.collectives:
+    for table in list_tables(measured_steps.run, clock):
         key = (table.group, tuple(table.ranks.tolist()))
         used = int(measured_steps.counted[table.steps].sum())
         if used > best.get(key, (0, None))[0]:
@@ -96,7 +110,8 @@ def choose_tables(measured_steps: MeasuredSteps) -> list[Collectives]:
     return [table for _, table in best.values()]
 
 
-def _find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
+def find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
+    """The counted steps that are in all tables or, where these are too many, every n-th of them."""
     steps = np.flatnonzero(measured_steps.counted)
     for table in tables:
         steps = np.intersect1d(steps, table.steps, assume_unique=True)

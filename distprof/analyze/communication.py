@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from distprof.analyze.collective_order import choose_tables
+from distprof.analyze.device_took import find_starts
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.statistics import as_numbers
-from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.intervals import measure_union
+from distprof.facts.run import KINDS, Clock, CollectiveKind, FloatArray
 from distprof.report.report import CommunicationReport
 
 
@@ -21,6 +24,9 @@ def _report_kind(measured_steps: MeasuredSteps, kind: CollectiveKind) -> Communi
         measured_steps.mean(f"{kind}_{fact}_ns")
         for fact in ("busy_host", "exposed_host", "busy_device", "exposed_device")
     )
+    overlapped_device_ns = np.maximum(busy_device_ns - exposed_device_ns, 0)
+    if not np.isfinite(busy_device_ns).any():
+        busy_device_ns, overlapped_device_ns = _measure_timed(measured_steps, kind)
     return CommunicationReport(
         kind=kind.value,
         count_per_step=as_numbers(measured_steps.mean(f"{kind}_count")),
@@ -30,5 +36,35 @@ def _report_kind(measured_steps: MeasuredSteps, kind: CollectiveKind) -> Communi
         overlapped_host_ns=as_numbers(np.maximum(busy_host_ns - exposed_host_ns, 0)),
         busy_device_ns=as_numbers(busy_device_ns),
         exposed_device_ns=as_numbers(exposed_device_ns),
-        overlapped_device_ns=as_numbers(np.maximum(busy_device_ns - exposed_device_ns, 0)),
+        overlapped_device_ns=as_numbers(overlapped_device_ns),
     )
+
+
+def _measure_timed(measured_steps: MeasuredSteps, kind: CollectiveKind) -> tuple[FloatArray, FloatArray]:
+    """Busy and overlapped time on the device, mean over the steps in which collectives were timed there, ns.
+
+    Both ``[num_ranks]``; NaN: in no such step, or the end of one was not seen in any of them.
+    """
+    tables = choose_tables(measured_steps, Clock.DEVICE)
+    busy_ns, overlapped_ns = np.full((2, len(measured_steps.present)), np.nan)
+    for position in range(len(busy_ns)):
+        own = [table for table in tables if position in table.ranks and kind in table.kinds]
+        steps = np.flatnonzero(measured_steps.counted)
+        for table in own:
+            steps = np.intersect1d(steps, table.steps, assume_unique=True)
+        if not own or not len(steps):
+            continue
+        begins, ends, exposed = [], [], []
+        for table in own:
+            at, row = np.searchsorted(table.steps, steps), int(np.flatnonzero(table.ranks == position)[0])
+            columns = [index for index, other in enumerate(table.kinds) if other is kind]
+            begins.append(find_starts(table, at)[row][:, columns])
+            ends.append(table.end_ns[row, at][:, columns])
+            exposed.append(table.exposed_ns[row, at][:, columns])
+        each_ns = measure_union(np.concatenate(begins, axis=1), np.concatenate(ends, axis=1))
+        seen = np.isfinite(each_ns) & np.isfinite(np.concatenate(ends, axis=1)).all(axis=1)
+        if seen.any():
+            busy_ns[position] = each_ns[seen].mean()
+            beside_ns = each_ns - np.concatenate(exposed, axis=1).sum(axis=1)
+            overlapped_ns[position] = np.maximum(beside_ns[seen], 0).mean()
+    return busy_ns, overlapped_ns

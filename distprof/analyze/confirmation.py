@@ -16,6 +16,9 @@ from distprof.report.wait_report import Evidence, VerdictKind
 MIN_CONFIRMED = 0.5
 """Share of the excess by which the others must wait longer in the median cycle."""
 
+MOST_RATIO = 0.9
+"""Of the most that others ever wait longer: where waits have told so much, later ones are left out."""
+
 
 def is_confirmed(cycles: SyncCycles, item: Suspect) -> bool | None:
     """Whether the others wait while the named ranks wait least. None: no rank or host is named."""
@@ -51,13 +54,32 @@ def _find_gaps(item: Suspect) -> BoolArray:
 def _find_waits(cycles: SyncCycles, item: Suspect) -> BoolArray:
     """The collectives in which the others notice: the first after each of those gaps that ranks wait for."""
     chosen = np.zeros(len(cycles.blocking), dtype=bool)
-    noticed = cycles.blocking & [_is_mixed(parties, item) for parties in cycles.parties]
+    noticed = cycles.blocking & [_is_mixed(parties, item) for parties in cycles.waited]
     noticed = noticed if noticed.any() else cycles.blocking
+    if cycles.awaits is not None:
+        return _find_later_waits(cycles, item, noticed)
     for index in np.flatnonzero(_find_gaps(item)).tolist():
         after = np.flatnonzero(noticed[index:])
         if cycles.skipped is not None and index == 0 and len(after) > 1:
             chosen[index + after[1]] = True  # where the ranks do not meet between the steps
         chosen[index + after[0] if len(after) else np.argmax(noticed)] = True
+    return chosen
+
+
+def _find_later_waits(cycles: SyncCycles, item: Suspect, noticed: BoolArray) -> BoolArray:
+    """The same where ranks wait later than they issue: what a rank loses is noticed once that uses up the time by which
+    collectives are ahead of the waits for them. So all waits count from its first gap on, and then those of the cycle
+    before it, until they have told most of what they ever tell, at the least up to the first one after its last gap."""
+    lost, waits = np.flatnonzero(_find_gaps(item)), np.flatnonzero(noticed)
+    first, last = (int(lost[0]), int(lost[-1])) if len(lost) else (0, 0)
+    issued = cycles.find_awaited()[waits]
+    least = min(int(((issued >= first) & (issued < last)).sum()), len(waits) - 1)
+    waits = np.concatenate([waits[issued >= first], waits[issued < first]])
+    waits_ns = cycles.exposed_ns[:, :, waits].cumsum(axis=2)
+    less_ns = median_of_others(waits_ns, item.rows) - np.median(waits_ns[item.rows], axis=0)
+    told_ns = np.median(less_ns[item.acts], axis=0)[least:]
+    chosen = np.zeros(len(noticed), dtype=bool)
+    chosen[waits[: least + int((told_ns >= MOST_RATIO * told_ns.max()).argmax()) + 1]] = True
     return chosen
 
 
@@ -69,7 +91,7 @@ def _is_mixed(parties: Sequence[tuple[str, IntArray]], item: Suspect) -> bool:
 def _find_peers(cycles: SyncCycles, item: Suspect, waits: BoolArray) -> IntArray:
     """The other ranks of its groups in these collectives, who alone notice at once."""
     groups = [
-        members for index in np.flatnonzero(waits).tolist() for _, members in cycles.parties[index]
+        members for index in np.flatnonzero(waits).tolist() for _, members in cycles.waited[index]
         if np.isin(item.rows, members).any()
     ]  # fmt: skip
     return np.setdiff1d(np.concatenate(groups), item.rows) if groups else np.empty(0, dtype=np.int64)

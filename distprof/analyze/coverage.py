@@ -151,10 +151,10 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
 
 def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
     """What cannot be known while ranks of the job, or members of a group, are missing."""
-    notes = []
+    notes, run = [], measured_steps.run
     short = {
         f"{table.group} ({table.size - len(table.ranks)} of {table.size})": None
-        for table in measured_steps.run.collectives if 1 < len(table.ranks) < table.size
+        for table in (*run.device_collectives, *run.collectives) if 1 < len(table.ranks) < table.size
     }  # fmt: skip
     if short:
         names = ", ".join(list(short)[:MAX_GROUPS]) + (", ..." if len(short) > MAX_GROUPS else "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.statistics import find_median
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 _OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
@@ -30,18 +31,21 @@ class TimeBetween:
     """Own time by part: the stretches, and getting the next batch as ``Phase.DATA``."""
 
 
-def read_between(measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray) -> TimeBetween:
-    """Reads the time between steps.
+def read_between(
+    measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, before: IntArray, clock: Clock = Clock.HOST
+) -> TimeBetween:
+    """Reads the time between steps. What a rank did there is known from its host, and takes no longer on either clock.
 
     Args:
         measured_steps: The ranks and steps that count.
         positions: Positions in ``Run.ranks``.
         steps: Positions on axis 1 of ``Run.rows``.
         before: The position of the step just before each; -1: unknown.
+        clock: On which it is measured.
     """
     run = measured_steps.run
-    begin_ns = run.column("begin_host_ns")[positions]
-    over_ns = begin_ns + run.column("step_host_ns")[positions]
+    begin_ns = run.column(f"begin_{clock}_ns")[positions]
+    over_ns = begin_ns + run.column(f"step_{clock}_ns")[positions]
     idle_ns = np.where(before >= 0, begin_ns[:, steps] - over_ns[:, np.maximum(before, 0)], 0.0)
     idle_ns = np.maximum(np.nan_to_num(idle_ns), 0)
 
@@ -112,9 +116,24 @@ def take_parts(
     return taken
 
 
+def _read_after(
+    measured_steps: MeasuredSteps, clock: Clock, positions: IntArray, steps: IntArray, last: Phase
+) -> FloatArray:
+    """The own time of the phases that follow a step's last collective, ns, ``[num_ranks, len(steps)]``."""
+    after_ns = np.zeros((len(positions), len(steps)))
+    for phase in _list_after(last):
+        for sign, name in ((1.0, f"{phase}_{clock}_ns"), (-1.0, f"{phase}_wait_{clock}_ns")):
+            after_ns += sign * np.nan_to_num(measured_steps.run.column(name)[np.ix_(positions, steps)])
+    return after_ns
+
+
+def _list_after(last: Phase) -> list[Phase]:
+    return [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
+
+
 def _find_after(taken: FloatArray, last: Phase, tail_ns: FloatArray | None) -> list[Phase]:
     """The phases that follow the last wait."""
-    after = [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
+    after = _list_after(last)
     if tail_ns is None or last is not Phase.OTHER:
         return after
     long_ns = sum(float(np.nanmedian(taken[:, :, OWN_PARTS.index(phase)])) for phase in after)
@@ -137,3 +156,41 @@ def _move_tail(other_ns: FloatArray, rest_ns: FloatArray, steps: IntArray, befor
     came_ns = np.where(known, moved_ns[:, np.minimum(at, len(steps) - 1)], usual)
     kept: FloatArray = other_ns - moved_ns + came_ns
     return kept
+
+
+def take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> FloatArray:
+    """From the end of the last wait of the step before to its end; the rank's median where that is unknown.
+
+    Args:
+        steps: Positions on axis 1 of ``Run.rows``, of the cycles.
+        before: The position of the step just before each; -1: unknown.
+        own_tail_ns: From the end of each step's last wait to its own end, ``[num_ranks, num_cycles]``.
+    """
+    return _take_known(steps, before, own_tail_ns, find_median(own_tail_ns, axis=1, keepdims=True))
+
+
+def guess_tails(
+    measured_steps: MeasuredSteps,
+    clock: Clock,
+    positions: IntArray,
+    steps: IntArray,
+    before: IntArray,
+    own_tail_ns: FloatArray,
+    *,
+    last: Phase,
+) -> FloatArray:
+    """The same where collectives are timed in some steps only: of the step before, the rows know how long the phases
+    after its last wait, issued in ``last``, took, and the rest of its tail is as usual."""
+    after_ns, before_ns = (
+        _read_after(measured_steps, clock, positions, chosen, last) for chosen in (steps, before)
+    )  # fmt: skip
+    rest_ns = find_median(own_tail_ns - after_ns, axis=1, keepdims=True)
+    usual_ns = find_median(own_tail_ns, axis=1, keepdims=True)
+    guessed_ns = np.where(before >= 0, np.maximum(rest_ns + before_ns, 0), usual_ns)
+    return _take_known(steps, before, own_tail_ns, guessed_ns)
+
+
+def _take_known(steps: IntArray, before: IntArray, own_tail_ns: FloatArray, otherwise_ns: FloatArray) -> FloatArray:
+    at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
+    tails: FloatArray = np.where((before >= 0) & (steps[at] == before), own_tail_ns[:, at], otherwise_ns)
+    return tails

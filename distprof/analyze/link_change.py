@@ -12,7 +12,7 @@ from distprof.analyze.removal import Removal
 from distprof.analyze.statistics import find_median, midmean
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import FloatArray
+from distprof.facts.run import Clock, FloatArray
 from distprof.report.wait_report import VerdictKind
 
 MIN_GROWTH_RATIO = 0.25
@@ -111,8 +111,10 @@ def _has_grown(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Traffic,
 
 
 def _find_bound(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Traffic) -> float:
-    """How wrong the least certain clock of its members may be, ns. Of clocks that were not compared, 0: each of these
-    measures its own wait."""
+    """How wrong the least certain clock of its members may be, ns. Of clocks that were not compared, as devices' are
+    not, 0: each of these measures its own wait."""
+    if cycles.clock is Clock.DEVICE:
+        return 0.0
     clocks = map_clocks(measured_steps.run)
     begin_ns = measured_steps.run.column("begin_host_ns")
     bounds = []

@@ -37,6 +37,8 @@ class LinkSpeeds:
 
     near: str | None
     """Rank 0's host. None: it is missing."""
+    network: str
+    """The backend that they were probed over, and that the job uses."""
     first: Mapping[str, float]
     """At the start of the job."""
     last: Mapping[str, float]
@@ -61,15 +63,18 @@ class SlowLink:
 
 
 def read_speeds(measured_steps: MeasuredSteps) -> LinkSpeeds:
-    """The probes of a run. They use the network of gloo; another backend may use another, so nothing is known of it."""
+    """The probes of a run, if they went the way of its collectives: each backend may use another network."""
     meta = measured_steps.run.meta
     hosts = {info.rank: info.host for info in measured_steps.run.ranks}
 
     def sort(readings: Sequence[LinkReading]) -> dict[str, float]:
-        known = readings if meta.backend == "gloo" else ()
-        return {hosts[reading.rank]: reading.bytes_per_s for reading in known if reading.rank in hosts}
+        known = [reading for reading in readings if reading.network == meta.backend and reading.rank in hosts]
+        return {hosts[reading.rank]: reading.bytes_per_s for reading in known}
 
-    return LinkSpeeds(near=hosts.get(0), first=sort(meta.link_readings), last=sort(meta.last_link_readings))
+    return LinkSpeeds(
+        near=hosts.get(0), network=meta.backend or "", first=sort(meta.link_readings),
+        last=sort(meta.last_link_readings),
+    )  # fmt: skip
 
 
 def list_slow(speeds: LinkSpeeds) -> list[SlowLink]:
@@ -130,9 +135,10 @@ def _find_slow(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> SlowLink |
 
 
 def _find_short(speeds: LinkSpeeds, hosts: Sequence[str]) -> SlowLink | None:
-    """A job's only link if no reading of it comes near what any network of today carries."""
+    """A job's only link if no reading of it comes near what any network of gloo's carries today. Those of NCCL differ
+    too much: one that is slow for its kind may be faster than another."""
     known = [found[far] for far in hosts for found in (speeds.first, speeds.last) if far in found]
-    if not known or speeds.near is None or max(known) >= SHORT_RATIO * GIGABIT_BYTES_PER_S:
+    if not known or speeds.near is None or speeds.network != "gloo" or max(known) >= SHORT_RATIO * GIGABIT_BYTES_PER_S:
         return None
     far, speed = hosts[0], _average(known)
     return SlowLink(hosts=(speeds.near, far), far=far, bytes_per_s=speed, usual_bytes_per_s=GIGABIT_BYTES_PER_S)

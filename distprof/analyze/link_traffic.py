@@ -36,7 +36,9 @@ class Traffic:
 def list_traffic(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Traffic]:
     """Every transfer of a cycle, in order of issue; groups of one rank move nothing and are left out."""
     names = [measured_steps.run.ranks[position].host for position in cycles.positions.tolist()]
-    tables = {(table.group, tuple(table.ranks.tolist())): table for table in choose_tables(measured_steps)}
+    tables = {
+        (table.group, tuple(table.ranks.tolist())): table for table in choose_tables(measured_steps, cycles.clock)
+    }
     seen: Counter[tuple[str, tuple[int, ...]]] = Counter()
     traffic = []
     for index, parties in enumerate(cycles.parties):

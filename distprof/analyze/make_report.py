@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from distprof import __version__
+from distprof.analyze.bandwidth import report_bandwidths
 from distprof.analyze.between import report_between
 from distprof.analyze.causes import find_causes, report_causes
 from distprof.analyze.clock_report import note_device_clocks, report_clocks, report_device_clocks
@@ -72,6 +73,7 @@ def analyze(run: Run) -> Report:
         activity=report_activity(run),
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
+        bandwidths=tuple(report_bandwidths(measured_steps)),
         what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, tokens_per_s=summary.tokens_per_s)),
         forecasts=report_forecasts(measured_steps, replayed, tokens_per_s=summary.tokens_per_s),
         stalls=tuple(list_stalls(measured_steps, cycles)),

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.sync_cycles import SyncCycles
+from distprof.analyze.sync_cycles import SyncCycles, renumber
 from distprof.facts.run import OWN_PARTS, CollectiveKind, FloatArray, Phase
 
 REPEATED = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
@@ -76,14 +76,15 @@ def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncC
         gap_ns=np.stack(gaps_ns, axis=2), transfer_ns=np.stack(transfers_ns, axis=2),
         exposed_ns=np.zeros((*left_ns.shape, len(order))), issued=(), kinds=(), sizes_bytes=(), ahead=None,
         skipped=None if cycles.skipped is None else cycles.skipped[:, order],
+        awaits=renumber(cycles.awaits, order), follows=renumber(cycles.follows, order),
     )  # fmt: skip
 
 
 def keep_gathered(cycles: SyncCycles) -> SyncCycles | None:
     """Parameters stay gathered from forward to backward: nothing is gathered there. None: nothing is as it is."""
     again = np.array([
-        part is Phase.BACKWARD and kind is CollectiveKind.ALL_GATHER
-        for part, kind in zip(cycles.issued, cycles.kinds, strict=True)
+        cycles.issued[index] is Phase.BACKWARD and cycles.kinds[index] is CollectiveKind.ALL_GATHER
+        for index in cycles.find_awaited().tolist()
     ], dtype=bool)  # fmt: skip
     if not again.any() or again[-1]:
         return None

@@ -22,10 +22,10 @@ def replay(
 ) -> FloatArray:
     """Replays every cycle from when its ranks left the wait before.
 
-    A collective starts when its last member has arrived and the previous one of its group has ended. It takes its
-    transfer time, and ranks that wait for it go on when it ends. What the others have moved before the last one arrives
-    takes its time after all if that one comes earlier. So less own time, shorter transfers or punctual ranks never make
-    a cycle longer.
+    A collective starts when its last member has arrived and those before it, of its group or on its stream, have ended.
+    It takes its transfer time, and ranks that wait for it, there or later, go on when it ends. What the others have
+    moved before the last one arrives takes its time after all if that one comes earlier. So less own time, shorter
+    transfers or punctual ranks never make a cycle longer.
 
     Args:
         cycles: The cycles as they were.
@@ -41,7 +41,7 @@ def replay(
     gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
     through_ns = _play(cycles, cycles.start_ns, gap_ns, transfer_ns, punctual=punctual)
-    if recorded or len(cycles.parties[-1]) == 1 or not cycles.start_ns.any():
+    if recorded or len(cycles.parties[-1]) == 1 or not cycles.knows_starts:
         return cycles.find_length(through_ns)  # all leave the last wait together
     usual_ns = _play(cycles, cycles.start_ns, cycles.gap_ns, cycles.transfer_ns, punctual=False)
     start_ns = cycles.start_ns
@@ -74,10 +74,19 @@ def _play(
     """When each rank leaves its last wait, from the same moment as its start, ``[num_ranks, num_cycles]``."""
     now = start_ns.copy()
     free: dict[str, FloatArray] = {}
+    waited, over = cycles.waited, dict[int, FloatArray]()
+    needed = {index for indices in (cycles.awaits, cycles.follows) if indices is not None for index in indices.tolist()}
     for index, parties in enumerate(cycles.parties):
         now += gap_ns[:, :, index]
+        ready = now
+        if cycles.follows is not None and int(cycles.follows[index]) in over:
+            ready = np.maximum(now, over[int(cycles.follows[index])])
+        if index in needed:
+            over[index] = now.copy()  # of ranks in none of the groups
+        if cycles.awaits is not None and cycles.blocking[index] and int(cycles.awaits[index]) in over:
+            now = _wait(now, over[int(cycles.awaits[index])], waited[index], punctual=punctual)
         for group, members in parties:
-            here = now if len(members) == len(now) else now[members]
+            here = ready if len(members) == len(now) else ready[members]
             arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
             took = _pick(transfer_ns[:, :, index], members)
             if cycles.ahead is not None and cycles.ahead.usual_ns[:, index].any():
@@ -86,11 +95,25 @@ def _play(
                 took = took + (ahead_ns - left_ns) * _find_scale(cycles, index, transfer_ns)
             ended = np.maximum(arrived, free.get(group, arrived)) + took
             free[group] = ended
+            if index in needed:
+                over[index][members] = ended
             if cycles.blocking[index]:
                 left = ended if punctual else np.maximum(here, ended)
                 absent = None if cycles.skipped is None else cycles.skipped[:, index]
                 now[members] = left if absent is None or not absent.any() else np.where(absent, here, left)
     return now
+
+
+def _wait(
+    now: FloatArray, over_ns: FloatArray, parties: tuple[tuple[str, IntArray], ...], *, punctual: bool
+) -> FloatArray:
+    """When ranks go on that come to a wait for an earlier collective, which ended at ``over_ns``. If they are punctual,
+    nobody comes to it later than the median member."""
+    if punctual:
+        now = now.copy()
+        for _, members in parties:
+            now[members] = np.minimum(now[members], find_median(now[members], axis=0))
+    return np.maximum(now, over_ns)
 
 
 def measure_saved(

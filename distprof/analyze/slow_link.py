@@ -1,4 +1,4 @@
-"""Which link is slow: against the other links of the job, against its own past, or against gigabit Ethernet?
+"""Which link is slow: against the other links or groups of the job, its own past, or gigabit Ethernet?
 
 A slow link delays every rank alike, however punctual the ranks are. So it shows in transfers, which begin when the last
 rank has arrived, and what it costs is what they take beyond what they would take on a link like the others.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.link_change import find_changed_links
-from distprof.analyze.link_speeds import SlowLink, find_next, list_slow, list_slowed, read_speeds
+from distprof.analyze.link_groups import find_slow_groups
+from distprof.analyze.link_speeds import LinkSpeeds, SlowLink, find_next, list_slow, list_slowed, read_speeds
 from distprof.analyze.link_traffic import (
     Traffic,
     count_link_bytes,
@@ -44,10 +45,11 @@ def find_slow_links(measured_steps: MeasuredSteps, cycles: SyncCycles | None) ->
         return []
     speeds = read_speeds(measured_steps)
     links = [link for link in list_slow(speeds) if _is_limited(cycles, traffic, link)]
-    found = [_find_excess(cycles, traffic, link, links) for link in links]
+    found = [(link.hosts, _find_excess(cycles, traffic, link, links)) for link in links]
+    found = found or [(group.hosts, group.excess_ns) for group in find_slow_groups(cycles, traffic)]
     suspects = [
-        _suspect(link, excess_ns)
-        for link, excess_ns in zip(links, found, strict=True)
+        _suspect(hosts, excess_ns)
+        for hosts, excess_ns in found
         if excess_ns.any() and _find_together(cycles, traffic, excess_ns) >= TOGETHER_RATIO
     ]
     return suspects or find_changed_links(measured_steps, cycles, traffic, speeds)
@@ -57,7 +59,9 @@ def measure_needed(measured_steps: MeasuredSteps, cycles: SyncCycles, suspect: S
     """What the bytes of a step need at a link's probed speed, ns. None: its probe is not what makes it suspect."""
     if suspect.kind is not VerdictKind.SLOW_LINK or suspect.excess_ns is not None:
         return None
-    link = next(link for link in list_slow(read_speeds(measured_steps)) if link.hosts == suspect.hosts)
+    link = _find_probed(read_speeds(measured_steps), suspect)
+    if link is None:
+        return None
     return count_link_bytes(list_traffic(measured_steps, cycles), link.far) / link.bytes_per_s * 1e9
 
 
@@ -68,11 +72,18 @@ def explain_link(measured_steps: MeasuredSteps, suspect: Suspect) -> str:
         grown = "transfers between hosts take longer than before, and nothing else does"
         slowed = [link.hosts for link in list_slowed(speeds)]
         return f"{grown}; a probe at the end of the job finds this link slow" if suspect.hosts in slowed else grown
+    if _find_probed(speeds, suspect) is None:
+        return "collectives over it move data at less than three quarters of the speed of those of other hosts"
     if len(suspect.hosts) > 1:
         return "it carries less than gigabit Ethernet does"
     if suspect.hosts[0] in speeds.find_past():
         return "at both ends of the job it carries less than three quarters of what the other links do"
     return "it carries less than half of what the other links do"
+
+
+def _find_probed(speeds: LinkSpeeds, suspect: Suspect) -> SlowLink | None:
+    """What a probe read of the link. None: it was found by its collectives."""
+    return next((link for link in list_slow(speeds) if link.hosts == suspect.hosts), None)
 
 
 def _is_limited(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink) -> bool:
@@ -91,9 +102,9 @@ def _is_limited(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink) -> b
     return needed_ns > 0 and needed_ns >= SATURATED_RATIO * sum(slowest_ns.values())
 
 
-def _suspect(link: SlowLink, excess_ns: FloatArray) -> Suspect:
+def _suspect(hosts: tuple[str, ...], excess_ns: FloatArray) -> Suspect:
     return Suspect(
-        kind=VerdictKind.SLOW_LINK, rows=np.array([], dtype=np.int64), part=None, hosts=link.hosts,
+        kind=VerdictKind.SLOW_LINK, rows=np.array([], dtype=np.int64), part=None, hosts=hosts,
         acts=np.logical_or.reduce(excess_ns > 0, axis=(0, 2)), removal=Removal(transfer_ns=excess_ns),
     )  # fmt: skip
 
@@ -129,9 +140,10 @@ def _shorten(took_ns: float, num_bytes: float, pace: float, faster: float) -> fl
 def _find_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:
     """Share of the excess for which ranks come to a wait closer together than the transfers before it exceed."""
     waits = np.flatnonzero(cycles.blocking)
+    awaited = cycles.find_awaited()[waits]
     together_ns = all_ns = 0.0
     for item in traffic:
-        if cycles.blocking[item.index]:
+        if item.index in awaited:
             first = int(waits[waits < item.index].max(initial=-1)) + 1
             exceeded_ns = excess_ns[item.rows, :, first : item.index + 1].sum(axis=2).max(axis=0)
             all_ns += float(exceeded_ns.sum())

@@ -32,12 +32,14 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
             yield f"phases on the {timing.clock} clock: {(TRACES if foreign else STAMPS)[timing.clock]}"
-    tables = [table for table in measured_steps.run.collectives if len(table.ranks) > 1]
+    timed = measured_steps.run.device_collectives
+    tables = [table for table in timed or measured_steps.run.collectives if len(table.ranks) > 1]
     groups = sorted({table.group for table in tables})
     if groups:
         steps = np.unique(np.concatenate([table.steps for table in tables]))
         kept = int(measured_steps.counted[steps].sum())
-        seen = "begin and end of every rank's kernel" if foreign else "every rank's host stamps"
+        stamps = "device events" if timed else "host stamps"
+        seen = "begin and end of every rank's kernel" if foreign else f"every rank's {stamps}"
         yield (
             f"waits and transfers: {seen} of each collective, {len(groups)} group(s), "
             f"{kept:,} of {int(measured_steps.counted.sum()):,} measured steps"

@@ -16,7 +16,7 @@ from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.statistics import find_median, find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, FloatArray, IntArray, Part, Stretch
+from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Stall
 
 FAR_RATIO = 0.5
@@ -123,7 +123,7 @@ def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times,
         return _Late(row=row, waited=False)
     where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
     left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
-    members = next(members for _, members in cycles.parties[where] if row in members)
+    members = next(members for _, members in cycles.waited[where] if row in members)
     alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == row
     return _Late(row=row, waited=True) if alone else None
 
@@ -143,6 +143,8 @@ def _find_last(
     lead_ns = float(at_ns[last] - at_ns[before])
     if lead_ns < needed_ns:
         return None
+    if cycles.clock is Clock.DEVICE:
+        return int(members[last])  # no clocks are compared
     first, second = (int(cycles.positions[members[index]]) for index in (before, last))
     begin_ns = measured_steps.run.column("begin_host_ns")[second, cycles.steps[cycle]]
     clocks = map_clocks(measured_steps.run)

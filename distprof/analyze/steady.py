@@ -185,6 +185,8 @@ def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: fl
     by_gap = len(rank.judged) > len(rank.parts) and not rank.pieces
     rest_ns = np.where([by_gap and _is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
     rest_ns[rest_ns <= LIKELY * gap_error_ns] = 0.0
+    if cycles.awaits is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
+        rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
     if taken_ns.sum() < MIN_SHARE * whole_ns:
         return None

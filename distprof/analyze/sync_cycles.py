@@ -7,16 +7,18 @@ after a step's last wait, such as the optimizer, makes it late at the next step'
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.ahead import Ahead
 from distprof.analyze.collective_order import OrderedCollectives, order_collectives
-from distprof.analyze.cycle_parts import TimeBetween, read_between, take_parts
+from distprof.analyze.cycle_parts import TimeBetween, guess_tails, read_between, take_parts, take_tails
+from distprof.analyze.device_order import order_on_device
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.analyze.statistics import find_median
-from distprof.analyze.transfers import find_transfers
+from distprof.analyze.transfers import find_device_transfers, find_transfers
 from distprof.facts.run import (
     COMMUNICATION_PHASES,
     PHASE_CODE,
@@ -46,9 +48,9 @@ class SyncCycles:
     steps: IntArray
     """Positions on axis 1 of ``Run.rows``, ``[num_cycles]``."""
     parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each collective the groups that run it: name, and rows of axis 0 below."""
+    """For each collective the groups that run it: name, and rows of axis 0 below. Empty: it is a later wait for one."""
     blocking: BoolArray
-    """Whether the ranks wait for it where they issue it, ``[num_collectives]``; always true of the last one."""
+    """Whether the ranks wait here, where they issue it or later, ``[num_collectives]``; always true of the last one."""
     gap_ns: FloatArray
     """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``; so are the next two."""
     exposed_ns: FloatArray
@@ -67,7 +69,30 @@ class SyncCycles:
     skipped: BoolArray | None = None
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
     ahead: Ahead | None = None
-    """How far transfers were ahead when their last rank arrived. None: all ranks are on one host."""
+    """How far transfers were ahead when their last rank arrived. None: all ranks are on one host, or not known."""
+    awaits: IntArray | None = None
+    """Of a wait for an earlier collective, the index of that one; -1: a collective, ``[num_collectives]``. None: ranks
+    wait only where they issue."""
+    follows: IntArray | None = None
+    """Of a collective, the index of an earlier one after which it stands on its stream; -1: none. None: nowhere, except
+    that each follows the one before it in its group."""
+
+    @property
+    def waited(self) -> tuple[tuple[tuple[str, IntArray], ...], ...]:
+        """As ``parties``, and for a later wait the groups that run what is waited for."""
+        of_which = self.find_awaited().tolist()
+        return tuple(self.parties[index] for index in of_which)
+
+    @property
+    def knows_starts(self) -> bool:
+        """Whether it is known when each rank left the wait before. Where ranks wait later than they issue, the device
+        clock tells."""
+        return bool(self.start_ns.any()) or self.awaits is not None
+
+    def find_awaited(self) -> IntArray:
+        """For each entry the index of the collective that it is or waits for, ``[num_collectives]``."""
+        own = np.arange(len(self.parties))
+        return own if self.awaits is None else np.where(self.awaits >= 0, self.awaits, own)
 
     @property
     def cycle_ns(self) -> FloatArray:
@@ -84,7 +109,7 @@ class SyncCycles:
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return find_middle(through_ns) if self.start_ns.any() else find_median(through_ns, axis=0)
+        return find_middle(through_ns) if self.knows_starts else find_median(through_ns, axis=0)
 
 
 def find_middle(times_ns: FloatArray) -> FloatArray:
@@ -106,9 +131,17 @@ def find_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCyc
     """
     if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
-    ordered = order_collectives(measured_steps) if timing.clock is Clock.HOST else None
+    ordered = _order(measured_steps, timing)
     cycles = _from_rows(measured_steps, timing) if ordered is None else _from_collectives(measured_steps, ordered)
     return None if cycles is None else _drop_beginnings(measured_steps, cycles)
+
+
+def _order(measured_steps: MeasuredSteps, timing: Timing) -> OrderedCollectives | None:
+    if timing.clock is Clock.HOST:
+        return order_collectives(measured_steps)
+    ordered = order_on_device(measured_steps)
+    few = ordered is not None and len(ordered.steps) < MIN_CYCLES <= int(timing.used.sum())
+    return None if few else ordered  # collectives are timed in some of the steps, rows in all
 
 
 def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
@@ -129,43 +162,57 @@ def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
     )  # fmt: skip
 
 
+def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
+    """``SyncCycles.awaits`` or ``follows`` of other cycles, of which each entry was one of these, by index, -1: a new
+    one. What is awaited or followed is the last one before it."""
+    if indices is None:
+        return None
+    at: dict[int, int] = {}
+    found = []
+    for index, source in enumerate(order):
+        found.append(-1 if source < 0 else at.get(int(indices[source]), -1))
+        if source >= 0:
+            at[source] = index
+    return np.array(found)
+
+
 def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives) -> SyncCycles:
-    arrival_ns = ordered.arrival_ns
+    arrival_ns, clock = ordered.arrival_ns, ordered.clock
     exposed_ns = np.where(ordered.blocking, np.nan_to_num(ordered.exposed_ns), 0.0)
     resume_ns = arrival_ns + exposed_ns
     gap_ns = np.empty_like(arrival_ns)
     gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
-    begin_ns = measured_steps.run.column("begin_host_ns")[ordered.positions]
-    over_ns = begin_ns + measured_steps.run.column("step_host_ns")[ordered.positions]
+    begin_ns = measured_steps.run.column(f"begin_{clock}_ns")[ordered.positions]
+    over_ns = begin_ns + measured_steps.run.column(f"step_{clock}_ns")[ordered.positions]
     own_tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
     before = _find_predecessors(measured_steps, ordered.steps)
-    tail_ns = _take_tails(ordered.steps, before, own_tail_ns)
-    between = read_between(measured_steps, ordered.positions, ordered.steps, before)
+    if clock is Clock.DEVICE:
+        before = np.where(np.isfinite(over_ns[:, before]).all(axis=0), before, -1)
+        tail_ns = guess_tails(
+            measured_steps, clock, ordered.positions, ordered.steps, before, own_tail_ns, last=ordered.phases[-1]
+        )
+        transfers = find_device_transfers(ordered)
+    else:
+        tail_ns = take_tails(ordered.steps, before, own_tail_ns)
+        transfers = find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
+    between = read_between(measured_steps, ordered.positions, ordered.steps, before, clock)
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
     gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
-    transfers = find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
     start_ns = transfers.first_arrival_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= find_middle(start_ns)
     np.maximum(gap_ns, 0, out=gap_ns)
     del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
-        source="collectives", clock=Clock.HOST, positions=ordered.positions, steps=ordered.steps,
+        source="collectives", clock=clock, positions=ordered.positions, steps=ordered.steps,
         parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
         transfer_ns=transfers.transfer_ns, start_ns=np.nan_to_num(start_ns),
         phase_ns=take_parts(
-            measured_steps, Clock.HOST, ordered.positions, ordered.steps, before,
+            measured_steps, clock, ordered.positions, ordered.steps, before,
             last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
         ), issued=ordered.phases, kinds=ordered.kinds, sizes_bytes=ordered.sizes_bytes, ahead=transfers.ahead,
+        awaits=ordered.awaits, follows=ordered.follows,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
-
-
-def _take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> FloatArray:
-    """From the end of the last wait of the step before to its end; the rank's median where that is unknown."""
-    at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
-    usual_ns = find_median(own_tail_ns, axis=1, keepdims=True)
-    tails: FloatArray = np.where((before >= 0) & (steps[at] == before), own_tail_ns[:, at], usual_ns)
-    return tails
 
 
 def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> SyncCycles:
@@ -179,7 +226,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
     if not between.together.any():
         cycles.gap_ns[:, :, 0] += lead_ns
         return cycles
-    everyone = np.arange(len(cycles.positions))
+    everyone, after = np.arange(len(cycles.positions)), [-1, *range(len(cycles.parties))]
     wait_ns = between.wait_ns
     skipped = np.zeros((len(cycles.steps), len(cycles.parties) + 1), dtype=bool)
     skipped[:, 0] = ~between.together
@@ -194,6 +241,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
         gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
         transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
         ahead=None if cycles.ahead is None else cycles.ahead.prepend(),
+        awaits=renumber(cycles.awaits, after), follows=renumber(cycles.follows, after),
     )  # fmt: skip
 
 

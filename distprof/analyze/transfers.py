@@ -54,6 +54,40 @@ def find_transfers(
     return Transfers(first_arrival_ns=there[:, :, 0].copy(), transfer_ns=transfer_ns, ahead=ahead)
 
 
+def find_device_transfers(ordered: OrderedCollectives) -> Transfers:
+    """Transfers on the device clock: what a collective took on the rank that came last; see `measure_took`.
+
+    Of collectives of which nothing follows from that, it is the shortest wait of a member.
+    """
+    assert ordered.took_ns is not None
+    transfer_ns = np.zeros_like(ordered.arrival_ns)
+    for index, parties in enumerate(ordered.parties):
+        for _, members in parties:
+            took_ns = ordered.took_ns[members, :, index].min(axis=0)
+            shortest_ns = ordered.exposed_ns[members, :, index].min(axis=0)
+            transfer_ns[members, :, index] = np.where(np.isfinite(took_ns), took_ns, shortest_ns)
+    first_ns = ordered.arrival_ns[:, :, 0] + _join_ends(ordered)
+    return Transfers(first_arrival_ns=first_ns, transfer_ns=transfer_ns, ahead=None)
+
+
+def _join_ends(ordered: OrderedCollectives) -> FloatArray:
+    """What to add to each rank's times so that common collectives end together, ``[num_ranks, num_steps]``; NaN: some
+    ranks have none in common, even through others."""
+    assert ordered.took_ns is not None
+    shift_ns = np.zeros(ordered.arrival_ns.shape[:2])
+    joined = np.arange(len(shift_ns))
+    for index, parties in enumerate(ordered.parties):
+        for _, members in parties:
+            if not (joined == joined[0]).all() and np.isfinite(ordered.took_ns[members, :, index]).any():
+                over_ns = ordered.end_ns[members, :, index] + shift_ns[members]
+                for row, number in enumerate(joined[members].tolist()):
+                    if joined[members[row]] != joined[members[0]]:
+                        moved = joined == number
+                        shift_ns[moved] += over_ns[0] - over_ns[row]
+                        joined[moved] = joined[members[0]]
+    return shift_ns if (joined == joined[0]).all() else np.full_like(shift_ns, np.nan)
+
+
 def _align(
     measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray
 ) -> tuple[FloatArray, FloatArray]:

@@ -9,10 +9,11 @@ import numpy as np
 
 from distprof.analyze.clocks import ClockMap, map_clocks
 from distprof.analyze.collective_order import MAX_CELLS, choose_tables
+from distprof.analyze.device_took import find_last, find_starts, measure_took
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.statistics import as_numbers
 from distprof.facts.intervals import measure_union
-from distprof.facts.run import Collectives, FloatArray, IntArray
+from distprof.facts.run import Clock, Collectives, FloatArray, IntArray
 from distprof.report.wait_report import WaitReport
 
 
@@ -21,9 +22,9 @@ class Waits:
     """One group's collectives on one clock, ns, ``[num_members, num_steps, num_collectives]``."""
 
     wait_ns: FloatArray
-    """Last arrival less own."""
+    """Last arrival less own; on the device clock, what the member took less the transfer."""
     transfer_ns: FloatArray
-    """End less last arrival; NaN: the end was not seen."""
+    """End less last arrival; NaN: the end was not seen. On the device clock, what the member took that took least."""
     last: BoolArray
     """Whether the member arrived last, by more than ``bound_ns``."""
     bound_ns: float
@@ -51,23 +52,46 @@ def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Wait
     )  # fmt: skip
 
 
+def measure_device_waits(table: Collectives, steps: IntArray) -> Waits:
+    """The same of a table on the device clock, for which no clocks are compared."""
+    took_ns = measure_took(table, steps)
+    transfer_ns = np.broadcast_to(took_ns.min(axis=0), took_ns.shape)
+    return Waits(wait_ns=took_ns - transfer_ns, transfer_ns=transfer_ns, last=find_last(took_ns), bound_ns=0.0)
+
+
 def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
     """By group, kind and phase, for groups with at least two members whose clocks can be compared.
 
-    Collectives whose end and wait no host saw are left out: of those on a device the host knows when it issued them,
-    which is not when the device was ready for them.
+    Where a group's collectives were timed on the device, these times count, and kind `OTHER` is left out, since its
+    roots leave early. On the host, collectives whose end and wait it did not see are left out: of those on a device it
+    knows when it issued them, which is not when the device was ready for them.
     """
     clocks = map_clocks(measured_steps.run)
+    on_device = choose_tables(measured_steps, Clock.DEVICE)
+    timed = {(table.group, tuple(table.ranks.tolist())) for table in on_device}
     reports: list[WaitReport] = []
-    for table in choose_tables(measured_steps):
-        steps = np.flatnonzero(measured_steps.counted[table.steps])
-        cells = len(steps) * len(table.ranks) * len(table.kinds)
-        steps = steps[:: max(1, -(-cells // MAX_CELLS))]
+    for table in [*on_device, *choose_tables(measured_steps)]:
+        if table.clock is Clock.HOST and (table.group, tuple(table.ranks.tolist())) in timed:
+            continue
+        steps = _choose_steps(measured_steps, table)
         if len(table.ranks) > 1 and len(steps):
-            waits = measure_waits(table, steps, clocks)
+            device = table.clock is Clock.DEVICE
+            waits = measure_device_waits(table, steps) if device else measure_waits(table, steps, clocks)
             if np.isfinite(waits.bound_ns):
                 reports += _summarize(measured_steps, table, steps, waits)
     return reports
+
+
+def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:
+    """The counted steps, as positions in ``table.steps``, or every n-th of too many. On the device clock, only those in
+    which every end was seen, if there are any."""
+    counted = measured_steps.counted[table.steps]
+    if table.clock is Clock.DEVICE:
+        whole = counted & np.isfinite(table.end_ns).all(axis=(0, 2))
+        counted = whole if whole.any() else counted
+    steps = np.flatnonzero(counted)
+    cells = len(steps) * len(table.ranks) * len(table.kinds)
+    return steps[:: max(1, -(-cells // MAX_CELLS))]
 
 
 def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:
@@ -88,14 +112,16 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
     kinds = list(zip(table.kinds, table.phases, strict=True))
     reports = []
     missing = max(table.size - len(table.ranks), 0)
-    known = np.isfinite(waits.transfer_ns) | np.isfinite(table.exposed_ns[:, steps])
+    device = table.clock is Clock.DEVICE
+    known = np.isfinite(waits.transfer_ns) | (np.isfinite(table.exposed_ns[:, steps]) & (not device))
+    begin_ns = find_starts(table, steps) if device else table.arrival_ns[:, steps]
     for kind, phase in dict.fromkeys(kinds):
         own = [index for index, item in enumerate(kinds) if item == (kind, phase)]
         if not known[:, :, own].any():
             continue
         transfer_ns = waits.transfer_ns[:, :, own].min(axis=0)
         exposed_ns = np.nan_to_num(table.exposed_ns[:, steps][:, :, own]).sum(axis=2).mean(axis=1)
-        busy_ns = measure_union(table.arrival_ns[:, steps][:, :, own], table.end_ns[:, steps][:, :, own]).mean(axis=1)
+        busy_ns = measure_union(begin_ns[:, :, own], table.end_ns[:, steps][:, :, own]).mean(axis=1)
         reports.append(
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
@@ -106,6 +132,7 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
                 overlapped_ns=_place(measured_steps, table, np.maximum(busy_ns - exposed_ns, 0)),
                 last_ratio=_place(measured_steps, table, _find_last(waits.last[:, :, own], missing)),
                 bound_ns=waits.bound_ns, steps_used=len(steps), members_missing=missing,
+                clock=table.clock.value,
             )
         )  # fmt: skip
     return reports

@@ -111,7 +111,7 @@ def _without_data(cycles: SyncCycles) -> FloatArray:
 def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, tokens_per_s: float | None) -> list[WhatIf]:
     """Half and twice the ranks, if one group holds them all: own times are drawn from the existing ranks."""
     count = len(cycles.positions)
-    if any(len(parties) != 1 for parties in cycles.parties) or count < 4:
+    if any(len(parties) != 1 for parties in cycles.waited) or count < 4:
         return []
     found = []
     for size in (count // 2, count * 2):
@@ -144,12 +144,14 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
         there = (chosen, np.arange(len(cycles.steps)))
         now = np.zeros((size, len(cycles.steps)))
         free = np.zeros_like(now)
-        for index in range(cycles.gap_ns.shape[2]):
+        over: list[FloatArray] = []
+        for index, awaited in enumerate(cycles.find_awaited().tolist()):
             now += cycles.gap_ns[*there, index]
-            took = cycles.transfer_ns[*there, index]
-            free = np.maximum(now.max(axis=0), free) + took * scale
+            if awaited == index:
+                free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[*there, index] * scale
+            over.append(free if awaited == index else over[awaited])
             if cycles.blocking[index]:
                 absent = False if cycles.skipped is None else cycles.skipped[:, index]
-                now = np.where(absent, now, np.maximum(now, free))
+                now = np.where(absent, now, np.maximum(now, over[index]))
         total_ns += find_median(now, axis=0)
     return total_ns / rounds

@@ -26,7 +26,10 @@ class Watch:
     def end(self, error: BaseException | None = None) -> None:
         """The script has ended, with this error if there is one."""
         if self._session is not None:
-            self._session.close(None if isinstance(error, SystemExit) and error.code in (None, 0) else error)
+            from distprof.profiler.exit_guard import EXIT_WAIT_S
+
+            well = isinstance(error, SystemExit) and error.code in (None, 0)
+            self._session.close(None if well else error, wait_s=EXIT_WAIT_S)
         elif error is None:
             _say("the script has not imported torch: nothing is recorded")
 

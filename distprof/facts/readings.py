@@ -25,4 +25,7 @@ class LinkReading:
     rank: int
     """The rank of the other host that took part."""
     bytes_per_s: float
-    """In one direction, over the CPU's network."""
+    """In one direction: of gloo, between one rank of each host; of another backend, between all ranks of both, each way
+    at once."""
+    network: str = "gloo"
+    """The backend that moved the data, which chooses the network."""

@@ -10,21 +10,26 @@ import torch.distributed as dist
 from distprof.facts.run import RunMeta
 from distprof.profiler.setting import Setting
 from distprof.record.clock_sync import read_clocks
+from distprof.record.device_link_probe import probe_device_links
 from distprof.record.link_probe import probe_links
 from distprof.record.step_writer import StepWriter
+from distprof.record.torch_device import TorchDevice
 from distprof.storage.run_folder import write_meta
 
+FIRST_PROBE_S = 3.0
+"""For how long hosts are begun to be probed at the start of a job whose data goes from device to device."""
 LAST_PROBE_S = 5.0
 """How long probing the links again may hold up the end of a job."""
 
 
 class HostReadings:
-    """Reads clocks and links twice, so that the drift of the one and a change of the other are known."""
+    """Reads clocks twice, so that their drift is known, and links: those of gloo twice as well, to see a change."""
 
     def __init__(self, setting: Setting, group: dist.ProcessGroup, meta: RunMeta, step_writer: StepWriter) -> None:
         """Reads nothing yet."""
         self._setting, self._group, self._step_writer = setting, group, step_writer
         self._meta = meta
+        self._on_host = setting.world.backend == "gloo"  # else gloo's network need not be that of the collectives
 
     def read_first(self) -> RunMeta:
         """Reads clocks and links before the first step, and returns the job's facts with them. Collective."""
@@ -33,15 +38,19 @@ class HostReadings:
         return self._meta
 
     def read_last(self) -> None:
-        """Reads both once more. Collective."""
-        if self._try(self._read_clocks, "host clocks were not read at the end of the job"):
+        """Reads both once more, links only over gloo: the job may use another backend yet. Collective."""
+        if self._try(self._read_clocks, "host clocks were not read at the end of the job") and self._on_host:
             self._try(self._probe_last, "links between hosts were not probed at the end of the job")
 
     def _read_clocks(self) -> RunMeta:
         return replace(self._meta, clock_readings=(*self._meta.clock_readings, *read_clocks(self._group)))
 
     def _probe_first(self) -> RunMeta:
-        return replace(self._meta, link_readings=probe_links(self._group))
+        if self._on_host:
+            return replace(self._meta, link_readings=probe_links(self._group))
+        place = self._setting.world.device
+        readings = probe_device_links(self._group, TorchDevice(place), place, limit_s=FIRST_PROBE_S)
+        return replace(self._meta, link_readings=readings)
 
     def _probe_last(self) -> RunMeta:
         return replace(self._meta, last_link_readings=probe_links(self._group, limit_s=LAST_PROBE_S))

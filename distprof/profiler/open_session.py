@@ -71,7 +71,7 @@ def start(
         raise UsageError(f"precision={precision!r}: expected one of {', '.join(DTYPES)}, or None")
     if type(warmup_steps) is not int or warmup_steps < 0:
         raise UsageError(f"warmup_steps={warmup_steps!r}: must be 0 or more")
-    for other in _open:
+    for other in tuple(_open):
         other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
         other.close()
     session = OwnSession(

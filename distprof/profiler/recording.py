@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Literal, TypeVar
@@ -255,11 +256,12 @@ class Recording(Border):
             return work()
         return self._profiler.time(work)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Ends recording; on rank 0 the report is written. Collective without an error; local to this rank with one.
 
         Args:
             error: What ended training early, for the record of this rank.
+            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
         """
         if self.closed or os.getpid() != self._pid:
             return
@@ -274,7 +276,7 @@ class Recording(Border):
         if finder is not None:
             self._guard("what is found", finder.undo)
         if self._profiler is not None:
-            self._guard("the end", self._profiler.close, error)
+            self._guard("the end", partial(self._profiler.close, wait_s=wait_s), error)
         self._guard("the end", self._end, error)
 
     def _begin_quietly(self) -> None:

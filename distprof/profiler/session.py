@@ -103,9 +103,9 @@ class Session(Recording):
         elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
             self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Recording.close`. A session used as a block closes itself."""
-        super().close(error)
+        super().close(error, wait_s=wait_s)
         if self.closed:
             self._phases = {}
 

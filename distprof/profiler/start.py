@@ -38,6 +38,7 @@ from distprof.record.stall_watch import StallWatch, read_timeout_s
 from distprof.record.step_window import plan_meeting
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
+from distprof.storage.last_position import open_place
 from distprof.world import World
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
@@ -167,6 +168,8 @@ def _make_profiler(
     device = TorchDevice(world.device) if setting.on_device else None
     recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=ranges)
     step_writer = StepWriter(recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn)
+    if setting.streams.own is not None and (place := open_place(setting.streams.own.path)) is not None:
+        recorder.timeline.place = place
     if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
         step_writer.note(FEW_CONNECTIONS)
     left = _end_on_signal(setting, hooks.signals, step_writer)

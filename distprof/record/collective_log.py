@@ -13,6 +13,8 @@ from distprof.storage.collective_records import MAX_COLLECTIVES
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
+IN_PLACE = 4
+"""On a device: the compute stream waits for it where it is issued, so that its wait is all there is to know."""
 ON_DEVICE = 2
 """It runs on a device's stream; the host sees neither its end nor how long compute waits for it."""
 

@@ -13,7 +13,7 @@ from statistics import median
 from distprof.storage.collective_records import find_stride
 
 MAX_COST_RATIO = 0.003
-"""Of a step, on the host: what timing collectives may take on average."""
+"""Of the time from one step's begin to the next one's, on the host: what timing collectives may take on average."""
 NUM_COSTS = 5
 """Newest steps whose costs count; a single one may have been held up."""
 
@@ -31,20 +31,24 @@ class CollectiveStride:
         self.every = 1 if every is None else every
         """The stride from the next step on, steps; 0: never."""
         self._costs: deque[float] = deque(maxlen=NUM_COSTS)
+        self._number = self._spent_ns = self._begun_ns = 0
 
-    def covers(self, step: int) -> bool:
-        """Whether collectives are timed in a step."""
-        return self.every > 0 and step % self.every == 0
-
-    def learn(self, *, number: int, spent_ns: int, step_ns: int) -> None:
-        """Adapts the stride to a step in which collectives were timed.
+    def begin(self, step: int, now_ns: int) -> bool:
+        """Begins a step, and learns from the one before; returns whether this one's collectives are timed.
 
         Args:
-            number: How many.
-            spent_ns: What that took on the host.
-            step_ns: What the step took there.
+            step: Its number.
+            now_ns: The host's clock. From one begin to the next, a host that runs ahead waits for the device too.
         """
-        if self._fixed is None and number:
-            self._costs.append(spent_ns / max(step_ns, 1))
+        if self._number and self._fixed is None:
+            self._costs.append(self._spent_ns / max(now_ns - self._begun_ns, 1))
             needed = median(self._costs) / MAX_COST_RATIO
-            self.every = max(find_stride(number, timed=True), 1 << max(0, math.ceil(math.log2(max(needed, 1.0)))))
+            cheap = 1 << max(0, math.ceil(math.log2(max(needed, 1.0))))
+            self.every = max(find_stride(self._number, timed=True), cheap)
+        self._number, self._spent_ns, self._begun_ns = 0, 0, now_ns
+        return self.every > 0 and step % self.every == 0
+
+    def spend(self, duration_ns: int, *, collectives: int = 0) -> None:
+        """Adds what timing some of the step's collectives took on the host."""
+        self._spent_ns += duration_ns
+        self._number += collectives

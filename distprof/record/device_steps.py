@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distprof.record.collective_stride import CollectiveStride
@@ -28,6 +28,8 @@ from distprof.record.step_record import FinishedSteps, StepRecord
 NUM_EVENTS = 16_384
 READS_PER_STAMP = 2
 READS_PER_STEP = 8
+READS_AT_ONCE = 8
+"""Fewer are left for the next stamp: to begin reading costs as much as reading three."""
 LOOKS_PER_STEP = 16
 """Most steps that are found done at the end of one."""
 BUSY_S = 0.5
@@ -53,43 +55,38 @@ class DeviceSteps:
     """Times steps on the device. Used by the training thread, or autograd's while that one waits."""
 
     def __init__(
-        self,
-        device: Accelerator | None,
-        finished: FinishedSteps,
-        now_ns: Callable[[], int],
-        *,
-        stamps: bool,
-        num_events: int = NUM_EVENTS,
-        every: int | None = None,
-    ) -> None:
+        self, device: Accelerator | None, finished: FinishedSteps, now_ns: Callable[[], int], *,
+        num_events: int = NUM_EVENTS, every: int | None = None,
+    ) -> None:  # fmt: skip
         """Allocates the events. Synchronises if there is a device.
 
         Args:
             device: None: there is only the host, and every step is finished when it ends.
             finished: Receives the steps in order.
             now_ns: The host clock, ns, by which the cost of timing collectives is measured.
-            stamps: Whether steps are timed on the device; otherwise only their scalars are read from there.
             num_events: The size of the ring.
             every: Collectives are timed in every so many steps; 0: never. None: as often as their cost allows.
         """
         self._device, self._finished, self._now = device, finished, now_ns
-        self._ring = None if device is None or not stamps else EventRing(device, num_events)
-        self._anchors = None if device is None or not stamps else DeviceAnchors(device, now_ns)
+        self._ring = None if device is None else EventRing(device, num_events)
+        self._anchors = None if device is None else DeviceAnchors(device, now_ns)
         self.times = self._ring is not None
         """Whether any step is timed on the device."""
         self.stride = CollectiveStride(every)
         """In which steps collectives are timed."""
+        self.times_collectives = False
+        """Whether the open step's collectives are timed."""
         self.scalars = ScalarReader(device)
         """Reads loss and gradient norm."""
         self._open: StepEvents | None = None
         self._short = False
-        self._timed = self._spent_ns = 0  # collectives of the open step, and what timing them took on the host
         self._stream: Any = None
         self._pending: deque[_Pending] = deque()
         self._num_done = 0  # of the pending ones, from the oldest on
+        self._due = 0  # times that may be read now
         self._lock = threading.Lock()
         self._stopped: str | None = None
-        self._without_room = self._unread = 0
+        self._without_room = self._crowded_out = self._unread = 0
 
     def open(self, step: int) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
@@ -97,11 +94,11 @@ class DeviceSteps:
         if self._ring is None or self._stopped is not None or self._device is None or self._device.is_capturing():
             return False
         self._short = False
-        self._timed = self._spent_ns = 0
-        self._open = self._ring.open(collectives=self.stride.covers(step))
+        self._open = self._ring.open(collectives=self.stride.begin(step, self._now()))
         if self._open is None:
             self._without_room += 1
             return False
+        self.times_collectives = self._open.collectives
         self._stream = self._device.current_stream()
         return True
 
@@ -115,7 +112,7 @@ class DeviceSteps:
             return
         try:
             self._short = self._short or not self._ring.stamp(self._open, self._stream)
-            self._read_some(READS_PER_STAMP)
+            self._read_due(READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
 
@@ -125,12 +122,11 @@ class DeviceSteps:
             return
         now_ns = self._now()
         try:
-            self._ring.begin_collective(self._open, position)
-            self._read_some(2 * READS_PER_STAMP)
+            self._crowded_out += not self._ring.begin_collective(self._open, position)
+            self._read_due(2 * READS_PER_STAMP)
         except Exception as error:
             self._stop(error)
-        self._timed += 1
-        self._spent_ns += self._now() - now_ns
+        self.stride.spend(self._now() - now_ns, collectives=1)
 
     def end_collective(self, position: int) -> None:
         """Marks its end on the current stream, which waits for it. May be called on another thread."""
@@ -141,12 +137,7 @@ class DeviceSteps:
             self._ring.end_collective(position)
         except Exception as error:
             self._stop(error)
-        self._spent_ns += self._now() - now_ns
-
-    @property
-    def times_collectives(self) -> bool:
-        """Whether the open step's collectives are timed."""
-        return self._open is not None and self._open.collectives
+        self.stride.spend(self._now() - now_ns)
 
     def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
         """Ends a step.
@@ -165,13 +156,12 @@ class DeviceSteps:
         except Exception as error:
             self._stop(error)
         self.stamp()
-        events, self._open = self._open, None
+        events, self._open, self.times_collectives = self._open, None, False
         whole = events is not None and not self._short and record.segments_lost == 0
         anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
-            anchor = self._read_clocks()
-            self.stride.learn(number=self._timed, spent_ns=self._spent_ns, step_ns=record.step_host_ns)
+            anchor = None if record.shadow else self._read_clocks()
         with self._lock:
             if self._stopped is None:
                 self._without_room += events is not None and self._short
@@ -224,10 +214,15 @@ class DeviceSteps:
             if held:
                 self._lock.release()
 
+    def copy_pending(self) -> list[StepRecord]:
+        """Steps that are not read yet, for another thread, which must not ask the device: it may be stuck."""
+        return [replace(item.record) for item in list(self._pending)]
+
     def describe(self) -> list[str]:
         """What could not be measured, for the notes of the rank."""
         facts = {
             f"{self._without_room} step(s) found no free event and have no device times": self._without_room,
+            f"{self._crowded_out} collective(s) found no free event and are not timed on the device": self._crowded_out,
             f"the device had not finished {self._unread} step(s) when recording ended: they have host times only":
                 self._unread,
             f"device times stopped: {self._stopped}": self._stopped,
@@ -243,9 +238,8 @@ class DeviceSteps:
                 if self._num_done == len(self._pending):
                     break
                 item = self._pending[self._num_done]
-                if item.events is not None and self._ring is not None and not self._ring.is_over(item.events):
-                    break
-                if not self.scalars.is_there(item.slot):
+                over = item.events is None or self._ring is None or self._ring.is_over(item.events)
+                if not over or not self.scalars.is_there(item.slot):
                     break
                 self._num_done += 1
             return self._num_done > 0
@@ -258,23 +252,25 @@ class DeviceSteps:
             return self._anchors.probe()
         except Exception as error:
             self._stop(error)
-            return None
+        return None
 
-    def _read_some(self, most: int) -> None:
-        if self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
-            self._read(most)
+    def _read_due(self, more: int) -> None:
+        self._due += more
+        if self._due >= READS_AT_ONCE and self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
+            self._due = 0
+            self._read(READS_AT_ONCE)
 
     def _read(self, most: int, *, wait: bool = False) -> bool:
         """Reads at most so many times of steps that the device has finished; returns whether one is not there yet."""
         with self._lock:
             while most > 0 and self._num_done:
-                most -= 1
                 item, ring = self._pending[0], self._ring
                 if item.events is not None and ring is not None:
-                    if not ring.is_read(item.events) and not ring.read(item.events, wait=wait):
-                        return True
+                    most -= ring.read(item.events, most, wait=wait)
                     if not ring.is_read(item.events):
-                        continue
+                        return most > 0
+                else:
+                    most -= 1
                 self._finish(self._pending.popleft())
         return False
 

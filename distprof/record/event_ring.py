@@ -69,18 +69,30 @@ class EventRing:
         """Records the next stamp of the open step; False: there is no room."""
         if not self._free:
             return False
+        place = self._next
+        self._events[place].record(stream)
+        self._means[place] = _STAMP
+        self._next = (place + 1) % len(self._events)
+        self._free -= 1
         step.last_stamp = step.count
-        self._add(step, _STAMP, stream)
+        step.count += 1
         step.stamps += 1
         return True
 
-    def begin_collective(self, step: StepEvents, position: int) -> None:
+    def begin_collective(self, step: StepEvents, position: int) -> bool:
         """Records on the current stream that it is ready for a collective of the open step, and keeps a place for the
-        end; nothing once half the ring is taken, which is left to stamps."""
-        if step.collectives and self._free > len(self._events) // 2:
-            self._add(step, 2 * position, self._device.current_stream())
-            self._ends[position] = self._next
-            self._add(step, _UNUSED, None)
+        end. False: half the ring is taken, and the other half is left to stamps."""
+        has_room = self._free > len(self._events) // 2
+        if has_room:
+            place = self._next
+            end = (place + 1) % len(self._events)
+            self._events[place].record(self._device.current_stream())
+            self._means[place], self._means[end] = 2 * position, _UNUSED
+            self._ends[position] = end
+            self._next = (end + 1) % len(self._events)
+            self._free -= 2
+            step.count += 2
+        return has_room
 
     def end_collective(self, position: int) -> None:
         """Records the end on the current stream."""
@@ -98,31 +110,47 @@ class EventRing:
         """Whether the device has passed the step's last stamp."""
         return step.stamps == 0 or self.find_last(step).query()
 
-    def read(self, step: StepEvents, *, wait: bool = False) -> bool:
-        """Reads the next event of a step whose last stamp the device has passed; False: it has not passed this one.
+    def read(self, step: StepEvents, most: int, *, wait: bool = False) -> int:
+        """Reads the next events of a step whose last stamp the device has passed.
 
         Args:
             step: The oldest that is not read.
-            wait: Waits for the device. Synchronises.
+            most: How many at most.
+            wait: Waits for the device where another stream has not passed one. Synchronises.
+
+        Returns:
+            How many it has read; fewer than asked for: nothing is left, or another stream has not passed the next one.
         """
-        place = self._place(step, step._read)
-        event, means = self._events[place], self._means[place]
-        if means == _STAMP:
-            self._read_stamp(step, event)
-        elif means != _UNUSED:
-            if wait:
-                event.synchronize()
-            elif not event.query():
-                return False
-            position, is_end = divmod(means, 2)
-            if is_end:
-                before = self._events[self._place(step, step._read - 1)]
-                step.ends_ns[position] = step.arrivals_ns[position] + _measure(before, event)
-            else:
-                stamp = self._events[self._place(step, step._stamp_read)]
-                step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
-        step._read += 1
-        return True
+        events, means, size, first = self._events, self._means, len(self._events), step.first
+        begin = number = step._read
+        end = min(step.count, begin + most)
+        while number < end:
+            place = (first + number) % size
+            event = events[place]
+            if means[place] == _STAMP:  # inlined: a step has hundreds
+                if step.begin_ns is None:
+                    held = self._held
+                    step.begin_ns = 0 if held is None else self.clock_ns + _measure(events[held[0]], event)
+                else:
+                    lasted_ns = round(events[(first + step._stamp_read) % size].elapsed_time(event) * 1e6)
+                    step.durations_ns.append(lasted_ns)
+                    step._since_ns += lasted_ns
+                step._stamp_read = number
+            elif means[place] != _UNUSED:
+                if wait:
+                    event.synchronize()
+                elif not event.query():
+                    break
+                position, is_end = divmod(means[place], 2)
+                if is_end:
+                    took_ns = _measure(events[(place or size) - 1], event)
+                    step.ends_ns[position] = step.arrivals_ns[position] + took_ns
+                else:
+                    stamp = events[(first + step._stamp_read) % size]
+                    step.arrivals_ns[position] = step._since_ns + _measure(stamp, event)
+            number += 1
+        step._read = number
+        return number - begin
 
     def is_read(self, step: StepEvents) -> bool:
         """Whether nothing is left to read of a step."""
@@ -140,24 +168,6 @@ class EventRing:
     def find_last(self, step: StepEvents) -> DeviceEvent:
         """A step's last stamp."""
         return self._events[self._place(step, step.last_stamp)]
-
-    def _read_stamp(self, step: StepEvents, event: DeviceEvent) -> None:
-        if step.begin_ns is None:
-            step.begin_ns = 0 if self._held is None else self.clock_ns + _measure(self._events[self._held[0]], event)
-        else:
-            lasted_ns = _measure(self._events[self._place(step, step._stamp_read)], event)
-            step.durations_ns.append(lasted_ns)
-            step._since_ns += lasted_ns
-        step._stamp_read = step._read
-
-    def _add(self, step: StepEvents, means: int, stream: Any) -> None:
-        place = self._next
-        self._means[place] = means
-        if stream is not None:
-            self._events[place].record(stream)
-        self._next = (place + 1) % len(self._events)
-        self._free -= 1
-        step.count += 1
 
     def _place(self, step: StepEvents, number: int) -> int:
         return (step.first + number) % len(self._events)

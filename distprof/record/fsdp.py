@@ -41,17 +41,30 @@ def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_wa
     scatters: deque[int] = deque(maxlen=_KEPT_SCATTERS)
     for unit in units:
         for group in _param_groups(unit):
-            gather = _watch_object(
-                group, "_all_gather_comm", missing, _Watched(collective_watch, CollectiveKind.ALL_GATHER)
-            )
-            scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
-            _watch_object(group, "_reduce_scatter_comm", missing, scatter)
-            reduced = _wrap_synchronisation(group, collective_watch, missing)
-            if stream_waits:
-                _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
+            watch_group(group, collective_watch, scatters, missing, stream_waits=stream_waits)
     return tuple(
         f"this torch has no FSDPParamGroup.{name}: that wait is counted as compute" for name in sorted(missing)
     )
+
+
+def watch_group(
+    group: Any, collective_watch: CollectiveWatch, scatters: deque[int], missing: set[str], *, stream_waits: bool
+) -> None:
+    """Watches one group of parameters of a unit; see `watch_fsdp`.
+
+    Args:
+        group: As FSDP2 keeps it.
+        collective_watch: Of the recorder.
+        scatters: Receives the tickets of the model's newest reduce-scatters.
+        missing: Receives the names of what the group lacks.
+        stream_waits: Whether there is a compute stream apart from the host.
+    """
+    gather = _watch_object(group, "_all_gather_comm", missing, _Watched(collective_watch, CollectiveKind.ALL_GATHER))
+    scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
+    _watch_object(group, "_reduce_scatter_comm", missing, scatter)
+    reduced = _wrap_synchronisation(group, collective_watch, missing)
+    if stream_waits:
+        _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
 
 
 def _param_groups(unit: FSDPModule) -> list[Any]:
@@ -81,6 +94,8 @@ class _Watched:
         self.inner: Any = None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Tickets of its newest collectives."""
+        self._group: Any = None  # of the last collective; what is known of it takes a call into torch to find out
+        self._group_code, self._on_device = 0, False
         self._watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
@@ -93,10 +108,12 @@ class _Watched:
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
     ) -> Any:
         collective_watch, recorder = self._watch, self._watch.recorder
-        on_device = collective_watch.ends_on_device(group, output_tensor.device)
-        whole = output_tensor if self._gathers else input_tensor
+        if group is not self._group:
+            self._group, self._group_code = group, collective_watch.find_code(group)
+            self._on_device = collective_watch.ends_on_device(group, output_tensor.device)
+        on_device, whole = self._on_device, output_tensor if self._gathers else input_tensor
         ticket = recorder.begin_collective(
-            self._kind, whole.nbytes, collective_watch.find_code(group), on_device=on_device,
+            self._kind, whole.nbytes, self._group_code, on_device=on_device,
             asynchronous=bool(options.get("async_op")),
         )  # fmt: skip
         self.tickets.append(ticket)

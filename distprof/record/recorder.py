@@ -13,7 +13,7 @@ from typing import Any
 
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.between import BetweenRecord, BetweenSteps
-from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, CollectiveLog
+from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
 from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, settle
@@ -70,7 +70,7 @@ class Recorder:
         """The time between the last step and the next."""
         self._before: BetweenRecord | None = None
         self.finished = FinishedSteps()
-        self.on_device = DeviceSteps(device, self.finished, now_ns, stamps=phases, num_events=num_events, every=every)
+        self.on_device = DeviceSteps(device, self.finished, now_ns, num_events=num_events, every=every)
         """Steps until the device has finished them."""
 
     @property
@@ -95,13 +95,12 @@ class Recorder:
         while self._before_step:
             self._before_step.pop(0)()
         self.step, self._warmup, self._shadow = step, warmup, shadow
-        self._tokens = self._micro_steps = 0
-        self._loss = self._grad_norm = self._broken = None
+        self._tokens, self._micro_steps, self._loss, self._grad_norm, self._broken = 0, 0, None, None, None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)
         self._stamping = self.on_device.times and self.on_device.open(step)
-        self._before = self.between.take(self.timeline.begin())
+        self._before = self.between.take(self.timeline.begin(step, known=self.recording))
         self._stamp()
         if self.recording and not self._stamping and self.ranges is None:
             self.timeline.room = MAX_SEGMENTS - 1
@@ -109,7 +108,7 @@ class Recorder:
     def end_step(self, *, failed: bool = False) -> None:
         """Closes the step and queues its record."""
         now = self._now()
-        self.timeline.room = 0
+        self.timeline.end()
         if self.recording and self.timeline.is_inside:
             self._break(raised=False)
         if self.ranges is not None:
@@ -240,18 +239,19 @@ class Recorder:
         if not self.recording:
             self.between.count()
             return -1
-        flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0)
+        flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0) | (0 if apart else IN_PLACE)
         ticket = self._issued.begin(
             kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
             now_ns=self._now(),
         )  # fmt: skip
-        if on_device and apart:
+        if on_device and apart and self.on_device.times_collectives:
             self.on_device.begin_collective(self._issued.find_position(ticket))
         return ticket
 
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""
-        self.on_device.end_collective(self._issued.find_position(ticket))
+        if self.on_device.times_collectives:
+            self.on_device.end_collective(self._issued.find_position(ticket))
 
     def end_collective(self, ticket: int, at_ns: int | None = None) -> None:
         """Records that a collective has ended, now or at a host time, if the host can see that. On any thread."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 from distprof.record.between import BetweenRecord
-from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE, Issued
+from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.device_clock import Anchor
 from distprof.storage.collective_records import DeviceTimes
 
@@ -182,7 +182,8 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
     facts = {
         "collectives run on the device: the host sees when they are issued, but not when they end": any(
             flag & ON_DEVICE for flag in flags
-        ),
+        )
+        and not any(record.device_times for record in records),
         "how long compute waits for some asynchronous collectives is not known": awaited,
     }
     return [note for note, holds in facts.items() if holds]
@@ -220,9 +221,10 @@ def _find_device_times(
         if not issued.flags[at] & ON_DEVICE:
             continue
         left[at] = begins[segment + 1]
-        if at not in arrivals_ns and arrival[at] is None:
+        in_place = bool(issued.flags[at] & IN_PLACE)
+        if in_place and arrival[at] is None:
             arrival[at] = begins[segment]
-        if at not in ends_ns and (at not in arrivals_ns or durations_ns[segment] > HELD_NS):
+        if at not in ends_ns and (in_place or (at in arrivals_ns and durations_ns[segment] > HELD_NS)):
             end[at] = begins[segment + 1]
     return DeviceTimes(arrival_ns=arrival, end_ns=end, exposed_ns=exposed_ns, left_ns=left)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,8 +13,9 @@ from distprof.facts.run import PHASES, FloatArray
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
-from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen
+from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
+from distprof.storage.last_position import drop_place
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
@@ -126,6 +127,8 @@ class StepWriter:
                 )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)
+            else:
+                drop_place(self._writer.path)
             self._writer.close()
             (drop_ring if ended == "completed" else keep_ring)(self._writer.path)
             self._writer = None
@@ -150,7 +153,8 @@ class StepWriter:
     def save_state(self, stalled_s: float) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
-        What is written first needs nothing from torch. A step that ends later, or the end, makes it void.
+        What is written first needs nothing from torch. A step that ends later, or the end, makes it void. Steps that
+        the device has not finished are written without device times; they are written again once it has.
 
         Args:
             stalled_s: How long no step has ended.
@@ -161,7 +165,7 @@ class StepWriter:
                 self._saved += self._take(False)
             finally:
                 self._taking.release()
-        self._write_state(state)
+        self._write_state(state, self._recorder.on_device.copy_pending())
         ring = read_ring()
         if (pending := describe_pending(ring)) is not None:
             self._write_state(f"{state}, waiting for {pending}")
@@ -169,10 +173,14 @@ class StepWriter:
             if self._writer is not None and ring is not None:
                 keep_ring(self._writer.path, ring)
 
-    def _write_state(self, text: str) -> None:
+    def _write_state(self, text: str, pending: Sequence[StepRecord] = ()) -> None:
+        rows = [
+            pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=record.step in self._window)
+            for record in pending
+        ]
         with self._lock, contextlib.suppress(OSError):  # a full disk is reported with the steps
             if self._writer is not None:
-                self._writer.write_state(text)
+                self._writer.write_state(text, rows)
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
         if self._writer is None or self._unwritten:

@@ -1,7 +1,8 @@
 """The segments of the open step: exactly what is written at every change of phase.
 
 The hottest lines of the project are here and in `PhaseContext`: a change of phase reads the clock once, makes two
-stores into preallocated lists, and counts. Sums are computed when the step has ended.
+stores into preallocated lists and one into what outlives the process, and counts. Sums are computed when the step has
+ended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Protocol
 
 from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
+from distprof.storage.last_position import BETWEEN, UNKNOWN, make_place
 
 MAX_SEGMENTS = 5120
 """Room for a step of a large model: FSDP2 waits four times per layer and micro-step, or 4,096 times for 128 layers and
@@ -26,7 +28,7 @@ class Timeline:
     """
 
     __slots__ = ("_full_ns", "_late_code", "_late_ns", "_late_totals", "around", "codes", "count", "lost", "now",
-                 "phase", "room", "stamps")  # fmt: skip
+                 "phase", "place", "room", "stamps")  # fmt: skip
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         """Allocates everything a step needs.
@@ -47,6 +49,8 @@ class Timeline:
         """The innermost open phase; the running segment belongs to it, or is a mark inside it."""
         self.around: list[int] = []
         """The phases around that one, outermost first. Empty: only `OTHER`, which is implied."""
+        self.place = make_place()
+        """Where the rank stands, for whoever reads it after the process has died; see `storage.last_position`."""
         self._full_ns = self._late_code = self._late_ns = 0
         self._late_totals = [0] * len(PHASES)
 
@@ -55,12 +59,20 @@ class Timeline:
         """Whether a phase is open."""
         return self.phase != OTHER or bool(self.around)
 
-    def begin(self) -> int:
-        """Starts a step with a segment of `OTHER`; returns its stamp, ns."""
+    def begin(self, step: int, *, known: bool) -> int:
+        """Starts a step with a segment of `OTHER`; returns its stamp, ns. ``known``: its phases are recorded."""
         self.count = self.lost = 0
         self.around.clear()
         self.phase = OTHER
-        return self.switch(OTHER)
+        now_ns = self.switch(OTHER)
+        self.place[0] = step
+        if not known:
+            self.place[1] = UNKNOWN
+        return now_ns
+
+    def end(self) -> None:
+        """Ends a step: whatever follows is written nowhere."""
+        self.room, self.place[1] = 0, BETWEEN
 
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one."""
@@ -77,6 +89,7 @@ class Timeline:
     def switch(self, code: int) -> int:
         """Closes the running segment and opens one of this phase code; returns the stamp between them, ns."""
         now_ns = self.now()
+        self.place[1] = code
         position = self.count
         if position < MAX_SEGMENTS - 1:
             self.codes[position] = code
@@ -143,7 +156,7 @@ class PhaseContext:
             timeline.stamps[position] = now_ns()
             if timeline.phase != OTHER or timeline.around:
                 timeline.around.append(timeline.phase)
-            timeline.codes[position] = timeline.phase = self._code
+            timeline.codes[position] = timeline.phase = timeline.place[1] = self._code
             timeline.count = position + 1
         else:
             self._recorder.enter(self._code)
@@ -156,7 +169,8 @@ class PhaseContext:
         if kind is None and position < timeline.room:
             now_ns = timeline.now
             timeline.stamps[position] = now_ns()
-            timeline.codes[position] = timeline.phase = timeline.around.pop() if timeline.around else OTHER
+            code = timeline.around.pop() if timeline.around else OTHER
+            timeline.codes[position] = timeline.phase = timeline.place[1] = code
             timeline.count = position + 1
         else:
             self._recorder.exit(raised=kind is not None)

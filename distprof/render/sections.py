@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from distprof.render.bandwidths import show_bandwidths
 from distprof.render.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.forecasts import list_bases, list_forecasts, list_unanswered
 from distprof.render.headline import list_coverage, list_headline
@@ -48,6 +49,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         Section(key="step_times", title="step time"),
         *list_rank_sections(report),
         _show_communication(report),
+        show_bandwidths(report),
         Section(key="coverage", title="coverage", facts=coverage),
     ]
 
@@ -76,7 +78,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         ),
         Section(
             key="waits", title="waits: until the last rank arrives, then the transfer, per collective",
-            columns=waits,
+            about="on the device clock" if any(item.clock == "device" for item in report.waits) else "", columns=waits,
         ),
     ]  # fmt: skip
 

@@ -24,6 +24,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
+    "bandwidths": ("count", "ranks", "algorithm", "group", "slowest group"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
     "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
     "module_depths": ("most time", "modules"),

@@ -81,6 +81,11 @@ def format_flops_per_s(value_flops_per_s: float | None) -> str:
     return _format_decimal(value_flops_per_s, "FLOP/s")
 
 
+def format_bandwidth(value_bytes_per_s: float | None) -> str:
+    """Bytes per second in powers of 1,000, as networks are rated: ``46.12 GB/s``."""
+    return _format_decimal(value_bytes_per_s, "B/s")
+
+
 def _format_decimal(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return NOT_MEASURED

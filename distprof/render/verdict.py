@@ -177,10 +177,15 @@ def show_change(
 
 
 def list_waits(report: Report) -> list[list[str]]:
-    """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who arrives last."""
+    """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who arrives last.
+
+    Where some were timed on the device, those that were not say so.
+    """
+    mixed = len({item.clock for item in report.waits}) > 1
     return [
         [
-            clean_text(f"{item.kind} in {item.phase}", NAME_LIMIT), clean_text(item.group, 24),
+            clean_text(f"{item.kind} in {item.phase}", NAME_LIMIT) + " (host clock)" * (mixed and item.clock == "host"),
+            clean_text(item.group, 24),
             str(item.count_per_step), format_bytes(item.bytes_per_step), _show_waits(item),
             format_time(item.transfer_ns), _show_last(report, item),
         ]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
+from distprof.report.bandwidth_report import BandwidthReport
 from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport
 from distprof.report.job_modules import JobModules
@@ -138,7 +139,8 @@ class CommunicationReport:
     overlapped_host_ns: tuple[float | None, ...]
     """``busy_host_ns`` less ``exposed_host_ns``: what ran beside compute."""
     busy_device_ns: tuple[float | None, ...]
-    """Union of the kind's kernels in traces. None: no trace."""
+    """Union of the kind's intervals on the device, in the steps in which collectives were timed there; of a trace, of
+    its kernels. None: not known."""
     exposed_device_ns: tuple[float | None, ...]
     """How long the compute stream waited for them on the device clock; in traces, while only collectives ran."""
     overlapped_device_ns: tuple[float | None, ...]
@@ -268,6 +270,8 @@ class Report:
     """What the modules of the model hold, compute and take on the ranks. None: they were not profiled."""
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
+    bandwidths: tuple[BandwidthReport, ...]
+    """How fast collectives move data. Empty if none was timed on a device."""
     what_if: tuple[WhatIf, ...]
     forecasts: ForecastReport | None
     """What other settings would do. None: nothing to replay, or the job has none of those settings."""

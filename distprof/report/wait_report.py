@@ -231,26 +231,29 @@ class WaitReport:
     bytes_per_step: int | None
     """None: not known for some of them."""
     wait_ns: tuple[float | None, ...]
-    """Last arrival less own, mean over the collectives, so that overlapping waits are not added. If members are
-    missing, the last arrival is that of the members present, and the true wait at least this. None for every rank if
-    no wait exceeds ``bound_ns``."""
+    """Last arrival less own, mean over the collectives, so that overlapping waits are not added. On the device clock,
+    how much longer the member took than the one that took least. If members are missing, the last arrival is that of
+    the members present, and the true wait at least this. None for every rank if no wait exceeds ``bound_ns``."""
     transfer_ns: float | None
-    """End less last arrival, of the member with the shortest, mean over the collectives. None: no end was seen, or
-    members are missing, one of which may have arrived last."""
+    """End less last arrival, of the member with the shortest, mean over the collectives. On the device clock, what the
+    member took that took least. None: no end was seen, or members are missing, one of which may have arrived last."""
     busy_ns: tuple[float | None, ...]
-    """Union of their intervals from arrival to end per step, mean over steps. None: an end was not seen."""
+    """Union of their intervals from arrival to end per step, mean over steps; on the device clock they begin when they
+    could start. None: an end was not seen."""
     exposed_ns: tuple[float | None, ...]
     """How long the rank's compute waited for them per step, mean over steps."""
     overlapped_ns: tuple[float | None, ...]
     """``busy_ns`` less ``exposed_ns``."""
     last_ratio: tuple[float | None, ...]
-    """Share of the collectives in which the rank arrived last by more than the clocks' bound; None for every rank if
-    members are missing."""
+    """Share of the collectives in which the rank arrived last by more than the clocks' bound, or than a microsecond on
+    the device clock; None for every rank if members are missing."""
     bound_ns: float
-    """Largest error when comparing two members' clocks."""
+    """Largest error when comparing two members' clocks; 0 on the device clock, where none are compared."""
     steps_used: int
     members_missing: int
     """Number of ranks of the group whose collectives were not recorded."""
+    clock: str
+    """"host" or "device": where these times were read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,8 @@ class Stream:
         """
         self.device.make_room(self)
         work = DeviceWork(self.device.clock.now, duration_ns, meeting)
-        for earlier in (self.tail, *after):
+        work.follow(self.tail)
+        for earlier in after:
             work.follow(earlier)
         work.settle()
         self.queue.append(work)
@@ -274,7 +275,8 @@ class SimulatedDevice:
     def is_stuck(self, stream: Stream, room: int) -> bool:
         """Whether so many launches could make the host wait for a rank that has not launched its part yet."""
         queue = stream.queue
-        return len(queue) + room > self._launch_queue and queue[0].end_ns is None
+        excess = len(queue) + room - self._launch_queue
+        return excess > 0 and queue[min(excess, len(queue)) - 1].end_ns is None
 
     def refuse_in_capture(self) -> None:
         """Makes sure that no graph is captured.

@@ -25,11 +25,13 @@ class RankProgram:
     awaited: DeviceWork | None = None
     over: bool = False
 
-    def can_go_on(self) -> bool:
-        """Whether nothing that it waits for depends on a part that another rank has not launched yet."""
-        if self.over or (self.awaited is not None and self.awaited.end_ns is None):
-            return False
-        return not any(self.device.is_stuck(stream, MARGIN) for stream in self.streams)
+    def is_known(self) -> bool:
+        """Whether it is known when it goes on: what it waits for needs no part that another rank has not launched."""
+        return not self.over and (self.awaited is None or self.awaited.end_ns is not None)
+
+    def is_stuck(self) -> bool:
+        """Whether a full launch queue could make it wait for such a part before its next yield."""
+        return any(self.device.is_stuck(stream, MARGIN) for stream in self.streams)
 
     def find_time(self) -> int:
         """The host's time when it goes on, ns."""
@@ -55,7 +57,8 @@ def run_together(ranks: Sequence[RankProgram]) -> None:
         RuntimeError: The ranks wait for each other for ever.
     """
     while not all(rank.over for rank in ranks):
-        ready = [rank for rank in ranks if rank.can_go_on()]
-        if not ready:
+        ready = sorted((rank for rank in ranks if rank.is_known()), key=RankProgram.find_time)
+        first = next((rank for rank in ready if not rank.is_stuck()), None)
+        if first is None:
             raise RuntimeError("every rank waits for a collective that another one never launches")
-        min(ready, key=RankProgram.find_time).go_on()
+        first.go_on()

@@ -25,18 +25,25 @@ class DeviceWork:
         self.end_ns: int | None = None
         """When it ends. None: not known yet."""
         self._ready_ns, self._duration_ns, self._meeting = launched_ns, duration_ns, meeting
-        self._missing, self._followers = 0, list[DeviceWork]()
+        self._missing = 0
+        self._followers: list[DeviceWork] | None = None  # most work is known at once, and has none
 
     def follow(self, earlier: DeviceWork) -> None:
         """Does not begin before some other work has ended."""
         if earlier.end_ns is None:
+            if earlier._followers is None:
+                earlier._followers = []
             earlier._followers.append(self)
             self._missing += 1
-        else:
-            self._ready_ns = max(self._ready_ns, earlier.end_ns)
+        elif earlier.end_ns > self._ready_ns:
+            self._ready_ns = earlier.end_ns
 
     def settle(self) -> None:
         """Works out the times, as far as what it follows is known, and those of all that follows it."""
+        if not self._missing and self._meeting is None and self._followers is None:
+            self.start_ns = self._ready_ns
+            self.end_ns = self._ready_ns + self._duration_ns
+            return
         ready = [self]
         while ready:
             work = ready.pop()
@@ -46,11 +53,11 @@ class DeviceWork:
             alone = [(work, work.start_ns + work._duration_ns)]
             for item, end_ns in alone if work._meeting is None else work._meeting.join(work):
                 item.end_ns = end_ns
-                for follower in item._followers:
+                for follower in item._followers or ():
                     follower._missing -= 1
                     follower._ready_ns = max(follower._ready_ns, end_ns)
                     ready.append(follower)
-                item._followers.clear()
+                item._followers = None
 
     def is_done(self, now_ns: int) -> bool:
         """Whether it has ended. Work whose end is not known has not."""

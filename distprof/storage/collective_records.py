@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from distprof.facts.run import KINDS, PHASES, CollectiveKind, FloatArray, IntArray, Phase
@@ -174,7 +175,7 @@ def _shorten(times_ns: Sequence[int | None]) -> list[int | None] | None:
 def _encode_device(times: DeviceTimes) -> list[list[int | None]]:
     """Four short lists: from one arrival to the next; from arrival to end; exposed; and from the end, or where that is
     not known from the arrival, to where compute went on."""
-    known = [0 if at is None else at for at in times.arrival_ns]
+    known = list(accumulate(times.arrival_ns, lambda last, at: last if at is None else at, initial=0))[1:]
     steps = [after - before for before, after in zip([0, *known], known, strict=False)]
     from_ns = [end if end is not None else arrival for arrival, end in zip(known, times.end_ns, strict=True)]
     return [

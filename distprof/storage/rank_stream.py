@@ -3,7 +3,8 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come steps, and at most one end record. A state record tells where a rank stands, until a step or the end follows.
+come steps, and at most one end record. A state record tells where a rank stands, until a step or the end follows;
+pending records are steps that its device had not finished then, and count unless the step itself is written later.
 """
 
 from __future__ import annotations
@@ -108,9 +109,10 @@ class StreamWriter:
             lines += [*map(encode_line, first), encode_step(row, kept, told)]
         self._append(lines)
 
-    def write_state(self, text: str) -> None:
-        """Appends where the rank stands, in case no end follows."""
-        self._append([encode_line({"type": "state", "error": text})])
+    def write_state(self, text: str, pending: Sequence[FloatArray] = ()) -> None:
+        """Appends where the rank stands, and rows of steps that its device has not finished, in case no end follows."""
+        state = encode_line({"type": "state", "error": text})
+        self._append([*(encode_step(row, None, kind="pending") for row in pending), state])
 
     def write_end(
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str],
@@ -193,6 +195,7 @@ class _Found:
         self.offset = 0
         """Where the current record begins."""
         self._rows: dict[int, tuple[FloatArray, int]] = {}
+        self._pending: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
         self.collectives = CollectiveReader()
         self.damaged: list[int] = []
@@ -209,6 +212,11 @@ class _Found:
         elif kind == "state":
             self.state = record["error"] if type(record.get("error")) is str else None
             return self.state is not None
+        elif kind == "pending" and self._fields is not None:
+            row = decode_row(record.get("row"), self._fields)
+            if row is not None:
+                self._pending[int(row[COLUMN["step"]])] = row, self.offset
+            return row is not None
         elif kind == "group":
             return self.collectives.read_group(record)
         elif kind == "order":
@@ -246,6 +254,7 @@ class _Found:
 
     def finish(self) -> FloatArray:
         """The rows of the valid steps; everything about invalid ones is dropped."""
+        self._rows |= {step: found for step, found in self._pending.items() if step not in self._rows}
         if not self._rows:
             return np.empty((0, ROW_WIDTH))
         rows = np.stack([row for row, _ in self._rows.values()])

@@ -59,11 +59,13 @@ def encode_padded(record: Mapping[str, object]) -> bytes:
     return encode_line({**record, "room": "-" * (RESERVED_BYTES - length)})
 
 
-def encode_step(row: FloatArray, kept: Segments | None, collectives: list[object] | None = None) -> bytes:
+def encode_step(
+    row: FloatArray, kept: Segments | None, collectives: list[object] | None = None, *, kind: str = "step"
+) -> bytes:
     """Encodes one step as a line: NaN becomes null, whole numbers lose their fraction."""
     numbers = row[_COLUMNS].tolist()
     values = [None if math.isnan(value) else int(value) if value.is_integer() else value for value in numbers]
-    record: dict[str, object] = {"type": "step", "row": values}
+    record: dict[str, object] = {"type": kind, "row": values}
     if kept is not None:
         record["segments"] = _encode_segments(kept, row)
     if collectives is not None:

@@ -20,6 +20,7 @@ from distprof.config.decode import decode
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, KINDS, Clock, Run, RunMeta
 from distprof.storage.json_file import read_object
+from distprof.storage.last_position import read_place
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_folder
@@ -30,7 +31,8 @@ MAX_META_BYTES = 32 << 20
 MAX_STRANGERS = 8
 """How many unexpected files in the folder of streams are named one by one."""
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
-_RING_FILE = re.compile(r"flight_recorder-rank-\d{5,9}\.json")
+_BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.position")
+"""What else ranks write there: PyTorch's Flight Recorder, and where a rank stands."""
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
@@ -192,7 +194,7 @@ def _list_streams(inside: int, warnings: list[str]) -> list[str]:
     with os.scandir(inside) as entries:
         files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
     for name in sorted(files):
-        if _RING_FILE.fullmatch(name):
+        if _BESIDE.fullmatch(name):
             continue
         named = _RANK_FILE.fullmatch(name)
         ours = files[name] and named is not None and name == rank_path(Path(), int(named[1])).name
@@ -216,6 +218,9 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
         return None
     _check(path, stream, meta)
     warnings.extend(stream.warnings)
+    lives = stream.info.last_write is not None and stream.info.last_write.writer_lives
+    if stream.info.ended is None and stream.info.error is None and not lives:
+        stream = replace(stream, info=replace(stream.info, error=read_place(path, inside=inside)))
     return stream
 
 

@@ -12,7 +12,8 @@ GOOD = (100.0, 104.0, 96.0, 101.0)
 
 def read(*first: float, last: tuple[float, ...] = ()) -> LinkSpeeds:
     names = "bcdefg"
-    return LinkSpeeds(near="a", first=dict(zip(names, first, strict=False)), last=dict(zip(names, last, strict=False)))
+    rounds = (dict(zip(names, speeds, strict=False)) for speeds in (first, last))
+    return LinkSpeeds(near="a", network="gloo", first=next(rounds), last=next(rounds))
 
 
 def name(speeds: LinkSpeeds) -> list[str]:

@@ -36,6 +36,7 @@ class Watched:
 
 STRETCHES = ("evaluation", "checkpoint", "logging")
 DDP = "data forward backward all_reduce optimizer"
+ALONE = "data forward backward optimizer"
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
     "slow_disk": Watched(program="plain_ddp", steps=32, phases=DDP, arguments=("--epochs", "4"),
@@ -51,7 +52,9 @@ RUNS = {
     "no_loader": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer"),
     "broken": Watched(program="plain_ddp", steps=16, phases="data optimizer",
                       broken=("begin_forward", "begin_backward")),
-    "alone": Watched(program="alone", steps=12, phases="data forward backward optimizer", alone=True),
+    "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
+    "fails": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("fail",)),
+    "exits": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("7",)),
 }  # fmt: skip
 
 
@@ -85,7 +88,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     yield Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
 
 
-@pytest.mark.parametrize("name", RUNS)
+pytestmark = pytest.mark.slow
+NAMES = [pytest.param(name, marks=pytest.mark.sharding) if name == "fsdp2" else name for name in RUNS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_script_does_not_notice(ended: Ended, name: str) -> None:
     for rank in ended.ranks:
         assert rank[name]["plain"]["out"], "nothing to compare"
@@ -93,7 +100,7 @@ def test_the_script_does_not_notice(ended: Ended, name: str) -> None:
         assert rank[name]["put_back"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_and_phases_are_found(ended: Ended, name: str) -> None:
     expected, run = RUNS[name], ended.read(name)
     assert run.column("step").shape == (1 if expected.alone else 2, expected.steps)

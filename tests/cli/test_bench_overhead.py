@@ -31,6 +31,14 @@ def test_a_step_is_as_long_as_its_slowest_rank_and_only_measured_ones_count() ->
     assert np.isnan(read_step_ns(make_run(num_steps=1)))
 
 
+def test_on_a_gpu_the_devices_steps_are_compared_and_a_step_without_them_does_not_count() -> None:
+    """The host only launches: its steps take 1 ms, also where the device takes 30."""
+    device_ns = np.array([[9, 10, 30, np.nan, 70], [9, 20, 20, 60, 60]]) * MS
+    run = make_run(num_steps=5, columns={"step_host_ns": MS, "step_device_ns": device_ns}, meta={"device_type": "cuda"})
+    assert read_step_ns(run) == 30 * MS  # of 20, 30 and 70
+    assert np.isnan(read_step_ns(make_run(meta={"device_type": "cuda"})))  # no device times
+
+
 def test_each_round_is_compared_with_its_own_bare_run() -> None:
     """The second round is twice as slow throughout; 10 % and 21 % are 1.1 and 1.1 squared, 1.1 ** 1.5 in the middle."""
     bare, slow = compare_runs({"bare": [100.0, 200.0], "slow": [110.0, 242.0]}, bare="bare")

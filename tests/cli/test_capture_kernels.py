@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli.capture import kernels
+from distprof.cli.capture import job, kernels
 from distprof.cli.capture.command import find_run_dir, read_request
 from distprof.cli.capture.kernels import require_kernels, runs_on_gpu
 from distprof.errors import DataError
@@ -75,3 +75,25 @@ def test_whether_the_job_ran_on_gpus_is_read_from_its_run_folder_else_from_the_m
         assert runs_on_gpu(find_run_dir([f"run_dir='{tmp_path / device_type}'"], tmp_path), on_cpu=False) == (
             device_type == "cuda"
         )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on_gpu", "fails"),
+    [([], True, True), ([], False, False), (["-t", "nvtx"], True, False)],
+    ids=["on a GPU", "on the CPU", "CUDA is not traced"],
+)
+def test_the_capture_of_a_job_asks_for_kernels_where_there_were_some(
+    arguments: list[str], on_gpu: bool, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = make_export(tmp_path / "export", KERNELS)
+    instead = {
+        "require_nsys": lambda *_: Nsys(path="nsys", version="2025.1.1.1-x"), "_keep_neighbours_out": lambda _: [],
+        "_run": lambda *_: 0, "judge": lambda *_: [tmp_path / "report"], "_export": lambda *_: export,
+        "runs_on_gpu": lambda *_, on_cpu: on_gpu and not on_cpu,
+    }  # fmt: skip
+    for name, function in instead.items():
+        monkeypatch.setattr(job, name, function)
+    monkeypatch.setattr(kernels, "read_driver", lambda: "580.65.06")
+    told = ["--no-report", *arguments, "--", f"runs_dir={tmp_path}"]
+    with pytest.raises(DataError, match="no kernel") if fails else contextlib.nullcontext():
+        assert job.capture(told, {"NPROC": "1"}) == 0

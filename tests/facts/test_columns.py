@@ -9,6 +9,7 @@ FIRST = ("step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens"
 KIND_FACTS = ("count", "bytes", "busy_host_ns", "exposed_host_ns", "busy_device_ns", "exposed_device_ns")
 LAST = ("memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost")
 BETWEEN = ("between_count", "between_wait_host_ns", "between_after_host_ns", "between_data_host_ns")
+DEVICE_CLOCK = ["begin_device_ns", "anchor_device_ns", "anchor_host_ns", "anchor_bound_ns"]
 
 
 def test_columns_are_every_phase_on_every_clock_and_every_fact_of_every_kind() -> None:
@@ -23,5 +24,5 @@ def test_columns_are_every_phase_on_every_clock_and_every_fact_of_every_kind() -
     ]
     kinds = [f"{kind}_{fact}" for kind in KINDS for fact in KIND_FACTS]
     stretches = [f"{stretch}_host_ns" for stretch in Stretch if stretch is not Stretch.BETWEEN]
-    assert list(ROW_FIELDS) == [*FIRST, *phases, *kinds, *LAST, *BETWEEN, *stretches]
+    assert list(ROW_FIELDS) == [*FIRST, *phases, *kinds, *LAST, *BETWEEN, *stretches, *DEVICE_CLOCK]
     assert len(COLUMN) == len(ROW_FIELDS)

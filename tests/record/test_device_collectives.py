@@ -181,10 +181,12 @@ def test_collectives_make_no_step_lose_its_stamps() -> None:
         rank.recorder.end_step()
         rank.device.wait_for(rank.compute.tail)
     timed = 0
-    for record in rank.finish():
+    for record in rank.recorder.drain(wait=True):
         assert record.step_device_ns == pytest.approx(10 * US, abs=US) and record.device_times is not None
         timed += sum(at is not None for at in record.device_times.arrival_ns)
     assert 0 < timed < 80
+    (note,) = rank.recorder.on_device.describe()
+    assert note == f"{160 - timed} collective(s) found no free event and are not timed on the device"
 
 
 def test_an_end_that_comes_after_its_step_is_not_taken_for_one_of_the_next() -> None:
@@ -211,18 +213,49 @@ def test_the_stride_follows_what_timing_costs_and_is_a_power_of_two() -> None:
     assert timed == [0, 8, 16, 24, 32]
 
 
+def test_a_host_that_runs_ahead_has_all_the_time_that_its_device_takes() -> None:
+    rank = Streams(every=None, launch_ns=2 * US)
+    for step in range(40):
+        rank.begin(step)
+        for _ in range(4):
+            rank.recorder.end_on_device(rank.recorder.begin_collective(GATHER, 64, on_device=True))
+        rank.compute.launch(20 * MS)
+        rank.recorder.end_step()
+        rank.device.wait_for(rank.compute.tail)  # 20 us of 20 ms, although the step is 30 us long on the host
+    assert all(record.device_times is not None for record in rank.finish())
+
+
+def learn(stride: CollectiveStride, spent_ns: int, number: int = 4) -> int:
+    stride.begin(0, 0)
+    stride.spend(spent_ns, collectives=number)
+    stride.begin(1, MS)
+    return stride.every
+
+
 @pytest.mark.parametrize(("number", "every"), [(1, 1), (10, 1), (11, 2), (40, 4), (64, 8)])
 def test_without_any_cost_the_stride_is_what_is_kept(number: int, every: int) -> None:
-    stride = CollectiveStride(None)
-    stride.learn(number=number, spent_ns=0, step_ns=MS)
-    assert stride.every == every
+    assert learn(CollectiveStride(None), 0, number) == every
 
 
 def test_one_step_that_was_held_up_does_not_move_the_stride() -> None:
     stride = CollectiveStride(None)
-    for spent_ns in (US, US, 900 * US, US):
-        stride.learn(number=4, spent_ns=spent_ns, step_ns=MS)
-    assert stride.every == 1
+    assert [learn(stride, spent_ns) for spent_ns in (US, US, 900 * US, US)] == [1] * 4
+
+
+def test_a_gather_without_room_has_no_times_rather_than_others() -> None:
+    rank = Streams(num_events=20)
+    rank.begin(0)
+    tickets = [rank.gather(300 * US) for _ in range(6)]  # the sixth finds half the ring taken
+    rank.compute.launch(MS)
+    rank.await_(tickets[0])
+    rank.await_(tickets[-1])
+    rank.recorder.end_step()
+    (record,) = rank.recorder.drain(wait=True)
+    assert record.device_times is not None
+    assert [at is None for at in record.device_times.arrival_ns] == [False] * 5 + [True]
+    assert record.device_times.end_ns[-1] is None and record.device_times.left_ns[-1] is not None
+    (note,) = rank.recorder.on_device.describe()
+    assert note == "1 collective(s) found no free event and are not timed on the device"
 
 
 def test_collectives_may_be_left_alone() -> None:

@@ -23,7 +23,15 @@ from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render import finding_texts
 from distprof.render.files import describe_plain
-from distprof.report import finding_report, forecast_report, job_modules, report, trace_report, wait_report
+from distprof.report import (
+    bandwidth_report,
+    finding_report,
+    forecast_report,
+    job_modules,
+    report,
+    trace_report,
+    wait_report,
+)
 from distprof.report.report import SCHEMA, Report
 from distprof.report.wait_report import VerdictKind
 from distprof.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
@@ -36,7 +44,16 @@ DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.sc
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
-    for module in (report, wait_report, forecast_report, trace_report, finding_report, finding_texts, job_modules)
+    for module in (
+        report,
+        wait_report,
+        bandwidth_report,
+        forecast_report,
+        trace_report,
+        finding_report,
+        finding_texts,
+        job_modules,
+    )
     for name, part in vars(module).items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)
 }

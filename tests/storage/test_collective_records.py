@@ -87,6 +87,25 @@ def test_times_on_the_device_come_back_on_its_clock_and_in_the_run(tmp_path: Pat
     assert whole.arrival_ns[0, 0, 0] == 995 and whole.steps.tolist() == [0]
 
 
+def test_times_on_the_device_may_be_missing_anywhere(tmp_path: Path) -> None:
+    device = DeviceTimes(
+        arrival_ns=[None, 20, None, None, 70], end_ns=[None, 40, None, None, None], exposed_ns=[0, 3, 9, None, 0],
+        left_ns=[15, 44, 60, None, None],
+    )  # fmt: skip
+    row = make_row(0)
+    row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]] = 1_000, 90
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    writer.write_steps([row], [None], [dataclasses.replace(make_seen(0, number=5), device=device)], GROUPS)
+    writer.close()
+    stream = read_stream(tmp_path / "a")
+    (table,) = stream.device_collectives
+    assert stream.warnings == () and table.left_ns is not None
+    for column, begin_ns, seen in zip(device, (1000, 1000, 0, 1000), (
+        table.arrival_ns, table.end_ns, table.exposed_ns, table.left_ns
+    ), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(seen[0], [np.nan if at is None else begin_ns + at for at in column])
+
+
 @pytest.mark.parametrize(
     "device",
     [

@@ -239,6 +239,25 @@ def test_a_stream_is_recorded_whatever_its_header_says(claim: dict[str, str], tm
     assert read_stream(tmp_path / "b").info.source == "recorded"
 
 
+def test_steps_that_a_device_had_not_finished_count_until_they_are_written_and_bad_ones_are_counted(
+    tmp_path: Path,
+) -> None:
+    writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
+    writer.write_steps([make_row(0)], [None])
+    bad = make_row(3)
+    bad[COLUMN["step_host_ns"]] = -1
+    writer.write_state("in step 4", [make_row(1), make_row(2), bad])
+    stream = read_stream(tmp_path / "a")
+    assert stream.rows[:, COLUMN["step"]].tolist() == [0, 1, 2] and stream.info.error == "in step 4"
+    assert len(stream.warnings) == 1 and "1 damaged records" in stream.warnings[0]
+    whole = make_row(1)
+    whole[COLUMN["step_device_ns"]] = 5.0
+    writer.write_steps([whole], [None])
+    stream = read_stream(tmp_path / "a")
+    assert stream.rows[:, COLUMN["step"]].tolist() == [0, 1, 2] and stream.info.error is None
+    assert stream.rows[1, COLUMN["step_device_ns"]] == 5.0
+
+
 @pytest.mark.parametrize("data", [b"", b"\0" * 100, b"{" * 5000, b'{"type":"header"}\n', b"\x80\x04\x95pickle"])
 def test_garbage_is_one_line(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(data)

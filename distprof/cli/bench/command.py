@@ -16,6 +16,8 @@ from rich.table import Table
 from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
 from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
+from distprof.cli.bench.cost_command import add_cost, run_cost
+from distprof.cli.bench.device_command import add_device, run_device
 from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.cli.bench.live_command import add_live, run_live
 from distprof.cli.bench.overhead import measure_workload
@@ -32,7 +34,8 @@ DESCRIPTION = """\
 Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
 under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
 order in every second round. Bare runs twice in each round (A/A), which shows how far apart two measurements of the same
-thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps.
+thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps. On GPUs the
+device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
 """
 EPILOG = f"""\
 examples:
@@ -71,13 +74,18 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("--strategy", help="a file of conf/strategy (default: ddp; with one rank single)")
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further configuration of the training")
+    add_cost(subjects)
     add_simulated(subjects)
+    add_device(subjects)
     add_live(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
     """Runs one of the benches; see `_compare_profilers` and the functions that it names."""
-    benches = {"overhead": _compare_profilers, "verdicts": run_verdicts, "report": run_report, "live": run_live}
+    benches = {
+        "overhead": _compare_profilers, "cost": run_cost, "verdicts": run_verdicts, "report": run_report,
+        "device": run_device, "live": run_live,
+    }  # fmt: skip
     return benches[options.subject](options)
 
 
@@ -150,7 +158,7 @@ class _Progress:
 
 
 def _tabulate(workload: Workload, repeats: int, found: list[Comparison]) -> Table:
-    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank, host clock"
+    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank (on GPUs: device clock)"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.HORIZONTALS, header_style="dim")
     table.add_column("condition")
     for head in ("median step", "against bare", "95 % interval"):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import Clock, FloatArray, Run
+from distprof.analyze.overhead import choose_clock, read_costs
+from distprof.facts.run import FloatArray, Run
 
 _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -23,7 +24,7 @@ class Comparison:
 
     condition: str
     median_step_ns: float
-    """Median over runs of each run's median step, host clock, slowest rank."""
+    """Median over runs of each run's median step, slowest rank."""
     ratio: float
     """Step time over bare's, minus 1; the mean over rounds of the logarithm."""
     low_ratio: float | None
@@ -33,9 +34,9 @@ class Comparison:
 
 
 def read_step_ns(run: Run) -> float:
-    """Median over measured steps of the slowest rank's step time, host clock, ns; NaN: there are none."""
-    counted = run.measured().all(axis=0)
-    job_ns: FloatArray = run.step_ns(Clock.HOST)[:, counted].max(axis=0)
+    """Median over measured steps of the slowest rank's step time, on a GPU on the device clock, ns; NaN: none."""
+    costs = read_costs(run.rows, choose_clock(run))
+    job_ns: FloatArray = costs.step_ns[costs.plain]
     return float(np.median(job_ns)) if job_ns.size else math.nan
 
 

@@ -1,0 +1,84 @@
+"""``distprof bench cost``: what is counted, what is concluded, and its exit code; nothing here depends on a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from distprof.cli.bench import cost_command
+from distprof.cli.bench.recording_cost import (
+    BUCKETS,
+    PHASES,
+    SHARDS,
+    RecordingCost,
+    StepCost,
+    find_mean_ns,
+    find_stride,
+    measure_recording_cost,
+)
+from distprof.cli.parser import run_verb
+
+US = 1_000
+
+
+def make_cost(**microseconds: float) -> RecordingCost:
+    usual = {
+        "step": 10,
+        "phases": 20,
+        "ddp": 30,
+        "ddp_timed": 59,
+        "fsdp": 120,
+        "fsdp_timed": 220,
+        "fsdp_wrapped": 298,
+    } | microseconds
+    steps = {
+        name: StepCost(name=name, fastest_ns=value * US, median_ns=2 * value * US, events=7)
+        for name, value in usual.items()
+    }
+    return RecordingCost(**steps, background_ns=50 * US)
+
+
+def test_the_steps_have_the_events_that_a_training_step_has() -> None:
+    cost = measure_recording_cost(rounds=2)
+    step, phases = 2, 2 * len(PHASES)
+    assert (cost.step.events, cost.phases.events) == (step, step + phases)
+    assert cost.ddp.events == step + phases + 1  # where the wait for the last bucket begins
+    assert cost.ddp_timed.events == cost.ddp.events + 2 * BUCKETS == 39
+    assert cost.fsdp.events == step + phases + 2 * SHARDS  # a wait has two borders
+    assert cost.fsdp_timed.events == cost.fsdp.events + 78 == cost.fsdp_wrapped.events
+    assert cost.background_ns > 0 and min(cost.step.fastest_ns, cost.fsdp_timed.median_ns) > 0
+
+
+def test_what_one_costs_is_the_difference_and_what_a_step_costs_the_mean_at_the_recorders_stride() -> None:
+    cost = make_cost()
+    assert cost.phase_ns == 10 * US / len(PHASES) and cost.bucket_ns == 39 * US / BUCKETS
+    assert cost.shard_ns == pytest.approx(200 * US / SHARDS) and cost.wrapper_ns == 2 * US
+    dear = make_cost(ddp_timed=30 + 1200)  # 1.2 % of 100 ms, of which a quarter is allowed
+    every = find_stride(dear.ddp, dear.ddp_timed, BUCKETS)
+    assert every == 4 and find_mean_ns(dear.ddp, dear.ddp_timed, every) == 330 * US
+
+
+@pytest.mark.parametrize(("fsdp", "code", "verdict"), [(128, 0, "within"), (290, 1, "above")])
+def test_the_command_says_what_it_costs_and_whether_that_is_too_much(
+    fsdp: float, code: int, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    cost = make_cost(fsdp=fsdp, fsdp_timed=fsdp + 100)
+    monkeypatch.setattr(cost_command, "measure_recording_cost", lambda rounds: cost)
+    assert run_verb(["bench", "cost", "--json", str(tmp_path / "a.json")]) == code
+    shown = capsys.readouterr().out
+    every = find_stride(cost.fsdp, cost.fsdp_timed, SHARDS)
+    assert (
+        f"FSDP2, {SHARDS} gathers and scatters, timed in every {every} steps: 0.{'15' if code == 0 else '32'} %"
+        in shown
+    )
+    assert f"of 100 ms, {verdict} the limit of 0.30 %" in shown.splitlines()[-2]
+    assert all(len(line) <= 80 for line in shown.splitlines()[:12])
+    assert json.loads((tmp_path / "a.json").read_text())["fsdp"]["fastest_ns"] == fsdp * US
+
+
+def test_slips_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["bench", "cost", "--rounds", "0"]) == 2
+    assert "--rounds 0: must be 1 or more" in capsys.readouterr().err
