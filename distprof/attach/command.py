@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distprof.attach.on_import import after_import
 from distprof.attach.request import USAGE, Request, read_request
-from distprof.attach.script import hide_own_frames, run_module, run_script
+from distprof.attach.script import hide_own_frames, require_script, run_module, run_script
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def attach(arguments: list[str] | None = None) -> None:
     """
     try:
         request = read_request(sys.argv[1:] if arguments is None else arguments)
+        if request is not None and not request.is_module:
+            require_script(request.target)
     except DistprofError as error:
         _say(str(error))
         raise SystemExit(EXIT_USAGE) from None

@@ -164,7 +164,7 @@ class OwnSession(Session):
         if self in _open:
             _open.remove(self)
         if not self._tried:
-            advice = "none was found" if self.finds_steps else "use profiler.steps(loader) or profiler.step() in the loop"
+            advice = "none was found" if self.finds_steps else "use profiler.steps(loader) or profiler.step()"
             self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return

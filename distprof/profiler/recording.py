@@ -120,11 +120,6 @@ class Recording(Border):
         if self._find and self._finder is None:
             self._guard("what is found", self._begin_finder, False)
 
-    def find_steps(self) -> None:
-        """Has steps found as well, from now on: the script marks none."""
-        self.finds_steps = True
-        self._guard("what is found", self._begin_finder, True)
-
     def watch(self, model: object) -> None:
         """Separates gradient synchronisation and parameter gathering from compute, and tells modules apart.
 
@@ -287,8 +282,7 @@ class Recording(Border):
             self.tell(f"nothing is recorded: {error or type(error).__name__}")
 
     def _begin_finder(self, owns_steps: bool) -> None:
-        self._finder = Finder(self, owns_steps=owns_steps)
-        self._finder.begin()
+        """Finds phases from now on; see `distprof.profiler.session.Session`."""
 
     def _keep(self, text: str) -> None:
         if self._profiler is not None and not self.closed:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.attach.driver import PROGRAMS
-from tests.faults.forked import Command, start
-from tests.ranks import make_environment, run_alone, wait_until
 
 from distprof.attach.command import attach
 from distprof.attach.request import Request, read_request
 from distprof.errors import UsageError
+from tests.attach.driver import PROGRAMS
+from tests.faults.forked import Command, start
+from tests.ranks import make_environment, run_alone, wait_until
 
 TELLS = """\
 import __main__, json, pathlib, sys
@@ -70,7 +70,9 @@ def test_help_is_short(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_script_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         attach(["gone.py"])
-    assert re.fullmatch(r"distprof: can't open file '/.*gone.py': .* No such file or directory\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"distprof: can't open file '/.*gone.py': .* No such file or directory\n", capsys.readouterr().err
+    )
 
 
 def test_an_option_that_is_wrong_ends_before_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

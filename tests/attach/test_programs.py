@@ -1,22 +1,21 @@
-"""Programs that know nothing of distprof, on two ranks: the same numbers and output, and the steps and phases they have.
-"""
+"""Programs that know nothing of distprof, on two ranks: their output is the same, their steps and phases are found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from tests.faults.forked import make_rank, run
-from tests.ranks import find_ports
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
 from distprof.traces.read import read_folder
+from tests.faults.forked import make_rank, run
+from tests.ranks import find_ports
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
@@ -70,7 +69,7 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("programs")
     ports = iter(find_ports(2 * len(RUNS) + 1))
     plan = {
@@ -85,7 +84,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     port = next(ports)
     done = run(*(make_rank(rank, 2, port, ["plan.json"], before=before) for rank in (0, 1)), cwd=folder)
     assert [each.code for each in done] == [0, 0], [each.err for each in done]
-    yield Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
+    return Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
 
 
 pytestmark = pytest.mark.slow
