@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import nn
-
-if TYPE_CHECKING:
-    from distprof.profiler.recording import Recording
 
 
 class Finder(Protocol):
@@ -23,6 +20,6 @@ class Finder(Protocol):
         """Called once: puts back everything that was changed."""
 
 
-def make_finder(session: Recording) -> Finder | None:
+def make_finder(session: object) -> Finder | None:
     """What finds phases for a session; None: nothing does."""
     return None
