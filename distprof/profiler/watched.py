@@ -36,6 +36,15 @@ def describe_strategy(models: Iterable[nn.Module], *, num_ranks: int) -> str | N
     return " and ".join(found) or None
 
 
+def describe_wrapping(models: Iterable[nn.Module]) -> dict[str, object]:
+    """The settings of the wrappers that forecasts start from, as the configuration of a job has them."""
+    for model in models:
+        for part in find_wrapped(model):
+            if isinstance(part, DistributedDataParallel) and hasattr(part, "bucket_bytes_cap"):
+                return {"strategy": {"name": "ddp", "bucket_mb": part.bucket_bytes_cap / 2**20}}
+    return {}
+
+
 def _name_strategy(part: nn.Module) -> str:
     return "ddp" if isinstance(part, DistributedDataParallel) else "fsdp" if isinstance(part, FSDPModule) else "fsdp1"
 

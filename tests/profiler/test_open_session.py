@@ -135,6 +135,10 @@ def test_a_second_start_ends_the_first(tmp_path: Path, capfd: pytest.CaptureFixt
     first = distprof.start("one", find=False)
     second = distprof.start("two", find=False)
     assert first.closed and not second.closed
+    child = os.fork()
+    if child == 0:  # it has no session that could be open
+        os._exit(len(open_session._open))
+    assert os.waitpid(child, 0)[1] == 0
     second.close()
     assert capfd.readouterr().err.splitlines() == [
         "distprof: distprof.start('two'): 'one' is still open, and ends here",
@@ -178,6 +182,7 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
     for name in ("_first", "_second"):
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
+        assert run.meta.config["strategy"] == {"name": "ddp", "bucket_mb": 25.0}
         assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
         assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
 
