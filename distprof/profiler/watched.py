@@ -98,7 +98,7 @@ def _list_dtypes(models: Sequence[nn.Module]) -> Iterator[torch.dtype]:
 
 
 def find_device(models: Sequence[nn.Module]) -> torch.device:
-    """Where the models are; without models, the GPU that the process uses, else the CPU."""
+    """Where the models are; without models, the GPU that holds most of the process's tensors, else the CPU."""
     for model in models:
         for parameter in model.parameters():
             if parameter.device.type == "cuda":
@@ -106,5 +106,7 @@ def find_device(models: Sequence[nn.Module]) -> torch.device:
             if parameter.device.type == "cpu":
                 return torch.device("cpu")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.device("cuda", torch.cuda.current_device())
+        current, numbers = torch.cuda.current_device(), range(torch.cuda.device_count())
+        fullest = max(numbers, key=lambda number: (torch.cuda.memory_allocated(number), number == current))
+        return torch.device("cuda", fullest)
     return torch.device("cpu")

@@ -27,7 +27,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import Run, Work
 from distprof.profiler import agreement, exit_guard, open_session
-from distprof.profiler.watched import describe_strategy, find_wrapped
+from distprof.profiler.watched import describe_strategy, find_device, find_wrapped
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.faults.forked import make_rank, run
@@ -155,6 +155,17 @@ def test_wrappers_are_found_wherever_they_are() -> None:
         assert find_wrapped(model) == [ddp]
         assert describe_strategy([plain, model], num_ranks=2) == "ddp"
     assert (describe_strategy([plain], num_ranks=1), describe_strategy([plain], num_ranks=2)) == ("single", None)
+
+
+def test_without_a_model_the_gpu_that_holds_its_tensors_is_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_device([]).type == "cpu"
+    for name, value in {"is_initialized": True, "current_device": 1, "device_count": 4}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    used = [0, 0, 0, 0]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", used.__getitem__)
+    assert find_device([]) == torch.device("cuda", 1)
+    used[3] = 5
+    assert find_device([]) == torch.device("cuda", 3) and find_device([nn.Linear(1, 1)]).type == "cpu"
 
 
 def train(folder: str, name: str, **options: Any) -> None:
