@@ -16,7 +16,7 @@ EXIT_WAIT_S = 10.0
 What it knows is in its file by then."""
 
 
-class Close(Protocol):
+class CloseSession(Protocol):
     """Closes a session; see `distprof.profiler.recording.Recording.close`."""
 
     def __call__(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None: ...
@@ -25,11 +25,11 @@ class Close(Protocol):
 class ExitGuard:
     """Closes a session at whichever end comes first, unless it is removed before."""
 
-    def __init__(self, close: Close) -> None:
+    def __init__(self, close: CloseSession) -> None:
         """Watches from now on."""
         self._close, self._before = close, _read_last_error()
         atexit.register(self._leave)
-        self._finalizer = util.Finalize(None, self._leave, exitpriority=100)  # of a child, as `mp.spawn` makes it
+        self._finalizer = util.Finalize(None, self._leave, exitpriority=100)  # of a child, as torch's spawn makes it
         self._original = dist.destroy_process_group
 
         @functools.wraps(self._original)
@@ -51,7 +51,7 @@ class ExitGuard:
                 place.destroy_process_group = self._original  # type: ignore[attr-defined]
 
     def _leave(self) -> None:
-        error = sys.exc_info()[1] or _read_last_error()
+        error = sys.exception() or _read_last_error()
         self._close(None if error is self._before else error, wait_s=EXIT_WAIT_S)
 
 

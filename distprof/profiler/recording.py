@@ -7,9 +7,8 @@ once. `distprof.profiler.session.Session` is the same for the people who write t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from threading import get_ident
 from typing import Literal, TypeVar
 
@@ -90,16 +89,6 @@ class Recording(Border):
         """The models watched so far."""
         return tuple(self._models)
 
-    @property
-    def folder(self) -> Path | None:
-        """The run folder. None: there is none yet."""
-        return None if self.job is None else self.job.folder
-
-    @property
-    def completed_rows(self) -> Mapping[int, int] | None:
-        """As `distprof.profiler.profiler.Profiler.completed_rows`."""
-        return None if self._profiler is None else self._profiler.completed_rows
-
     def begin(self) -> None:
         """Starts the job now instead of at the first step. Collective.
 
@@ -144,7 +133,7 @@ class Recording(Border):
             self.tell(f"profiler.step() {other}: the step that is open counts, this one does not")
             return False
         if self.closed:
-            self.tell("profiler.step() after close(): nothing more is recorded")
+            self.tell_outside("profiler.step()")
             return False
         self._thread = get_ident()
         if by != "call":
@@ -250,6 +239,13 @@ class Recording(Border):
         if self._profiler is None or self.closed or get_ident() != self._thread:
             return work()
         return self._profiler.time(work)
+
+    def tell_outside(self, what: str) -> None:
+        """Tells the user that something belongs into a step."""
+        if self.closed:
+            self.tell(f"{what} after close(): nothing more is recorded")
+        elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
+            self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
 
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Ends recording; on rank 0 the report is written. Collective without an error; local to this rank with one.
