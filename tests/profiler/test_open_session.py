@@ -185,6 +185,7 @@ def train(folder: str, name: str, **options: Any) -> None:
     profiler = distprof.start(name, **LONG, **options)
     model = DistributedDataParallel(nn.Linear(4, 4))
     profiler.watch(torch.compile(nn.ModuleDict({"inner": model}), backend="eager"))  # type: ignore[arg-type]
+    profiler.watch(nn.Linear(1, 1))
     for batch in profiler.steps(torch.ones(4, 2, 4)):
         with profiler.phase("forward"):
             loss = model(batch).sum()
@@ -204,6 +205,7 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
     for name in ("_first", "_second"):
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
+        assert any("neither DDP nor FSDP" in note for note in run.ranks[0].notes)
         assert run.meta.config["strategy"] == {"name": "ddp", "bucket_mb": 25.0}
         assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
         assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
