@@ -28,7 +28,7 @@ class ExitGuard:
         @functools.wraps(self._original)
         def destroy_process_group(group: Any = None) -> None:
             if group is None or group is dist.group.WORLD:
-                self._close(None)
+                self._close(sys.exception())  # in a ``finally``, say: then nobody is waited for
             self._original(group)
 
         self._watched = destroy_process_group

@@ -164,7 +164,8 @@ class OwnSession(Session):
         if self in _open:
             _open.remove(self)
         if not self._tried:
-            self.tell("no step was recorded: use profiler.steps(loader) or profiler.step() in the training loop")
+            advice = "none was found" if self.finds_steps else "use profiler.steps(loader) or profiler.step() in the loop"
+            self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return
         folder = self.job.folder
