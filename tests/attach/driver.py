@@ -56,8 +56,13 @@ def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
     except Exception as raised:
         error = repr(raised)
     finally:
+        _kept.append(sys.modules["__main__"])
         sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = kept
     return {"out": out.getvalue(), "code": code, "error": error}
+
+
+_kept: list[object] = []
+"""Torch may deadlock where the last reference to a DDP model goes: Python's end never drops those of a script."""
 
 
 def _list_torch() -> list[int]:
