@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distprof.attach.on_import import after_import
 from distprof.attach.request import USAGE, Request, read_request
-from distprof.attach.script import hide_own_frames, run_module, run_script
+from distprof.attach.script import hide_own_frames, require_script, run_module, run_script
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ class Watch:
     def end(self, error: BaseException | None = None) -> None:
         """The script has ended, with this error if there is one."""
         if self._session is not None:
-            self._session.close(None if isinstance(error, SystemExit) and error.code in (None, 0) else error)
+            from distprof.profiler.exit_guard import EXIT_WAIT_S
+
+            well = isinstance(error, SystemExit) and error.code in (None, 0)
+            self._session.close(None if well else error, wait_s=EXIT_WAIT_S)
         elif error is None:
             _say("the script has not imported torch: nothing is recorded")
 
@@ -54,6 +57,8 @@ def attach(arguments: list[str] | None = None) -> None:
     """
     try:
         request = read_request(sys.argv[1:] if arguments is None else arguments)
+        if request is not None and not request.is_module:
+            require_script(request.target)
     except DistprofError as error:
         _say(str(error))
         raise SystemExit(EXIT_USAGE) from None

@@ -36,7 +36,7 @@ class _Waiting:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             load(module)
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             self._action()
 
         loader.exec_module = exec_module
@@ -52,4 +52,4 @@ def after_import(name: str, action: Callable[[], None]) -> None:
     if name in sys.modules:
         action()
     else:
-        sys.meta_path.insert(0, _Waiting(name, action))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Waiting(name, action))

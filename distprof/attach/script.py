@@ -17,27 +17,33 @@ from distprof.errors import UsageError
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
-def run_script(path: str, arguments: Sequence[str]) -> None:
-    """Runs a file, or a folder or archive with a ``__main__.py``. What it raises comes through, `SystemExit` too.
+def require_script(path: str) -> None:
+    """Makes sure that there is a script.
 
     Raises:
-        UsageError: There is no such file, in Python's own words.
+        UsageError: There is none, in Python's own words.
     """
+    if not os.path.exists(path):
+        said = f"[Errno {errno.ENOENT}] {os.strerror(errno.ENOENT)}"
+        raise UsageError(f"can't open file {os.path.abspath(path)!r}: {said}")
+
+
+def run_script(path: str, arguments: Sequence[str]) -> None:
+    """Runs a file, or a folder or archive with a ``__main__.py``. What it raises comes through, `SystemExit` too."""
     sys.argv = [path, *arguments]
     if not os.path.isfile(path) or path.endswith((".zip", ".pyz", ".pyc")):
-        if not os.path.exists(path):
-            raise UsageError(f"can't open file {os.path.abspath(path)!r}: [Errno {errno.ENOENT}] No such file or directory")
         runpy.run_path(path, run_name="__main__")
         return
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(path).resolve().parent)
+    whole = os.path.abspath(path)
     main = _make_main()
-    main.__file__ = path
-    main.__loader__ = SourceFileLoader("__main__", path)
+    main.__file__ = whole
+    main.__loader__ = SourceFileLoader("__main__", whole)
     vars(main)["__cached__"] = None
-    with io.open_code(os.path.abspath(path)) as file:
+    with io.open_code(whole) as file:
         source = file.read()
-    exec(compile(source, path, "exec", dont_inherit=True), vars(main))
+    exec(compile(source, whole, "exec", dont_inherit=True), vars(main))
 
 
 def run_module(name: str, arguments: Sequence[str]) -> None:

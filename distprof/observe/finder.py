@@ -5,7 +5,7 @@ from __future__ import annotations
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
 from distprof.observe.optimizers import Optimizers
-from distprof.observe.parts import Gate, Part, Patches
+from distprof.observe.parts import Gate, Recognition, Patches
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -22,7 +22,7 @@ class Finder:
         """
         self._gate, self._patches = Gate(), Patches()
         self._search = StepSearch(session, owns_steps=owns_steps)
-        self._ending = Part("the last step is", session)
+        self._ending = Recognition("the last step is", session)
         optimizers = Optimizers(session, self._search, self._gate)
         self._parts = (
             Forwards(session, self._search, self._gate),

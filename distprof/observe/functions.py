@@ -12,7 +12,7 @@ from torch.distributed import checkpoint
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Arguments, Gate, Options, Part, Patches, surround
+from distprof.observe.parts import Arguments, Gate, Options, Recognition, Patches, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -33,8 +33,14 @@ class Functions:
             end_backward: Is called after every backward.
         """
         self._session, self._search, self._gate, self._end_backward = session, search, gate, end_backward
-        self._backward, self._clipping = Part("backward is", session), Part("gradient clipping is", session)
-        self._data, self._saving = Part("getting batches is", session), Part("saving checkpoints is", session)
+        self._backward, self._clipping = (
+            Recognition("backward is", session),
+            Recognition("gradient clipping is", session),
+        )
+        self._data, self._saving = (
+            Recognition("getting batches is", session),
+            Recognition("saving checkpoints is", session),
+        )
         self._in_data = False
 
     def install(self, patches: Patches) -> None:

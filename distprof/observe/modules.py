@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Gate, Part, Patches, leave_to_python
+from distprof.observe.parts import Gate, Recognition, Patches, leave_to_python
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -33,8 +33,8 @@ class Forwards:
     def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
         """Looks at nothing yet."""
         self._session, self._search, self._gate = session, search, gate
-        self._part, self._modes = Part("forward is", session), Part("evaluation is", session)
-        self._models = Part("models are", session)
+        self._part, self._modes = Recognition("forward is", session), Recognition("evaluation is", session)
+        self._models = Recognition("models are", session)
         self._num_watched = 0
         self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
 
@@ -70,7 +70,7 @@ class Forwards:
         self, original: Callable[..., Any], model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         part, gate = self._part, self._gate
-        if not part.on or torch.jit.is_tracing() or not gate.admits(trains=True):  # type: ignore[no-untyped-call]
+        if not part.on or torch.jit.is_tracing() or not gate.admits(trains=True):
             return original(model, *args, **options)
         entered = part.run(self._begin, model)
         gate.inside += 1

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Gate, Part, Patches, leave_to_python
+from distprof.observe.parts import Gate, Recognition, Patches, leave_to_python
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -26,7 +26,7 @@ class Optimizers:
     def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
         """Looks at nothing yet."""
         self._session, self._search, self._gate = session, search, gate
-        self._part = Part("optimizer steps are", session)
+        self._part = Recognition("optimizer steps are", session)
         self._running: object = None  # the outermost optimizer, or scaler of one, that takes a step now
         self._entered = False
         self._in_backward: Any = None  # an optimizer that has taken a step inside the running backward

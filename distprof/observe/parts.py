@@ -57,7 +57,7 @@ class Gate:
         self.inside = _OFF
 
 
-class Part:
+class Recognition:
     """One thing that is recognised. The first error in it ends it, and is noted."""
 
     def __init__(self, name: str, session: Reporting) -> None:
@@ -118,7 +118,7 @@ class Patches:
 def surround(
     original: Callable[..., Any],
     gate: Gate,
-    part: Part,
+    part: Recognition,
     *,
     before: Callable[[Arguments, Options], bool],
     after: Callable[[Arguments, Any], None] | None = None,
@@ -192,4 +192,4 @@ def _close_all() -> None:
 
 os.register_at_fork(after_in_child=_close_all)  # a worker of a DataLoader is no rank
 leave_to_python(Gate.admits, wholly=True)
-leave_to_python(Part.run, wholly=True)
+leave_to_python(Recognition.run, wholly=True)

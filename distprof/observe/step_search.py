@@ -13,44 +13,23 @@
 
 from __future__ import annotations
 
-import enum
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 from distprof.observe.optimizer_cycle import OptimizerCycle
-from distprof.observe.reporting import Reporting
-
-INFERENCE_AFTER = 3
-"""Forwards without an optimizer and without a backward that make a program one of inference; fewer may be a test."""
-MANUAL_AFTER = 2
-"""Backwards without an optimizer that make a program one that updates its parameters by itself."""
-NO_OPTIMIZER = "no optimizer of torch.optim was made: a step is taken to begin with the batch or forward after a backward"
-UNSEEN_AFTER = 64
-"""Backwards in one step after which an optimizer whose steps are not seen is no longer waited for."""
-UNSEEN = (
-    "an optimizer was made, and none of its steps is seen (in a compiled function, or not of torch.optim): a step is "
-    "taken to begin with the batch or forward after a backward"
+from distprof.observe.program import (
+    COMPILED,
+    INFERENCE,
+    INFERENCE_AFTER,
+    INFERENCE_BEFORE,
+    MANUAL_AFTER,
+    NO_OPTIMIZER,
+    UNSEEN,
+    UNSEEN_AFTER,
+    Program,
+    unwrap,
 )
-COMPILED = "the forward is not seen (in a compiled function, for example): its time is part of other"
-INFERENCE = "no optimizer and no backward: inference; a step is one batch of a DataLoader, or else one forward"
-INFERENCE_BEFORE = "the first steps are inference, before the first optimizer was made"
-
-
-class Model(Protocol):
-    """What is asked of a module."""
-
-    training: bool
-
-
-class Program(enum.Enum):
-    """What the program does, as far as it has shown."""
-
-    UNKNOWN = enum.auto()
-    TRAINING = enum.auto()
-    """It has made an optimizer."""
-    MANUAL = enum.auto()
-    """It computes gradients without one."""
-    INFERENCE = enum.auto()
+from distprof.observe.reporting import Reporting
 
 
 class StepSearch:
@@ -167,7 +146,7 @@ class StepSearch:
             self.program = Program.MANUAL
             self._session.note(NO_OPTIMIZER)
         if self.evaluating and self._evaluated is not None:  # it was training, of a model in evaluation mode
-            self._trained_in_eval.update(_unwrap(self._evaluated()))
+            self._trained_in_eval.update(unwrap(self._evaluated()))
         if self._begin_step():
             self._at_once = True
             self._session.note(COMPILED)
@@ -260,7 +239,7 @@ class StepSearch:
 
     def _end_step(self) -> None:
         for model, in_training in self._forwarded:
-            for part in _unwrap(model):
+            for part in unwrap(model):
                 self._trained.add(part)
                 if not in_training:
                     self._trained_in_eval.add(part)
@@ -281,14 +260,3 @@ class StepSearch:
         self._worked = self._fetched = self._quiet = False
         self._backwards = self._forwards = 0
         self._forwarded.clear()
-
-
-def _unwrap(model: Any) -> list[Any]:
-    """A model, and what DDP or `torch.compile` has wrapped in it."""
-    found = [] if model is None else [model]
-    while (inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None)) is not None:
-        if inner in found or not hasattr(inner, "training"):
-            break
-        found.append(inner)
-        model = inner
-    return found

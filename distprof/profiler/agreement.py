@@ -7,13 +7,15 @@ time-out and end the job, so the ranks meet in the process group's key-value sto
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
+import time
+from collections.abc import Callable
 
 import torch.distributed as dist
 
 LIMIT_S = 120.0
 """How long a rank waits for the others to reach their first step."""
 _GO, _STAY = "go", "stay"
+LONGEST_NAP_S = 0.5
 _numbers = itertools.count()
 
 
@@ -35,12 +37,16 @@ def agree_to_start(*, rank: int, num_ranks: int, limit_s: float = LIMIT_S) -> li
     if store.add(f"{prefix}/count", 1) == num_ranks:
         said = store.compare_set(answer, "", _GO)
     else:
-        try:
-            store.wait([answer], timedelta(seconds=limit_s))
-        except RuntimeError:  # in time nobody has come who completes us
-            said = store.compare_set(answer, "", _STAY)
-        else:
-            said = store.get(answer)
+        _wait(lambda: store.check([answer]), limit_s)
+        said = store.compare_set(answer, "", _STAY)  # unless there is an answer
     if said == _GO.encode():
         return []
     return [other for other in range(num_ranks) if not store.check([f"{prefix}/{other}"])] or [rank]
+
+
+def _wait(holds: Callable[[], bool], limit_s: float) -> None:
+    """Looks again and again, so that an interrupt is heard: torch's own wait hears none."""
+    nap_s, deadline_s = 0.001, time.monotonic() + limit_s
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(nap_s)
+        nap_s = min(1.5 * nap_s, LONGEST_NAP_S)

@@ -5,30 +5,37 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
-from collections.abc import Callable
-from typing import Any
+from multiprocessing import util
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+EXIT_WAIT_S = 10.0
+"""How long a process that ends waits for the other ranks, which may not end: it alone may have left by ``sys.exit``.
+What it knows is in its file by then."""
+
+
+class CloseSession(Protocol):
+    """Closes a session; see `distprof.profiler.recording.Recording.close`."""
+
+    def __call__(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None: ...
+
 
 class ExitGuard:
-    """Calls a function once, at whichever end comes first, unless it is removed before."""
+    """Closes a session at whichever end comes first, unless it is removed before."""
 
-    def __init__(self, close: Callable[[BaseException | None], None]) -> None:
-        """Watches from now on.
-
-        Args:
-            close: Receives the exception that ends the process; None: there is none.
-        """
+    def __init__(self, close: CloseSession) -> None:
+        """Watches from now on."""
         self._close, self._before = close, _read_last_error()
         atexit.register(self._leave)
+        self._finalizer = util.Finalize(None, self._leave, exitpriority=100)  # of a child, as torch's spawn makes it
         self._original = dist.destroy_process_group
 
         @functools.wraps(self._original)
         def destroy_process_group(group: Any = None) -> None:
             if group is None or group is dist.group.WORLD:
-                self._close(sys.exception())  # in a ``finally``, say: then nobody is waited for
+                close(sys.exception())  # in a ``finally``, say: then nobody is waited for
             self._original(group)
 
         self._watched = destroy_process_group
@@ -38,14 +45,16 @@ class ExitGuard:
     def remove(self) -> None:
         """Watches no longer."""
         atexit.unregister(self._leave)
+        self._finalizer.cancel()
         for place in (dist, distributed_c10d):
             if place.destroy_process_group is self._watched:
                 place.destroy_process_group = self._original  # type: ignore[attr-defined]
 
     def _leave(self) -> None:
-        error = _read_last_error()  # Python keeps what it has printed
-        self._close(None if error is self._before else error)
+        error = sys.exception() or _read_last_error()
+        self._close(None if error is self._before else error, wait_s=EXIT_WAIT_S)
 
 
 def _read_last_error() -> BaseException | None:
+    """What Python has printed because nobody caught it."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from distprof.profiler.recording import Recording
 from distprof.record.recorder import Recorder
 from distprof.record.timeline import PhaseContext
-
-if TYPE_CHECKING:
-    from distprof.profiler.session import Session
 
 T = TypeVar("T")
 _END: Any = object()
@@ -22,7 +20,7 @@ class SessionStep:
 
     __slots__ = ("_begun", "_session", "_used", "_warmup")
 
-    def __init__(self, session: Session, warmup: bool | None) -> None:
+    def __init__(self, session: Recording, warmup: bool | None) -> None:
         """Begins nothing yet."""
         self._session, self._warmup = session, warmup
         self._begun = self._used = False
@@ -47,7 +45,7 @@ class SessionStretch:
 
     __slots__ = ("_begun", "_session", "_stretch")
 
-    def __init__(self, session: Session, stretch: str) -> None:
+    def __init__(self, session: Recording, stretch: str) -> None:
         """Begins nothing yet."""
         self._session, self._stretch, self._begun = session, stretch, False
 
@@ -64,15 +62,20 @@ class SessionStretch:
 class LaterPhase:
     """A phase that cannot be marked when it is asked for; whether it can is looked at again when it begins."""
 
-    __slots__ = ("_context", "_phase", "_session")
+    __slots__ = ("_context", "_find", "_phase")
 
-    def __init__(self, session: Session, phase: str) -> None:
-        """Marks nothing yet."""
-        self._session, self._phase = session, phase
+    def __init__(self, find: Callable[[str], PhaseContext | None], phase: str) -> None:
+        """Marks nothing yet.
+
+        Args:
+            find: Finds what marks a phase; None: there is nothing to mark, and the user is told.
+            phase: Its name.
+        """
+        self._find, self._phase = find, phase
         self._context: PhaseContext | None = None
 
     def __enter__(self) -> None:
-        self._context = self._session.find_phase(self._phase)
+        self._context = self._find(self._phase)
         if self._context is not None:
             self._context.__enter__()
 
@@ -86,7 +89,7 @@ class LaterPhase:
 class Switch:
     """Passes phases on to the recorder where they belong into a step of this thread; see `PhaseContext`."""
 
-    def __init__(self, session: Session, recorder: Recorder) -> None:
+    def __init__(self, session: Recording, recorder: Recorder) -> None:
         """Connects a session to its recorder."""
         self._session, self._recorder = session, recorder
 
@@ -105,7 +108,7 @@ class Switch:
 class StepBatches(Generic[T]):
     """Batches, each with a step from asking for it to asking for the next."""
 
-    def __init__(self, session: Session, batches: Iterable[T]) -> None:
+    def __init__(self, session: Recording, batches: Iterable[T]) -> None:
         """Takes what the loop iterates over; it may be iterated over again, for example by epoch."""
         self._session, self._batches = session, batches
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +21,13 @@ from distprof.profiler.end_report import describe_job, name_files, summarize, wr
 from distprof.profiler.exit_guard import ExitGuard
 from distprof.profiler.session import Session
 from distprof.profiler.start import Hooks, Job, start_profiler
-from distprof.profiler.watched import PrecisionWatch, describe_strategy, find_device
+from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
 from distprof.world import World, find_world, read_identity
 
 _open: list[OwnSession] = []
+os.register_at_fork(after_in_child=_open.clear)  # a child has none of its parent's
 
 
 def start(
@@ -147,6 +149,7 @@ class OwnSession(Session):
                 "torch.distributed is not initialised at the first step: each process is reported alone, in a run "
                 "folder of its own"
             )
+        options["config"] = describe_wrapping(self.models) | options["config"]
         self._world, self._speaks = world, world.rank == 0 and not alone
         strategy, precision = self._describe(world.size)
         return start_profiler(
@@ -164,7 +167,7 @@ class OwnSession(Session):
         if self in _open:
             _open.remove(self)
         if not self._tried:
-            advice = "none was found" if self.finds_steps else "use profiler.steps(loader) or profiler.step() in the loop"
+            advice = "none was found" if self.finds_steps else "use profiler.steps(loader) or profiler.step()"
             self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return

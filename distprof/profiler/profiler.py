@@ -187,11 +187,12 @@ class Profiler:
         """On rank 0 after closing: steps recorded by rank, if all ranks completed. None: not known."""
         return self._gather_thread.received if self._gather_thread.complete else None
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Writes and gathers what is left. Collective without an error; local to this rank with one.
 
         Args:
             error: What ended training early, for the record of this rank.
+            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
         """
         if self._closed or os.getpid() != self._pid:  # a forked child must not write its parent's files
             return
@@ -203,7 +204,7 @@ class Profiler:
         if error is None:
             if self._capture is not None:
                 self._capture.end()
-            self._gather_thread.finish(alone=False, timeout_s=self._timeout_s)
+            self._gather_thread.finish(alone=False, timeout_s=self._timeout_s if wait_s is None else wait_s)
             self._done()
         else:
             self._flush(error)

@@ -7,8 +7,8 @@ once. `distprof.profiler.session.Session` is the same for the people who write t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Literal, TypeVar
 
@@ -89,16 +89,6 @@ class Recording(Border):
         """The models watched so far."""
         return tuple(self._models)
 
-    @property
-    def folder(self) -> Path | None:
-        """The run folder. None: there is none yet."""
-        return None if self.job is None else self.job.folder
-
-    @property
-    def completed_rows(self) -> Mapping[int, int] | None:
-        """As `distprof.profiler.profiler.Profiler.completed_rows`."""
-        return None if self._profiler is None else self._profiler.completed_rows
-
     def begin(self) -> None:
         """Starts the job now instead of at the first step. Collective.
 
@@ -118,11 +108,6 @@ class Recording(Border):
             self._guard("a model", self._profiler.watch, model)
         if self._find and self._finder is None:
             self._guard("what is found", self._begin_finder, False)
-
-    def find_steps(self) -> None:
-        """Has steps found as well, from now on: the script marks none."""
-        self.finds_steps = True
-        self._guard("what is found", self._begin_finder, True)
 
     def watch(self, model: object) -> None:
         """Separates gradient synchronisation and parameter gathering from compute, and tells modules apart.
@@ -148,7 +133,7 @@ class Recording(Border):
             self.tell(f"profiler.step() {other}: the step that is open counts, this one does not")
             return False
         if self.closed:
-            self.tell("profiler.step() after close(): nothing more is recorded")
+            self.tell_outside("profiler.step()")
             return False
         self._thread = get_ident()
         if by != "call":
@@ -255,11 +240,19 @@ class Recording(Border):
             return work()
         return self._profiler.time(work)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def tell_outside(self, what: str) -> None:
+        """Tells the user that something belongs into a step."""
+        if self.closed:
+            self.tell(f"{what} after close(): nothing more is recorded")
+        elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
+            self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
+
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Ends recording; on rank 0 the report is written. Collective without an error; local to this rank with one.
 
         Args:
             error: What ended training early, for the record of this rank.
+            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
         """
         if self.closed or os.getpid() != self._pid:
             return
@@ -274,7 +267,7 @@ class Recording(Border):
         if finder is not None:
             self._guard("what is found", finder.undo)
         if self._profiler is not None:
-            self._guard("the end", self._profiler.close, error)
+            self._guard("the end", partial(self._profiler.close, wait_s=wait_s), error)
         self._guard("the end", self._end, error)
 
     def _begin_quietly(self) -> None:
@@ -285,8 +278,7 @@ class Recording(Border):
             self.tell(f"nothing is recorded: {error or type(error).__name__}")
 
     def _begin_finder(self, owns_steps: bool) -> None:
-        self._finder = Finder(self, owns_steps=owns_steps)
-        self._finder.begin()
+        """Finds phases from now on; see `distprof.profiler.session.Session`."""
 
     def _keep(self, text: str) -> None:
         if self._profiler is not None and not self.closed:

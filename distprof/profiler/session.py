@@ -13,13 +13,15 @@ A session never raises into training: what is called in the wrong place does not
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
+from distprof.observe.finder import Finder
 from distprof.profiler.marks import LaterPhase, SessionStep, SessionStretch, StepBatches, Switch
 from distprof.profiler.profiler import Context
 from distprof.profiler.recording import Recording
@@ -38,6 +40,16 @@ class Session(Recording):
         """As `Recording`."""
         super().__init__(start, **options)
         self._phases: dict[str, PhaseContext] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder. None: there is none yet."""
+        return None if self.job is None else self.job.folder
+
+    @property
+    def completed_rows(self) -> Mapping[int, int] | None:
+        """As `distprof.profiler.profiler.Profiler.completed_rows`."""
+        return None if self._profiler is None else self._profiler.completed_rows
 
     def steps(self, batches: Iterable[T]) -> StepBatches[T]:
         """The same batches, each with a step of its own: from asking for the batch to asking for the next one."""
@@ -61,7 +73,7 @@ class Session(Recording):
         if phase not in PHASE_CODE:
             self.tell(f"profiler.phase({str(phase)!r}): no such phase; there are {', '.join(PHASE_CODE)}")
             return NOTHING
-        return LaterPhase(self, str(phase))
+        return LaterPhase(self._find_phase, str(phase))
 
     def stretch(self, stretch: Stretch | str) -> Context:
         """Marks a block as "evaluation", "checkpoint" or "logging". It is left out of steps: an open one ends here."""
@@ -86,26 +98,14 @@ class Session(Recording):
             make = partial(PhaseContext, Switch(self, self._recorder), self._recorder.timeline)
             self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
 
-    def find_phase(self, phase: str) -> PhaseContext | None:
-        """What marks a phase on this thread. None: there is nothing to mark; the user is told why."""
-        if self.closed or not self._phases:
-            self.tell_outside(f"profiler.phase({phase!r})")
-            return None
-        if get_ident() != self._thread:
-            self.tell(f"profiler.phase({phase!r}) on a second thread: not recorded; phases are those of the step's own")
-            return None
-        return self._phases[phase]
+    def find_steps(self) -> None:
+        """Has steps found as well, from now on: the script marks none."""
+        self.finds_steps = True
+        self._guard("what is found", self._begin_finder, True)
 
-    def tell_outside(self, what: str) -> None:
-        """Tells the user that something belongs into a step."""
-        if self.closed:
-            self.tell(f"{what} after close(): nothing more is recorded")
-        elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
-            self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
-
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Recording.close`. A session used as a block closes itself."""
-        super().close(error)
+        super().close(error, wait_s=wait_s)
         if self.closed:
             self._phases = {}
 
@@ -117,8 +117,22 @@ class Session(Recording):
     ) -> None:
         self.close(error)
 
+    def _find_phase(self, phase: str) -> PhaseContext | None:
+        """What marks a phase on this thread. None: there is nothing to mark; the user is told why."""
+        if self.closed or not self._phases:
+            self.tell_outside(f"profiler.phase({phase!r})")
+            return None
+        if get_ident() != self._thread:
+            self.tell(f"profiler.phase({phase!r}) on a second thread: not recorded; phases are those of the step's own")
+            return None
+        return self._phases[phase]
+
     def _add(self, what: str, add: Callable[[Any], None]) -> None:
         if self._recorder is None or not self.open:
             self.tell_outside(f"profiler.{what}")
         else:
             add(self._recorder)
+
+    def _begin_finder(self, owns_steps: bool) -> None:
+        self._finder = Finder(self, owns_steps=owns_steps)
+        self._finder.begin()

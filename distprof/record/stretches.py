@@ -53,7 +53,7 @@ class StretchContext:
             recorder.ranges.end_stretch()
 
 
-class Waiting(Protocol):
+class TimesWork(Protocol):
     """What times the waiting for a batch."""
 
     def time(self, work: Callable[[], U]) -> U:
@@ -83,7 +83,7 @@ class BatchWatch:
 class TimedIterator(Generic[T]):
     """Batches, each timed as it is taken."""
 
-    def __init__(self, watch: Waiting, iterator: Iterator[T]) -> None:
+    def __init__(self, watch: TimesWork, iterator: Iterator[T]) -> None:
         """Wraps an iterator."""
         self._watch, self._take = watch, partial(next, iterator, _END)  # the end is not a phase left by an error
 
@@ -100,7 +100,7 @@ class TimedIterator(Generic[T]):
 class TimedBatches(Generic[T]):
     """Batches that can be iterated over again, for example by epoch; making the iterator is timed too."""
 
-    def __init__(self, watch: Waiting, batches: Iterable[T]) -> None:
+    def __init__(self, watch: TimesWork, batches: Iterable[T]) -> None:
         """Wraps an iterable."""
         self._watch, self._batches = watch, batches
 
@@ -111,6 +111,6 @@ class TimedBatches(Generic[T]):
         return len(self._batches)  # type: ignore[arg-type]
 
 
-def time_batches(watch: Waiting, batches: Iterable[T]) -> TimedIterator[T] | TimedBatches[T]:
+def time_batches(watch: TimesWork, batches: Iterable[T]) -> TimedIterator[T] | TimedBatches[T]:
     """Wraps batches so that the time for getting each is recorded; an iterator stays one."""
     return TimedIterator(watch, batches) if isinstance(batches, Iterator) else TimedBatches(watch, batches)

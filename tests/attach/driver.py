@@ -34,10 +34,9 @@ def main() -> int:
 
 
 def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
-    from tests.attach.broken import break_parts
-
     from distprof.attach.command import attach
     from distprof.attach.script import run_script
+    from tests.attach.broken import break_parts
 
     if run["alone"]:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):

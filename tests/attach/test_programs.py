@@ -1,22 +1,21 @@
-"""Programs that know nothing of distprof, on two ranks: the same numbers and output, and the steps and phases they have.
-"""
+"""Programs that know nothing of distprof, on two ranks: their output is the same, their steps and phases are found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from tests.faults.forked import make_rank, run
-from tests.ranks import find_ports
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
 from distprof.traces.read import read_folder
+from tests.faults.forked import make_rank, run
+from tests.ranks import find_ports
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
@@ -36,6 +35,7 @@ class Watched:
 
 STRETCHES = ("evaluation", "checkpoint", "logging")
 DDP = "data forward backward all_reduce optimizer"
+ALONE = "data forward backward optimizer"
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
     "slow_disk": Watched(program="plain_ddp", steps=32, phases=DDP, arguments=("--epochs", "4"),
@@ -51,7 +51,9 @@ RUNS = {
     "no_loader": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer"),
     "broken": Watched(program="plain_ddp", steps=16, phases="data optimizer",
                       broken=("begin_forward", "begin_backward")),
-    "alone": Watched(program="alone", steps=12, phases="data forward backward optimizer", alone=True),
+    "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
+    "fails": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("fail",)),
+    "exits": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("7",)),
 }  # fmt: skip
 
 
@@ -67,7 +69,7 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("programs")
     ports = iter(find_ports(2 * len(RUNS) + 1))
     plan = {
@@ -82,10 +84,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     port = next(ports)
     done = run(*(make_rank(rank, 2, port, ["plan.json"], before=before) for rank in (0, 1)), cwd=folder)
     assert [each.code for each in done] == [0, 0], [each.err for each in done]
-    yield Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
+    return Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
 
 
-@pytest.mark.parametrize("name", RUNS)
+pytestmark = pytest.mark.slow
+NAMES = [pytest.param(name, marks=pytest.mark.sharding) if name == "fsdp2" else name for name in RUNS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_script_does_not_notice(ended: Ended, name: str) -> None:
     for rank in ended.ranks:
         assert rank[name]["plain"]["out"], "nothing to compare"
@@ -93,7 +99,7 @@ def test_the_script_does_not_notice(ended: Ended, name: str) -> None:
         assert rank[name]["put_back"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_and_phases_are_found(ended: Ended, name: str) -> None:
     expected, run = RUNS[name], ended.read(name)
     assert run.column("step").shape == (1 if expected.alone else 2, expected.steps)

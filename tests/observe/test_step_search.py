@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.observe.told import Told
-
 from distprof.observe.optimizer_cycle import PATIENCE, OptimizerCycle
-from distprof.observe.step_search import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER, StepSearch
+from distprof.observe.program import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER
+from distprof.observe.step_search import StepSearch
+from tests.observe.told import Told
 
 
 class Model:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +26,8 @@ from distprof.config.compose import read_choice
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import Run, Work
-from distprof.profiler import agreement, open_session
-from distprof.profiler.watched import describe_strategy, find_wrapped
+from distprof.profiler import agreement, exit_guard, open_session
+from distprof.profiler.watched import describe_strategy, find_device, find_wrapped
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.faults.forked import make_rank, run
@@ -134,6 +135,10 @@ def test_a_second_start_ends_the_first(tmp_path: Path, capfd: pytest.CaptureFixt
     first = distprof.start("one", find=False)
     second = distprof.start("two", find=False)
     assert first.closed and not second.closed
+    child = os.fork()
+    if child == 0:  # it has no session that could be open
+        os._exit(len(open_session._open))
+    assert os.waitpid(child, 0)[1] == 0
     second.close()
     assert capfd.readouterr().err.splitlines() == [
         "distprof: distprof.start('two'): 'one' is still open, and ends here",
@@ -150,6 +155,17 @@ def test_wrappers_are_found_wherever_they_are() -> None:
         assert find_wrapped(model) == [ddp]
         assert describe_strategy([plain, model], num_ranks=2) == "ddp"
     assert (describe_strategy([plain], num_ranks=1), describe_strategy([plain], num_ranks=2)) == ("single", None)
+
+
+def test_without_a_model_the_gpu_that_holds_its_tensors_is_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_device([]).type == "cpu"
+    for name, value in {"is_initialized": True, "current_device": 1, "device_count": 4}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    used = [0, 0, 0, 0]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", used.__getitem__)
+    assert find_device([]) == torch.device("cuda", 1)
+    used[3] = 5
+    assert find_device([]) == torch.device("cuda", 3) and find_device([nn.Linear(1, 1)]).type == "cpu"
 
 
 def train(folder: str, name: str, **options: Any) -> None:
@@ -177,6 +193,7 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
     for name in ("_first", "_second"):
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
+        assert run.meta.config["strategy"] == {"name": "ddp", "bucket_mb": 25.0}
         assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
         assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
 
@@ -203,11 +220,31 @@ def test_a_start_on_one_rank_only_costs_the_recording_and_not_the_job(tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
+def leave_before_the_others(world: World, folder: str) -> None:
+    """As by ``sys.exit`` after the loop, on one rank."""
+    exit_guard.EXIT_WAIT_S = 0.1
+    train(folder, "mine")
+    store = dist.distributed_c10d._get_default_store()
+    if world.rank == 1:
+        atexit._run_exitfuncs()
+        store.set("left", "")
+        store.wait(["done"])
+    else:
+        store.wait(["left"])
+        atexit._run_exitfuncs()
+        store.set("done", "")
+
+
+def test_a_rank_that_leaves_alone_waits_for_nobody(tmp_path: Path) -> None:
+    call_on_ranks(2, leave_before_the_others, str(tmp_path), tmp_path=tmp_path)
+    assert [info.ended for info in find_run(tmp_path).ranks] == ["completed"] * 2
+
+
 def leave_in_every_way(world: World, folder: str) -> None:
     """What Python does when a process ends, short of ending it."""
     os.chdir(folder)
     train(folder, "plain")
-    atexit._run_exitfuncs()
+    util._run_finalizers()  # as in a child of multiprocessing, which runs no others
     profiler = distprof.start("inside", **LONG)
     profiler.begin_step()
     atexit._run_exitfuncs()

@@ -9,7 +9,9 @@ from torch.utils.data import DataLoader
 dist.init_process_group(backend="gloo")
 torch.manual_seed(0)
 G = DistributedDataParallel(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)))
-D = DistributedDataParallel(nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)), broadcast_buffers=False)
+D = DistributedDataParallel(
+    nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)), broadcast_buffers=False
+)
 optG, optD = (torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.999)) for net in (G, D))
 bce = nn.BCEWithLogitsLoss()
 real_data = torch.randn(56, 2) + 3

@@ -31,7 +31,9 @@ tokens = torch.randint(50, (1000,))
 
 def get_batch(split):
     ix = torch.randint(len(tokens) - block_size, (batch_size,))
-    return torch.stack([tokens[i : i + block_size] for i in ix]), torch.stack([tokens[i + 1 : i + 1 + block_size] for i in ix])
+    return torch.stack([tokens[i : i + block_size] for i in ix]), torch.stack(
+        [tokens[i + 1 : i + 1 + block_size] for i in ix]
+    )
 
 
 model = DDP(GPT())
