@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ def start(
     strategy: str | None = None,
     precision: str | None = None,
     work: Work | None = None,
-    config: Mapping[str, object] | None = None,
+    config: object = None,
     **profile: Any,
 ) -> Session:
     """Records the steps of this process, and of the other ranks of its job: the one call before a training loop.
@@ -58,7 +59,7 @@ def start(
         strategy: How the model is parallelised. None: as the watched models tell.
         precision: Number format of the matrix products: fp32, tf32, bf16 or fp16. None: as the watched models tell.
         work: Arithmetic of a micro-step. None: no FLOP/s and no MFU.
-        config: Settings of the job, kept in the run folder, secrets redacted.
+        config: Settings of the job, such as argparse's, kept in the run folder, secrets redacted.
         **profile: The keys of ``conf/profile/*.yaml``, with the values there as defaults: ``level="off"`` takes those
             of ``off.yaml``. And ``peak``, as in ``conf/hardware/auto.yaml``.
 
@@ -81,7 +82,7 @@ def start(
         options={
             "runs_dir": str(runs_dir), "run_dir": None if run_dir is None else str(run_dir), "work": work,
             "profile": plan, "hardware": hardware,
-            "config": {**(config or {}), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
+            "config": {**_make_plain(config), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
         },
     )  # fmt: skip
     _open.append(session)
@@ -94,6 +95,16 @@ def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
     plan = decode(ProfileConfig, {**defaults, **given})
     check_profile(plan, where="")
     return plan
+
+
+def _make_plain(config: object) -> dict[str, object]:
+    """Settings as the run folder can hold them: what is no number, text, list or group is kept as its text."""
+    given = config if config is None or isinstance(config, Mapping) else getattr(config, "__dict__", None)
+    if config is not None and given is None:
+        raise UsageError(f"config={type(config).__name__}: expected a group of keys")
+    plain = json.loads(json.dumps(dict(given or {}), default=str, skipkeys=True), parse_constant=str)
+    assert isinstance(plain, dict)
+    return plain
 
 
 def _read_hardware(peak: object, work: Work | None) -> HardwareConfig:
@@ -171,6 +182,8 @@ class OwnSession(Session):
             self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return
+        if self._number <= self._warmup_steps:
+            self.tell(f"all {self._number} step(s) were warm-up: distprof.start(warmup_steps=0) measures them")
         folder = self.job.folder
         try:
             strategy, precision = self._describe(self._world.size)

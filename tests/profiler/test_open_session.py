@@ -53,7 +53,8 @@ def find_run(folder: Path, name: str = "") -> Run:
 def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(4, 4)
     generator, before = torch.get_rng_state(), signal.getsignal(signal.SIGTERM)
-    with distprof.start("mine") as profiler:
+    settings = SimpleNamespace(dtype=torch.bfloat16, lr=float("nan"), sizes=(1, 2), api_key="x")
+    with distprof.start("mine", config=settings) as profiler:
         assert profiler.folder is None and not dist.is_initialized()
         profiler.watch(model)
         for batch in profiler.steps(torch.ones(5, 2, 4)):
@@ -65,6 +66,8 @@ def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert run.column("warmup").tolist() == [[1, 1, 1, 0, 0]] and run.ranks[0].ended == "completed"
     assert (run.meta.strategy, run.meta.precision, run.meta.backend) == ("single", "bf16", None)
     assert not model._forward_pre_hooks
+    kept = {"dtype": "torch.bfloat16", "lr": "NaN", "sizes": [1, 2], "api_key": "[redacted]"}
+    assert {key: run.meta.config[key] for key in kept} == kept and run.meta.config["script"]
     out, err = capfd.readouterr()
     assert out == "" and re.search(r"distprof: step time .*\ndistprof: run folder: .*_mine  \(report.html, ", err)
     assert (profiler.folder or tmp_path).samefile(next((tmp_path / "runs").iterdir()))
@@ -104,6 +107,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
         ({"window_s": 0}, "window_s=0.0: must be above 0 and finite"),
         ({"warmup_steps": -1}, "warmup_steps=-1: must be 0 or more"),
         ({"peak": "best"}, "peak='best': expected a number or one of auto, measure, none"),
+        ({"config": 7}, "config=int: expected a group of keys"),
         ({"name": " "}, "name: empty; give the run a name"),
     ],
 )
@@ -123,6 +127,13 @@ def test_without_a_process_group_each_process_is_reported_alone(
     assert capfd.readouterr().err == ""  # rank 0 says it
     told = find_run(tmp_path, "_mine-rank1").ranks[0]
     assert told.notes[0].startswith("torch.distributed is not initialised at the first step: each process is reported")
+
+
+def test_a_job_of_warm_up_only_says_how_to_measure_it(capfd: pytest.CaptureFixture[str]) -> None:
+    with distprof.start("mine", find=False) as profiler:
+        assert list(profiler.steps([1, 2])) == [1, 2]
+    said = "distprof: all 2 step(s) were warm-up: distprof.start(warmup_steps=0) measures them"
+    assert capfd.readouterr().err.splitlines()[0] == said
 
 
 def test_a_folder_that_cannot_be_made_costs_the_recording(capfd: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +185,7 @@ def train(folder: str, name: str, **options: Any) -> None:
     profiler = distprof.start(name, **LONG, **options)
     model = DistributedDataParallel(nn.Linear(4, 4))
     profiler.watch(torch.compile(nn.ModuleDict({"inner": model}), backend="eager"))  # type: ignore[arg-type]
+    profiler.watch(nn.Linear(1, 1))
     for batch in profiler.steps(torch.ones(4, 2, 4)):
         with profiler.phase("forward"):
             loss = model(batch).sum()
@@ -193,6 +205,7 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
     for name in ("_first", "_second"):
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
+        assert any("neither DDP nor FSDP" in note for note in run.ranks[0].notes)
         assert run.meta.config["strategy"] == {"name": "ddp", "bucket_mb": 25.0}
         assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
         assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
