@@ -58,10 +58,17 @@ with tempfile.TemporaryDirectory() as folder:
     torch.manual_seed(0)
     model = Classifier()
     trainer = pl.Trainer(
-        accelerator="cpu", devices=2, strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
-        max_steps=args.steps, accumulate_grad_batches=2, gradient_clip_val=1.0, val_check_interval=20, logger=False,
+        accelerator="cpu",
+        devices=2,
+        strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
+        max_steps=args.steps,
+        accumulate_grad_batches=2,
+        gradient_clip_val=1.0,
+        val_check_interval=20,
+        logger=False,
         callbacks=[*callbacks, pl.callbacks.ModelCheckpoint(dirpath=folder, every_n_train_steps=10)],
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(model, DataLoader(Images(96), batch_size=2), DataLoader(Images(8), batch_size=2))
     print(trainer.global_step, sum(float(each.detach().double().sum()) for each in model.parameters()))

@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments
 
 
 class Texts(Dataset):
@@ -37,12 +37,26 @@ with tempfile.TemporaryDirectory() as folder:
     trainer = Trainer(
         model=GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2)),
         args=TrainingArguments(
-            output_dir=folder, max_steps=args.steps, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-            eval_strategy="steps", eval_steps=20, save_steps=20, save_total_limit=1, logging_steps=1, use_cpu=True,
-            ddp_backend="gloo", report_to="none", disable_tqdm=True, learning_rate=1e-3,
+            output_dir=folder,
+            max_steps=args.steps,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            eval_strategy="steps",
+            eval_steps=20,
+            save_steps=20,
+            save_total_limit=1,
+            logging_steps=1,
+            use_cpu=True,
+            ddp_backend="gloo",
+            report_to="none",
+            disable_tqdm=True,
+            learning_rate=1e-3,
         ),
-        train_dataset=Texts(96), eval_dataset=Texts(8), callbacks=callbacks,
+        train_dataset=Texts(96),
+        eval_dataset=Texts(8),
+        callbacks=callbacks,
     )
+    trainer.remove_callback(PrinterCallback)  # it prints how long evaluation took
     trainer.train()
     for entry in trainer.state.log_history:
         if "loss" in entry:
