@@ -5,7 +5,7 @@ from __future__ import annotations
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
 from distprof.observe.optimizers import Optimizers
-from distprof.observe.parts import Gate, Recognition, Patches
+from distprof.observe.parts import Gate, Patches, Recognition
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 

@@ -12,7 +12,7 @@ from torch.distributed import checkpoint
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Arguments, Gate, Options, Recognition, Patches, surround
+from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 

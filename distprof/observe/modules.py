@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Gate, Recognition, Patches, leave_to_python
+from distprof.observe.parts import Gate, Patches, Recognition, leave_to_python
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 

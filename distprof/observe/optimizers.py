@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Gate, Recognition, Patches, leave_to_python
+from distprof.observe.parts import Gate, Patches, Recognition, leave_to_python
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -83,7 +83,7 @@ class Optimizers:
         @wraps(original)
         def watched(self: Optimizer, *args: Any, **options: Any) -> None:
             original(self, *args, **options)
-            if gate.admits():
+            if not gate.inside:  # on whichever thread
                 part.run(search.make_optimizer)
 
         leave_to_python(watched)

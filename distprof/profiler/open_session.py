@@ -178,7 +178,8 @@ class OwnSession(Session):
         if self in _open:
             _open.remove(self)
         if not self._tried:
-            advice = "none was found" if self.finds_steps else "use profiler.steps(loader) or profiler.step()"
+            advice = "use profiler.steps(loader) or profiler.step() in the training loop"
+            advice = "none was found in the script" if self.finds_steps else advice
             self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return

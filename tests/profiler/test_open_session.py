@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing import util
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_without_a_model_the_gpu_that_holds_its_tensors_is_the_ranks(monkeypatch
     assert find_device([]) == torch.device("cuda", 3) and find_device([nn.Linear(1, 1)]).type == "cpu"
 
 
-def train(folder: str, name: str, **options: Any) -> None:
+def train(folder: str, name: str, *, marked: bool = True, **options: Any) -> None:
     """As scripts do: no close, no block."""
     os.chdir(folder)
     profiler = distprof.start(name, **LONG, **options)
@@ -187,15 +188,15 @@ def train(folder: str, name: str, **options: Any) -> None:
     profiler.watch(torch.compile(nn.ModuleDict({"inner": model}), backend="eager"))  # type: ignore[arg-type]
     profiler.watch(nn.Linear(1, 1))
     for batch in profiler.steps(torch.ones(4, 2, 4)):
-        with profiler.phase("forward"):
+        with profiler.phase("forward") if marked else nullcontext():
             loss = model(batch).sum()
-        with profiler.phase("backward"):
+        with profiler.phase("backward") if marked else nullcontext():
             loss.backward()
 
 
 def end_with_the_group(world: World, folder: str) -> None:
-    train(folder, "first")
-    train(folder, "second")
+    train(folder, "first", find=False)
+    train(folder, "second", marked=False)
     dist.destroy_process_group()
     assert not dist.is_initialized() and dist.destroy_process_group.__module__.startswith("torch.")
 
@@ -206,6 +207,8 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
         assert any("neither DDP nor FSDP" in note for note in run.ranks[0].notes)
+        for phase in ("data", "forward", "backward"):
+            assert (run.column(f"{phase}_host_ns")[:, 1:] > 0).all()
         assert run.meta.config["strategy"] == {"name": "ddp", "bucket_mb": 25.0}
         assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
         assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
