@@ -1,7 +1,7 @@
 """A tracker for Accelerate, and steps that follow its gradient accumulation.
 
-from distprof.attach.accelerate import DistprofTracker
-accelerator = Accelerator(log_with=DistprofTracker("my-run"))
+from distprof.attach.accelerate import AccelerateTracker
+accelerator = Accelerator(log_with=AccelerateTracker("my-run"))
 accelerator.init_trackers("my-project")
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _END = object()
 
 
-class DistprofTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate ships no types
+class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate ships no types
     """Records a training of which nothing but ``accelerator.end_training()`` is told: steps are found.
 
     It keeps none of what is logged: that is for the other trackers.

@@ -31,9 +31,9 @@ parser.add_argument("--tracker")
 args = parser.parse_args()
 trackers = None
 if args.tracker:
-    from distprof.attach.accelerate import DistprofTracker
+    from distprof.attach.accelerate import AccelerateTracker
 
-    trackers = DistprofTracker("accelerate", run_dir=args.tracker, warmup_steps=1, shadow_every=0)
+    trackers = AccelerateTracker("accelerate", run_dir=args.tracker, warmup_steps=1, shadow_every=0)
 torch.manual_seed(0)
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, log_with=trackers)
 accelerator.init_trackers("loop", config={"epochs": args.epochs})
