@@ -116,7 +116,7 @@ class Recording(Border):
         """
         if not isinstance(model, nn.Module):
             self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
-        elif not any(model is known for known in self._models):
+        elif not any(model is part for known in self._models for part in known.modules()):
             self._models.append(model)
             if self._profiler is not None:
                 self._guard("a model", self._profiler.watch, model)

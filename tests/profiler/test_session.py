@@ -234,6 +234,14 @@ def test_names_that_are_none_cost_a_sentence() -> None:
     ]
 
 
+def test_a_part_of_a_watched_model_is_no_model_of_its_own() -> None:
+    case = Case()
+    model = nn.Sequential(nn.Linear(1, 1))
+    for part in (model, model[0], model):  # evaluation often calls what DDP has wrapped
+        case.session.watch(part)
+    assert case.session.models == (model,)
+
+
 def test_a_stretch_inside_a_step_ends_the_step() -> None:
     case = Case()
     for number in case.session.steps(range(3)):
