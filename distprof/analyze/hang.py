@@ -17,6 +17,9 @@ from distprof.facts.run import RankInfo, Run
 from distprof.facts.stand import GroupStand, Pending, Stand
 from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
 
+_Group = tuple[str, str]
+"""Its name and backend."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
@@ -35,7 +38,8 @@ def find_hang(run: Run) -> HangReport | None:
     """Who waits for whom. None: no rank wrote that its steps had stopped ending, and nobody waits for a dead one."""
     infos = {info.rank: info for info in run.ranks if info.source == "recorded"}
     stands = {rank: info.stand for rank, info in infos.items() if info.stand is not None}
-    waits = _list_waits(stands, range(max([run.meta.world_size, *(rank + 1 for rank in infos)])))
+    everyone = range(max([run.meta.world_size, *(rank + 1 for rank in infos)]))
+    waits = _list_waits(stands, everyone)
     stalled = [stand.stalled_s for stand in stands.values() if stand.stalled_s is not None]
     dead = {rank for rank, info in infos.items() if _name_state(info) == "gone"}
     if not stalled and not any(dead & {*wait.absent} for wait in waits):
@@ -46,40 +50,45 @@ def find_hang(run: Run) -> HangReport | None:
         kind=kind, absent=blamed, waiting=wait.waiting if wait is not None else (),
         collective=None if wait is None else _show(wait.group, wait.pending),
         step=None if first is None else first.step, inside=first is not None and first.inside,
-        stalled_s=max(stalled, default=None), stands=tuple(_list_stands(run, infos, blamed)),
+        stalled_s=max(stalled, default=None), stands=tuple(_list_stands(run, infos, everyone, blamed)),
     )  # fmt: skip
 
 
-def _list_waits(stands: Mapping[int, Stand], everyone: Sequence[int]) -> list[_Wait]:
+def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
     """One for each process group in which somebody waits, the one with most waiting first."""
-    told = {rank: {item.group: item for item in stand.groups} for rank, stand in stands.items()}
-    groups: dict[str, list[tuple[int, GroupStand]]] = {}
+    told = {
+        rank: {(item.group, item.backend): item for item in stand.groups} for rank, stand in stands.items()
+    }  # fmt: skip
+    groups: dict[_Group, list[tuple[int, GroupStand]]] = {}
     for rank, items in told.items():
-        for item in items.values():
+        for group, item in items.items():
             if item.pending is not None:
-                groups.setdefault(item.group, []).append((rank, item))
+                groups.setdefault(group, []).append((rank, item))
     waits = [_find_wait(group, found, stands, told, everyone) for group, found in groups.items()]
     return sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group))
 
 
 def _find_wait(
-    group: str,
+    group: _Group,
     found: Sequence[tuple[int, GroupStand]],
     stands: Mapping[int, Stand],
-    told: Mapping[int, Mapping[str, GroupStand]],
-    everyone: Sequence[int],
+    told: Mapping[int, Mapping[_Group, GroupStand]],
+    everyone: range,
 ) -> _Wait:
     pendings = {rank: item.pending for rank, item in found if item.pending is not None}
     oldest = min(pendings.values(), key=lambda pending: pending.number)
     waiting = {rank: pending for rank, pending in pendings.items() if pending.number == oldest.number}
-    members = found[0][1].ranks or everyone
-    come = {rank for rank, stand in stands.items() if _count_issued(stand, told[rank], group) >= oldest.number}
+    members = [rank for rank in found[0][1].ranks or everyone if rank in everyone]
+    come = {
+        rank for rank in members
+        if rank in stands and _count_issued(stands[rank], told[rank], group) >= oldest.number
+    }  # fmt: skip
     absent = [rank for rank in members if rank not in come]
     kinds = tuple(sorted({pending.kind for pending in waiting.values()}))
-    return _Wait(group=group, pending=oldest, waiting=tuple(sorted(waiting)), absent=tuple(absent), kinds=kinds)
+    return _Wait(group=group[0], pending=oldest, waiting=tuple(sorted(waiting)), absent=tuple(absent), kinds=kinds)
 
 
-def _count_issued(stand: Stand, told: Mapping[str, GroupStand], group: str) -> int:
+def _count_issued(stand: Stand, told: Mapping[_Group, GroupStand], group: _Group) -> int:
     return told[group].issued if stand.source == "ring" and group in told else 0
 
 
@@ -103,7 +112,7 @@ def _show(group: str, pending: Pending) -> PendingReport:
     return PendingReport(kind=pending.kind, in_step=pending.in_step, number=pending.number, group=group)
 
 
-def _list_stands(run: Run, infos: Mapping[int, RankInfo], blamed: Sequence[int]) -> list[StandReport]:
+def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blamed: Sequence[int]) -> list[StandReport]:
     """Where every rank stands, ranks at the same place together; those to blame first, then the smaller groups."""
     steps = run.column("step")
     last = {
@@ -111,7 +120,7 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], blamed: Sequence[int])
         for info, row in zip(run.ranks, steps, strict=True)
     }  # fmt: skip
     places: dict[StandReport, list[int]] = {}
-    for rank in range(run.meta.world_size):
+    for rank in everyone:
         info = infos.get(rank)
         place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
         places.setdefault(place, []).append(rank)
@@ -140,5 +149,5 @@ def _name_state(info: RankInfo | None) -> StandState:
     match info.ended:
         case "completed" | "failed" | "terminated":
             return info.ended
-    lives = info.last_write is None or info.last_write.writer_lives is not False
-    return "silent" if lives else "gone"
+    lives = None if info.last_write is None else info.last_write.writer_lives
+    return "unknown" if lives is None else "silent" if lives else "gone"

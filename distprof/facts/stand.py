@@ -23,6 +23,9 @@ class GroupStand:
     """How far a rank is in the collectives of one process group."""
 
     group: str
+    """"default", or its description and name; the same on all its ranks."""
+    backend: str
+    """Such as ``gloo``: a group that has two counts the collectives of each."""
     ranks: tuple[int, ...] | None
     """Global ranks. None: all."""
     issued: int

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
 
 MOST_FRAMES = 6
-"""Frames kept: the innermost one, and then those of the user's own code before others."""
+"""Frames kept."""
+MOST_INNER = 2
+"""Of them, innermost ones that are not the user's code."""
 DEEPEST = 1_000
 """Frames looked at."""
-_OWN = Path(__file__).resolve().parent.parent
-_OTHERS = tuple(
-    f"{path}/" for path in dict.fromkeys(
-        [*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")), str(_OWN)]
-    )
-)  # fmt: skip
-_TRAINING = f"{_OWN / 'train'}/"
+_OWN = f"{Path(__file__).resolve().parent.parent}/"
+_TRAINING = f"{_OWN}train/"
 """The loop of distprof's own job is a user's code here."""
+_LIBRARIES = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)  # fmt: skip
+_MADE_UP = "<"
+"""Begins the names of code that is in no file, but for the cells of a notebook."""
+_CELL = "<ipython"
 
 
 def read_stack(thread: int) -> tuple[tuple[str, ...], str | None]:
@@ -28,23 +30,27 @@ def read_stack(thread: int) -> tuple[tuple[str, ...], str | None]:
     Args:
         thread: Its identifier, of another thread than the caller's.
     """
-    innermost = sys._current_frames().get(thread)
-    if innermost is None:
-        return (), None
     frames: list[FrameType] = []
-    frame: FrameType | None = innermost
+    frame = sys._current_frames().get(thread)
     while frame is not None and len(frames) < DEEPEST:
         frames.append(frame)
         frame = frame.f_back
-    users = [index for index, each in enumerate(frames) if _is_users(each)]
-    rest = (index for index in range(len(frames)) if index not in users)
-    kept = sorted(islice(dict.fromkeys(chain([0], users[: MOST_FRAMES - 1], rest)), MOST_FRAMES))
-    return tuple(_name(frames[index]) for index in kept), _name(frames[users[0] if users else 0])
+    shown = [each for each in frames if not _is_own(each)] or frames
+    users = [index for index, each in enumerate(shown) if _is_users(each)]
+    inner = [index for index in range(len(shown)) if index not in users][: MOST_INNER if users else MOST_FRAMES]
+    kept = sorted([*[index for index in inner if not users or index < users[0]], *users])[:MOST_FRAMES]
+    names = tuple(_name(shown[index]) for index in kept)
+    return names, _name(shown[users[0]]) if users else next(iter(names), None)
+
+
+def _is_own(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith(_OWN) and not name.startswith(_TRAINING)
 
 
 def _is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name.startswith(_TRAINING) or not name.startswith((*_OTHERS, "<frozen"))
+    return not name.startswith((*_LIBRARIES, _MADE_UP)) or name.startswith((_CELL, _TRAINING))
 
 
 def _name(frame: FrameType) -> str:

@@ -25,6 +25,8 @@ FAILING_GRACE_S = 0.5
 """How long a terminated rank may take to record its own failure, which says more than the signal."""
 BUSY_GRACE_S = 0.5
 """How long it then waits for a thread that is taking steps, which may be waiting for a device."""
+LOST_PEER = ("gloo", "nccl", "closed by peer", "reset by peer", "timed out")
+"""One of them is in the error of a collective that lost a member."""
 
 
 class StepWriter:
@@ -33,7 +35,7 @@ class StepWriter:
     def __init__(
         self, *, recorder: Recorder, writer: StreamWriter | None, device: torch.device, warn: Callable[[str], None]
     ) -> None:
-        """Connects a recorder to a file. Call it on the training thread.
+        """Connects a recorder to a file.
 
         Args:
             recorder: The source of the steps.
@@ -52,8 +54,12 @@ class StepWriter:
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._window = range(0)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
-        self._thread = threading.get_ident()
+        self._thread = threading.get_ident()  # of training
+        recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
+
+    def _stay_on_this_thread(self) -> None:
+        self._thread = threading.get_ident()
 
     def take(self, wait: bool) -> list[FloatArray]:
         """Packs and writes what has finished, and returns the rows.
@@ -138,8 +144,10 @@ class StepWriter:
             if ended == "completed":
                 drop_ring(self._writer.path)
             else:  # after the end, because it asks torch
-                stand = self._stalled or take_stand(self._recorder, self._thread, None)
-                self._write_state(self._writer, _describe_position(self._recorder), stand)
+                failed = ended == "failed" and bool(self._last) and self._last[-1].failed
+                stand = self._stalled or take_stand(self._recorder, self._thread, failed=failed)
+                broken = failed and any(sign in (error or "").lower() for sign in LOST_PEER)
+                self._write_state(self._writer, _describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
             self._writer = None
             self._ended.set()
@@ -171,7 +179,7 @@ class StepWriter:
         """
         recorder = self._recorder
         text = f"no step had ended for {stalled_s:,.3g} s, {_describe_position(recorder)}"
-        stand = take_stand(recorder, self._thread, stalled_s)
+        stand = take_stand(recorder, self._thread, stalled_s=stalled_s)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take(False)
@@ -186,13 +194,15 @@ class StepWriter:
             if self._writer is not None:
                 self._write_state(self._writer, text, stand, pending)
 
-    def _write_state(self, writer: StreamWriter, text: str, stand: Stand, rows: Sequence[FloatArray] = ()) -> None:
+    def _write_state(
+        self, writer: StreamWriter, text: str, stand: Stand, rows: Sequence[FloatArray] = (), *, broken: bool = False
+    ) -> None:
         """Writes a state, and again with what the ring adds to it, and the ring; what fails is not tried again."""
         with contextlib.suppress(OSError):  # a full disk is reported with the steps
             writer.write_state(text, rows, stand)
         if (ring := read_ring()) is None:
             return
-        stand = add_progress(stand, self._recorder, ring) if stand.source == "none" else stand
+        stand = add_progress(stand, self._recorder, ring, broken=broken) if stand.source == "none" else stand
         self._stalled = None if self._stalled is None else stand
         pending = describe_pending(ring)
         with contextlib.suppress(OSError):

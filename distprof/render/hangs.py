@@ -18,6 +18,7 @@ TEXT_LIMIT = 120
 HEADS = ("ranks", "stood in", "waited in", "at", "called from")
 _STATES = {
     "silent": "does not answer (stopped, or in code that never releases Python's lock)",
+    "unknown": "does not answer (killed, stopped, or in code that never releases Python's lock)",
     "gone": "is gone (killed?)", "completed": "has left its training loop and completed", "failed": "failed",
     "terminated": "was terminated", "missing": "left no record",
 }  # fmt: skip
@@ -40,7 +41,7 @@ def describe_hang(report: Report) -> str:
             return f"{since}the ranks wait for each other: {waiting} {wait} in {what}, to which others do not come"
         case "mismatch":
             return (
-                f"{since}the ranks are in different collectives: {_list_kinds(hang)}, of {_name_group(hang.collective)}"
+                f"{since}the ranks are in different collectives ({_name_group(hang.collective)}): {_list_kinds(hang)}"
             )
         case "together":
             return f"{since}{waiting} {wait} in {what}, where nobody is missing: do sizes differ, or is it the link?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-StandState = Literal["stands", "silent", "gone", "completed", "failed", "terminated", "missing"]
+StandState = Literal["stands", "silent", "gone", "unknown", "completed", "failed", "terminated", "missing"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,9 @@ class StandReport:
 
     ranks: tuple[int, ...]
     state: StandState
-    """"stands": they wrote where. "silent": they wrote nothing, though their process may live. "gone": their process is
-    no more, and their stream has no end. "completed", "failed", "terminated": how they ended. "missing": no stream."""
+    """"stands": they wrote where. "silent": they wrote nothing, though their process lives. "gone": their process is no
+    more, and their stream has no end. "unknown": they wrote nothing, and whether they live is not known. "completed",
+    "failed", "terminated": how they ended. "missing": no stream."""
     step: int | None
     """The open step, or the last one. None: before the first, or not known."""
     inside: bool
