@@ -78,7 +78,7 @@ def _find_wait(
     pendings = {rank: item.pending for rank, item in found if item.pending is not None}
     oldest = min(pendings.values(), key=lambda pending: pending.number)
     waiting = {rank: pending for rank, pending in pendings.items() if pending.number == oldest.number}
-    members = [rank for rank in found[0][1].ranks or everyone if rank in everyone]
+    members = [rank for rank in found[0][1].ranks or _find_members(group, told, everyone) if rank in everyone]
     come = {
         rank for rank in members
         if rank in stands and _count_issued(stands[rank], told[rank], group) >= oldest.number
@@ -86,6 +86,11 @@ def _find_wait(
     absent = [rank for rank in members if rank not in come]
     kinds = tuple(sorted({pending.kind for pending in waiting.values()}))
     return _Wait(group=group[0], pending=oldest, waiting=tuple(sorted(waiting)), absent=tuple(absent), kinds=kinds)
+
+
+def _find_members(group: _Group, told: Mapping[int, Mapping[_Group, GroupStand]], everyone: range) -> Sequence[int]:
+    """Of a group that is not listed: of another than the default one only those are known that told of it."""
+    return everyone if group[0] == "default" else [rank for rank, groups in told.items() if group in groups]
 
 
 def _count_issued(stand: Stand, told: Mapping[_Group, GroupStand], group: _Group) -> int:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+MAX_GROUPS = 16
+"""Process groups that a rank tells about, the ones with pending collectives first."""
+MAX_FRAMES = 6
+"""Frames that it tells."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
@@ -27,7 +32,7 @@ class GroupStand:
     backend: str
     """Such as ``gloo``: a group that has two counts the collectives of each."""
     ranks: tuple[int, ...] | None
-    """Global ranks. None: all."""
+    """Global ranks. None: of the default group all; of another, unknown."""
     issued: int
     """`Pending.number` of the newest collective that it has issued; 0: none."""
     pending: Pending | None
@@ -49,7 +54,9 @@ class Stand:
     stalled_s: float | None = None
     """How long no step had ended. None: written for another reason, such as a signal."""
     stack: tuple[str, ...] = ()
-    """Frames of the training thread as ``file.py:line function``, the innermost first. Empty: unknown."""
+    """Frames of the training thread as ``file.py:line function``, the innermost first, at most
+    `MAX_FRAMES`. Empty: unknown."""
     where: str | None = None
     """The innermost frame of the user's own code, if there is one, else the innermost."""
     groups: tuple[GroupStand, ...] = ()
+    """At most `MAX_GROUPS`."""

@@ -7,10 +7,10 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-MOST_FRAMES = 6
-"""Frames kept."""
+from distprof.facts.stand import MAX_FRAMES
+
 MOST_INNER = 2
-"""Of them, innermost ones that are not the user's code."""
+"""Of the frames kept, innermost ones that are not the user's code."""
 DEEPEST = 1_000
 """Frames looked at."""
 _OWN = f"{Path(__file__).resolve().parent.parent}/"
@@ -37,8 +37,8 @@ def read_stack(thread: int) -> tuple[tuple[str, ...], str | None]:
         frame = frame.f_back
     shown = [each for each in frames if not _is_own(each)] or frames
     users = [index for index, each in enumerate(shown) if _is_users(each)]
-    inner = [index for index in range(len(shown)) if index not in users][: MOST_INNER if users else MOST_FRAMES]
-    kept = sorted([*[index for index in inner if not users or index < users[0]], *users])[:MOST_FRAMES]
+    inner = [index for index in range(len(shown)) if index not in users][: MOST_INNER if users else MAX_FRAMES]
+    kept = sorted([*[index for index in inner if not users or index < users[0]], *users])[:MAX_FRAMES]
     names = tuple(_name(shown[index]) for index in kept)
     return names, _name(shown[users[0]]) if users else next(iter(names), None)
 

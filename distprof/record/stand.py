@@ -11,13 +11,11 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import PHASES
-from distprof.facts.stand import GroupStand, Pending, Stand
+from distprof.facts.stand import MAX_GROUPS, GroupStand, Pending, Stand
 from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.recorder import Recorder
 from distprof.record.stack import read_stack
 
-MAX_GROUPS = 16
-"""Process groups told about, the ones with pending collectives first."""
 MAX_MEMBERS = 2048
 """Of a group told about, unless it has all ranks: the record is one line."""
 

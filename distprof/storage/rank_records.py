@@ -26,7 +26,7 @@ from distprof.facts.run import (
     Segments,
     Stretch,
 )
-from distprof.facts.stand import Stand
+from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, Stand
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
@@ -85,8 +85,10 @@ def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
         return text, None
     numbers = [number for group in stand.groups for number in (group.issued, *(group.ranks or ()))]
     numbers += [group.pending.number for group in stand.groups if group.pending is not None]
-    possible = min(numbers, default=0) >= 0 and (stand.step is None or is_whole(stand.step, MAX_EXACT))
-    return text, stand if possible and 0 <= (stand.stalled_s or 0.0) < MAX_EXACT else None
+    possible = min(numbers, default=0) >= 0 and 0 <= (stand.stalled_s or 0.0) < MAX_EXACT
+    possible &= stand.step is None or is_whole(stand.step, MAX_EXACT)
+    possible &= len(stand.groups) <= MAX_GROUPS and len(stand.stack) <= MAX_FRAMES
+    return text, stand if possible else None
 
 
 def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:

@@ -106,6 +106,14 @@ def test_the_collectives_of_two_backends_of_one_group_have_numbers_of_their_own(
     assert hang is not None and hang.absent == (0,)
 
 
+def test_only_ranks_that_told_of_a_group_are_members_if_nobody_lists_them() -> None:
+    waits, late = (
+        make_stand(make_group(number, pending, group="group 2")) for number, pending in ((27, 27), (26, None))
+    )
+    hang = analyze(make_hang(waits, make_stand(make_group(30)), late)).hang
+    assert hang is not None and hang.absent == (2,)
+
+
 PLACE = Stand(source="place", step=12, inside=True, phase="data")
 
 

@@ -6,7 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from distprof.record.stack import MOST_FRAMES, read_stack
+from distprof.facts.stand import MAX_FRAMES
+from distprof.record.stack import read_stack
 
 SECRET = "hunter2"
 
@@ -43,7 +44,7 @@ def test_what_it_waits_in_comes_first_and_its_own_code_is_named() -> None:
 
 def test_a_deep_stack_is_cut() -> None:
     stack, where = look_at(400)
-    assert len(stack) == MOST_FRAMES and where == stack[2]
+    assert len(stack) == MAX_FRAMES and where == stack[2]
 
 
 def test_a_thread_that_has_ended_has_none() -> None:
