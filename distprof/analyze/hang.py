@@ -41,7 +41,7 @@ def find_hang(run: Run) -> HangReport | None:
     everyone = range(max([run.meta.world_size, *(rank + 1 for rank in infos)]))
     waits = _list_waits(stands, everyone)
     stalled = [stand.stalled_s for stand in stands.values() if stand.stalled_s is not None]
-    dead = {rank for rank, info in infos.items() if _name_state(info) == "gone"}
+    dead = {rank for rank, info in infos.items() if info.ended is None and _lives(info) is False}
     if not stalled and not any(dead & {*wait.absent} for wait in waits):
         return None
     kind, wait, blamed = _choose(waits)
@@ -149,10 +149,18 @@ def _find_place(stand: Stand | None, state: StandState, last_step: int | None) -
 def _name_state(info: RankInfo | None) -> StandState:
     if info is None:
         return "missing"
-    if info.stand is not None and info.stand.stalled_s is not None:
+    if info.stand is not None and (info.stand.stalled_s is not None or (_wrote(info.stand) and info.ended is None)):
         return "stands"
     match info.ended:
         case "completed" | "failed" | "terminated":
             return info.ended
-    lives = None if info.last_write is None else info.last_write.writer_lives
+    lives = _lives(info)
     return "unknown" if lives is None else "silent" if lives else "gone"
+
+
+def _wrote(stand: Stand) -> bool:
+    return stand.source != "place"
+
+
+def _lives(info: RankInfo) -> bool | None:
+    return None if info.last_write is None else info.last_write.writer_lives

@@ -168,17 +168,18 @@ class StepWriter:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
 
-    def save_state(self, stalled_s: float) -> None:
+    def save_state(self, stalled_s: float | None) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
         What is written first needs nothing from torch. A step that ends later, or a good end, makes it void. Steps that
         the device has not finished are written without device times; they are written again once it has.
 
         Args:
-            stalled_s: How long no step has ended.
+            stalled_s: How long no step has ended. None: another rank has died.
         """
         recorder = self._recorder
-        text = f"no step had ended for {stalled_s:,.3g} s, {_describe_position(recorder)}"
+        why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
+        text = f"{why}, {_describe_position(recorder)}"
         stand = take_stand(recorder, self._thread, stalled_s=stalled_s)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
@@ -189,7 +190,7 @@ class StepWriter:
             pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=record.step in self._window)
             for record in recorder.on_device.copy_pending()
         ]
-        self._stalled = stand
+        self._stalled = None if stalled_s is None else stand
         with self._lock:
             if self._writer is not None:
                 self._write_state(self._writer, text, stand, pending)

@@ -147,6 +147,9 @@ def test_ranks_that_are_terminated_together_do_not_hang_but_wait_for_a_dead_one(
     assert tell(run).startswith(
         "rank 1 did not come to all_reduce 7 of step 12 (default group), which rank 0 waits for"
     )
+    alive = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=True)
+    hang = analyze(make_hang(ended, PLACE, rank0={"last_write": alive}, rank1={"last_write": gone})).hang
+    assert hang is not None and [stand.state for stand in hang.stands] == ["gone", "stands"]  # told at once
     assert analyze(drop_rows(make_run(num_ranks=3, infos={1: {"ended": None, "last_write": gone}}), 1, 2)).hang is None
 
 
