@@ -22,7 +22,7 @@ PEERS_EVERY_S = 2.0
 
 
 class StallWatch(threading.Thread):
-    """Compares the rank's position at regular times, and looks for others' deaths; costs the training thread nothing."""
+    """Compares the rank's position at regular times, and looks for deaths; costs the training thread nothing."""
 
     def __init__(
         self,
