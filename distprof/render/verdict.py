@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from distprof.render.cause_words import (
     CAUSES,
     NAME_LIMIT,
@@ -20,6 +22,8 @@ from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
 
 TEXT_LIMIT = 300
+MAX_GROUPS = 4
+"""So many groups that do the same have a row each; more share one."""
 BLURRED_RATIO = 0.1
 """Where one rank takes over from another is known to this share of the shorter stretch."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
@@ -179,35 +183,51 @@ def show_change(
 def list_waits(report: Report) -> list[list[str]]:
     """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who arrives last.
 
-    Where some were timed on the device, those that were not say so.
+    Where some were timed on the device, those that were not say so. Many groups that do the same share a row.
     """
     mixed = len({item.clock for item in report.waits}) > 1
+    alike: dict[tuple[object, ...], list[WaitReport]] = {}
+    for item in report.waits:
+        key = (item.kind, item.phase, item.clock, item.count_per_step, item.bytes_per_step, item.members_missing > 0)
+        alike.setdefault(key, []).append(item)
+    rows = []
+    for items in alike.values():
+        rows += [items] if len(items) > MAX_GROUPS else [[item] for item in items]
     return [
         [
-            clean_text(f"{item.kind} in {item.phase}", NAME_LIMIT) + " (host clock)" * (mixed and item.clock == "host"),
-            clean_text(item.group, 24),
-            str(item.count_per_step), format_bytes(item.bytes_per_step), _show_waits(item),
-            format_time(item.transfer_ns), _show_last(report, item),
+            clean_text(f"{items[0].kind} in {items[0].phase}", NAME_LIMIT)
+            + " (host clock)" * (mixed and items[0].clock == "host"),
+            f"{len(items):,} groups" if len(items) > 1 else clean_text(items[0].group, 24),
+            str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
+            _show_times([item.transfer_ns for item in items]), _show_last(report, items),
         ]
-        for item in report.waits
+        for items in rows
     ]  # fmt: skip
 
 
-def _show_waits(item: WaitReport) -> str:
+def _show_waits(items: Sequence[WaitReport]) -> str:
     """From the shortest wait of a rank to the longest; n/a if the clocks may be off by more. If members are missing, it
     is a lower limit."""
-    known = [value for value in item.wait_ns if value is not None]
+    known = [value for item in items for value in item.wait_ns if value is not None]
+    shown = _show_times(known)
+    return f"at least {shown}" if items[0].members_missing and known else shown
+
+
+def _show_times(times_ns: Sequence[float | None]) -> str:
+    known = [value for value in times_ns if value is not None]
     low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
-    shown = low if low == high else f"{low} to {high}"
-    return f"at least {shown}" if item.members_missing and known else shown
+    return low if low == high else f"{low} to {high}"
 
 
-def _show_last(report: Report, item: WaitReport) -> str:
+def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
     """Who arrived last most often, and how often; n/a if members are missing, since one of them may have been last."""
-    if item.members_missing:
-        members = item.members_missing + sum(value is not None for value in item.exposed_ns)
-        return f"n/a: {item.members_missing:,} of {members:,} missing"
-    known = [(value, -position) for position, value in enumerate(item.last_ratio) if value is not None]
+    if items[0].members_missing:
+        missing = sum(item.members_missing for item in items)
+        members = missing + sum(value is not None for item in items for value in item.exposed_ns)
+        return f"n/a: {missing:,} of {members:,} missing"
+    known = [
+        (value, -position) for item in items for position, value in enumerate(item.last_ratio) if value is not None
+    ]
     share, position = max(known, default=(0.0, 0))
     return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
 

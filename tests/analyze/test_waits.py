@@ -104,3 +104,18 @@ def test_missing_members_are_noted_by_group() -> None:
     notes = analyze(dataclasses.replace(run, collectives=(dataclasses.replace(table, size=3),))).coverage.notes
     assert any("members of default (1 of 3) are missing: waits are at least" in note for note in notes)
     assert not any("members are missing" in note for note in analyze(run).coverage.notes)
+
+
+def test_many_groups_that_do_the_same_share_a_row_with_what_is_worst_of_them() -> None:
+    run = make_waits_run()
+    (table,) = run.collectives
+    for number, rows in ((4, 4), (5, 1)):
+        tables = tuple(
+            dataclasses.replace(table, group=f"pair {index}", end_ns=table.end_ns + 10 * index)
+            for index in range(number)
+        )
+        shown = list_waits(analyze(dataclasses.replace(run, collectives=tables)))
+        assert len(shown) == rows
+    assert shown == [
+        ["all_reduce in backward", "5 groups", "2", "24 B", "0 ms to 40 ns", "35 ns to 75 ns", "rank 1: 50.0 %"]
+    ]
