@@ -21,6 +21,7 @@ from distprof.facts.modules import ModuleTable
 from distprof.facts.presence import LastWrite
 from distprof.facts.readings import ClockReading as ClockReading
 from distprof.facts.readings import LinkReading as LinkReading
+from distprof.facts.stand import Stand
 from distprof.facts.trace_summary import TraceSummary
 
 FloatArray = npt.NDArray[np.float64]
@@ -137,6 +138,8 @@ class RankInfo:
     """"completed", "failed", "terminated". None: not known (of a trace), or the stream has no end (killed, or still
     running)."""
     last_write: LastWrite | None = None  # of a stream without an end
+    stand: Stand | None = None
+    """Where it stood when its steps stopped ending, or when it ended early. None: not known, or it completed."""
     error: str | None = None
     """The last line of the error; for a terminated rank the signal and where it was; for one without an end whose steps
     had stopped ending, where it was then."""
