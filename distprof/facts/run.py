@@ -143,6 +143,8 @@ class RankInfo:
     traceback: str | None = None
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
+    rows_dropped: int = 0
+    """Rows of its first steps that are no longer on disk: ``profile.keep_steps``."""
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
     unseen_per_step: float = 0.0
