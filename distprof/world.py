@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import all_gather, all_reduce, broadcast  # the originals, even while training's are wrapped
 
 from distprof.errors import DistprofError, UsageError
 
@@ -158,6 +159,28 @@ def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> 
     return World(identity=identity, host=socket.gethostname(), device=own, backend=backend, notes=notes)
 
 
+def find_world(device: torch.device) -> World:
+    """This process among the ranks of the process group that exists; alone, if there is none. Makes none.
+
+    Args:
+        device: Where this process trains.
+    """
+    try:
+        told = read_identity()
+    except UsageError:
+        told = None
+    rank, size, backend = 0, 1, ""
+    if dist.is_available() and dist.is_initialized():
+        rank, size, backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
+        pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
+        backend = {kind: name for kind, _, name in pairs}.get(device.type, backend)
+    if told is None or (told.rank, told.world_size) != (rank, size):
+        told = Identity(
+            rank=rank, local_rank=rank, world_size=size, local_world_size=size, launched=size > 1, restarts=0
+        )
+    return World(identity=told, host=socket.gethostname(), device=device, backend=backend, notes=())
+
+
 def leave() -> None:
     """Leaves the process group, if there is one."""
     if dist.is_initialized():
@@ -179,31 +202,48 @@ def _hold_backends() -> list[object]:
     return backends
 
 
-def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None = None) -> str:
+def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None) -> str:
     """Broadcasts a text from rank ``source`` to every rank. Collective, over the CPU.
 
     Args:
         text: The text on ``source``; ignored elsewhere.
         source: The rank that sends.
-        group: A group with a gloo backend for the CPU. None: the default group.
+        group: A group of all ranks with a gloo backend for the CPU. None: there is one rank.
     """
+    if group is None:
+        return text or ""
     data = (text or "").encode() if dist.get_rank() == source else b""
     length = torch.tensor([len(data)])
-    dist.broadcast(length, source, group=group)
+    broadcast(length, source, group=group)
     buffer = _as_buffer(data, int(length))
-    dist.broadcast(buffer, source, group=group)
+    broadcast(buffer, source, group=group)
     return buffer.numpy().tobytes().decode()
 
 
-def collect_texts(text: str, *, group: dist.ProcessGroup | None = None) -> list[str]:
+def collect_texts(text: str, *, group: dist.ProcessGroup | None) -> list[str]:
     """Gathers one text from every rank on every rank, in rank order. Collective; ``group`` as in `share_text`."""
+    if group is None:
+        return [text]
     data = text.encode()
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor([len(data)]), group=group)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+    all_gather(lengths, torch.tensor([len(data)]), group=group)
     longest = int(max(lengths))
     buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-    dist.all_gather(buffers, _as_buffer(data, longest), group=group)
+    all_gather(buffers, _as_buffer(data, longest), group=group)
     return [buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)]
+
+
+def find_largest(number: int, *, group: dist.ProcessGroup | None) -> int:
+    """The largest of the ranks' numbers, once every rank is here. Collective; ``group`` as in `share_text`."""
+    largest = torch.tensor([number])
+    if group is not None:
+        all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    return int(largest)
+
+
+def wait_for_ranks(group: dist.ProcessGroup | None) -> None:
+    """Returns when every rank is here. Collective; ``group`` as in `share_text`."""
+    find_largest(0, group=group)
 
 
 def _as_buffer(data: bytes, length: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from distprof.config.schema import AccelerateConfig, Config, DdpConfig, TextDataConfig, WandbConfig
+from distprof.config.schema import AccelerateConfig, Config, DdpConfig, ProfileConfig, TextDataConfig, WandbConfig
 from distprof.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         "train.steps": train.steps, "train.seq_len": train.seq_len, "train.micro_batch": train.micro_batch,
         "train.grad_accum": train.grad_accum, "group_timeout_s": config.group_timeout_s,
         "train.model.layers": model.layers, "train.model.width": model.width, "train.model.heads": model.heads,
-        "train.model.vocab_size": model.vocab_size, "profile.window_s": config.profile.window_s,
+        "train.model.vocab_size": model.vocab_size,
         "train.learning_rate": train.learning_rate,
     }  # fmt: skip
     for key, number in positive.items():
@@ -33,19 +33,10 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         model.ffn_width is None or model.ffn_width > 0, f"train.model.ffn_width={model.ffn_width}: above 0, or null"
     )
     _require(bool(config.name.strip()), "name: empty; give the run a name")
-    depth = config.profile.nvtx_module_depth
-    _require(depth >= 0, f"profile.nvtx_module_depth={depth}: must be 0 or more")
-    every = config.profile.collectives
-    _require(
-        every == "auto" or every >= 0, f"profile.collectives={every}: must be auto, or a number of steps from 0 on"
-    )
-    every, limit = config.profile.shadow_every, config.profile.max_overhead_ratio
-    _require(every == 0 or every > 1, f"profile.shadow_every={every}: must be 2 or more, or 0 for never")
-    _require(limit is None or 0 < limit < math.inf, f"profile.max_overhead_ratio={limit}: above 0 and finite, or null")
+    check_profile(config.profile)
     last = train.warmup_steps + train.steps
     for window in ("kernel", "module"):
-        kept, first = getattr(config.profile, f"{window}_steps"), getattr(config.profile, f"{window}_from")
-        _require(kept >= 1, f"profile.{window}_steps={kept}: must be 1 or more")
+        first = getattr(config.profile, f"{window}_from")
         _require(
             first is None or train.warmup_steps <= first <= last,
             f"profile.{window}_from={first}: must be {train.warmup_steps}, after the warm-up, to {last}, after the "
@@ -102,6 +93,29 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     )
     _check_sweep(config, world_size)
     _check_inject(config, world_size, device_type)
+
+
+def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
+    """Refuses settings of a profile that cannot work in any job.
+
+    Args:
+        profile: The settings.
+        where: What stands before a key in messages.
+
+    Raises:
+        UsageError: With the key, and what it may be.
+    """
+    depth, every = profile.nvtx_module_depth, profile.collectives
+    _require(0 < profile.window_s < math.inf, f"{where}window_s={profile.window_s}: must be above 0 and finite")
+    _require(depth >= 0, f"{where}nvtx_module_depth={depth}: must be 0 or more")
+    _require(every == "auto" or every >= 0, f"{where}collectives={every}: must be auto, or a number of steps from 0 on")
+    turn, limit = profile.shadow_every, profile.max_overhead_ratio
+    _require(turn == 0 or turn > 1, f"{where}shadow_every={turn}: must be 2 or more, or 0 for never")
+    _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
+    for window in ("kernel", "module"):
+        kept, first = getattr(profile, f"{window}_steps"), getattr(profile, f"{window}_from")
+        _require(kept >= 1, f"{where}{window}_steps={kept}: must be 1 or more")
+        _require(first is None or first >= 0, f"{where}{window}_from={first}: must be 0 or more, or null")
 
 
 def _check_sweep(config: Config, world_size: int) -> None:

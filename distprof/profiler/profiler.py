@@ -1,6 +1,6 @@
-"""The public API: a profiler that a training loop reports its steps and phases to.
+"""The strict core of a `distprof.profiler.session.Session`: a started profiler, which raises when it is misused.
 
-profiler = start_profiler(world, ...)        # distprof.profiler.start
+profiler = start_profiler(world, ...).profiler        # distprof.profiler.start
 profiler.watch(model)
 for batch in profiler.data(batches):
     with profiler.step():
@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.overhead_budget import ShadowPlan
+from distprof.profiler.watched import find_wrapped, unwrap
 from distprof.record.between import STRETCH_CODE
 from distprof.record.capture_range import CaptureRange
 from distprof.record.collective_watch import CollectiveWatch
@@ -37,12 +38,17 @@ from distprof.record.module_ranges import show_modules
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
 from distprof.record.stall_watch import StallWatch
+from distprof.record.step_record import NO_STEP
 from distprof.record.step_writer import StepWriter
-from distprof.record.stretches import StretchContext, TimedBatches, TimedIterator, time_batches
+from distprof.record.stretches import BatchWatch, StretchContext, TimedBatches, TimedIterator, time_batches
 from distprof.record.timeline import PhaseContext
 
 T = TypeVar("T")
 Context = contextlib.AbstractContextManager[None]
+
+
+class LeftInStep(SystemExit):
+    """The process ends while a step is open; with which exit code is not known."""
 
 
 class Profiler:
@@ -78,21 +84,27 @@ class Profiler:
         timeline = recorder.timeline
         self._phases = {str(phase): PhaseContext(recorder, timeline, code) for phase, code in PHASE_CODE.items()}
         self._stretches = {str(stretch): StretchContext(recorder, stretch) for stretch in STRETCH_CODE}
+        self._batches = BatchWatch(recorder, self._phases[Phase.DATA])
         self._next_step = 0
         self._closed = False
 
     def watch(self, model: nn.Module) -> None:
         """Separates gradient synchronisation and parameter gathering from compute, and names modules under NVTX.
 
-        Call it once per model, after wrapping it in DDP or FSDP2 and before its first step. Not collective.
+        Call it once per model, after wrapping it or parts of it in DDP or FSDP2, and before its first step, or later
+        for the steps from the next one on. Not collective.
         """
         if not self._phases_on:
             return
-        notes: tuple[str, ...] = ()
-        if isinstance(model, DistributedDataParallel):
-            watch_ddp(model, self._watch, self._step_writer.note)
-        elif any(isinstance(module, FSDPModule) for module in model.modules()):
-            notes = watch_fsdp(model, self._watch, stream_waits=self._on_device)
+        notes: list[str] = []
+        model = unwrap(model)
+        for part in find_wrapped(model):
+            if isinstance(part, DistributedDataParallel):
+                watch_ddp(part, self._watch, self._step_writer.note)
+            elif not isinstance(part, FSDPModule):
+                notes.append("FSDP1: its collectives are recorded, and waits for them only where the host sees them")
+        if any(isinstance(module, FSDPModule) for module in model.modules()):
+            notes += watch_fsdp(model, self._watch, stream_waits=self._on_device)
         for note in notes:
             self._step_writer.note(note)
         if self._ranges is not None:
@@ -110,6 +122,12 @@ class Profiler:
         if self._capture is not None and not warmup and self._capture.begin():
             self._recorder.between.forget()  # the ranks have waited for each other
         return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
+
+    def drop_step(self) -> None:
+        """Forgets the open step: it turned out to be none. Its number is used again."""
+        self._recorder.step = NO_STEP
+        self._recorder.end_step()
+        self._next_step -= 1
 
     def phase(self, phase: Phase | str) -> Context:
         """Marks a block as one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts. No allocation.
@@ -141,7 +159,11 @@ class Profiler:
         Args:
             batches: What the loop iterates over; an iterator stays one.
         """
-        return time_batches(self._recorder, self._phases[Phase.DATA], batches)
+        return time_batches(self._batches, batches)
+
+    def time(self, work: Callable[[], T]) -> T:
+        """Calls ``work``, which gets a batch, and records how long that takes, as `data` does."""
+        return self._batches.time(work)
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Counts the tokens and micro-steps that the open step has processed on this rank."""
@@ -151,27 +173,38 @@ class Profiler:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
         self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
 
+    def note(self, text: str) -> None:
+        """Adds a note for the coverage of this rank."""
+        self._step_writer.note(text)
+
+    @property
+    def recorder(self) -> Recorder:
+        """What records the steps."""
+        return self._recorder
+
     @property
     def completed_rows(self) -> Mapping[int, int] | None:
         """On rank 0 after closing: steps recorded by rank, if all ranks completed. None: not known."""
         return self._gather_thread.received if self._gather_thread.complete else None
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Writes and gathers what is left. Collective without an error; local to this rank with one.
 
         Args:
             error: What ended training early, for the record of this rank.
+            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
         """
         if self._closed or os.getpid() != self._pid:  # a forked child must not write its parent's files
             return
         self._closed = True
+        self._recorder.finished.decide(failed=error is not None)
         if self._recorder.open:
             self._recorder.end_step(failed=True)
         self._undo()
         if error is None:
             if self._capture is not None:
                 self._capture.end()
-            self._gather_thread.finish(alone=False, timeout_s=self._timeout_s)
+            self._gather_thread.finish(alone=False, timeout_s=self._timeout_s if wait_s is None else wait_s)
             self._done()
         else:
             self._flush(error)
@@ -184,6 +217,8 @@ class Profiler:
         self._step_writer.take_rest()
         trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
         match error:
+            case LeftInStep():
+                self._step_writer.end("terminated", error="the process ended inside a step")
             case KeyboardInterrupt():
                 self._step_writer.end("terminated", error="KeyboardInterrupt")
             case SystemExit(code=None | 0):

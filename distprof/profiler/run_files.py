@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from distprof.config.decode import decode
@@ -20,7 +19,7 @@ from distprof.errors import DistprofError, UsageError
 from distprof.facts.run import RankInfo, RunMeta
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
-from distprof.world import World, collect_texts, share_text
+from distprof.world import World, collect_texts, share_text, wait_for_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,17 @@ class Streams:
     """On rank 0: files that it writes for the ranks that cannot see its folder. Empty elsewhere."""
 
 
-def agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | None) -> tuple[Path, str]:
+def agree_on_folder(
+    world: World, *, name: str, runs_dir: str, run_dir: str | None, group: dist.ProcessGroup | None
+) -> tuple[Path, str]:
     """Has rank 0 make the run folder, and tells every rank the folder and the run's id. Collective.
+
+    Args:
+        world: This process among the ranks.
+        name: Names the run folder.
+        runs_dir: Where run folders are made.
+        run_dir: One exact folder instead.
+        group: distprof's own group. None: there is one rank.
 
     Raises:
         UsageError: The folder cannot be made; raised on every rank.
@@ -47,30 +55,31 @@ def agree_on_folder(world: World, *, name: str, runs_dir: str, run_dir: str | No
             said = {"folder": str(folder.absolute()), "run_id": uuid.uuid4().hex}
         except UsageError as error:
             said = {"error": str(error)}
-    said = json.loads(share_text(json.dumps(said)))
+    said = json.loads(share_text(json.dumps(said), group=group))
     if "error" in said:
         raise UsageError(said["error"])
     return Path(said["folder"]), said["run_id"]
 
 
-def open_streams(world: World, folder: Path, meta: RunMeta, info: RankInfo) -> Streams:
+def open_streams(world: World, folder: Path, meta: RunMeta, info: RankInfo, group: dist.ProcessGroup | None) -> Streams:
     """Opens every rank's file, and on rank 0 one more for each rank that cannot see its folder. Collective.
 
     Raises:
         UsageError: Some rank cannot write; raised on every rank.
     """
     problem = _write_run_json(world, folder, meta) if world.rank == 0 else None
-    dist.all_reduce(torch.zeros(1))  # rank 0 has written run.json before any rank looks for it
+    wait_for_ranks(group)  # rank 0 has written run.json before any rank looks for it
     shared = _sees(folder, meta.run_id)
     own, refusal = _open_own(world, folder, meta, info)
-    said = [json.loads(text) for text in collect_texts(json.dumps([asdict(info), shared, problem or refusal]))]
+    facts = json.dumps([asdict(info), shared, problem or refusal])
+    said = [json.loads(text) for text in collect_texts(facts, group=group)]
     for _, _, failure in said:
         if failure is not None:
             raise UsageError(failure)
     assert own is not None
     ranks = tuple(decode(RankInfo, facts, error=DistprofError) for facts, _, _ in said)
     unseen = [other for other, (_, visible, _) in zip(ranks, said, strict=True) if not visible]
-    return Streams(own=own, ranks=ranks, apart=_open_for_others(world, folder, meta, unseen))
+    return Streams(own=own, ranks=ranks, apart=_open_for_others(world, folder, meta, unseen, group))
 
 
 def _write_run_json(world: World, folder: Path, meta: RunMeta) -> str | None:
@@ -91,7 +100,9 @@ def _open_own(world: World, folder: Path, meta: RunMeta, info: RankInfo) -> tupl
         return None, _describe_refusal(world, folder, error)
 
 
-def _open_for_others(world: World, folder: Path, meta: RunMeta, unseen: Sequence[RankInfo]) -> dict[int, StreamWriter]:
+def _open_for_others(
+    world: World, folder: Path, meta: RunMeta, unseen: Sequence[RankInfo], group: dist.ProcessGroup | None
+) -> dict[int, StreamWriter]:
     """On rank 0, files for the ranks that do not see the folder. Collective."""
     apart: dict[int, StreamWriter] = {}
     problem = None
@@ -102,7 +113,7 @@ def _open_for_others(world: World, folder: Path, meta: RunMeta, unseen: Sequence
                 apart[info.rank] = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info)
         except OSError as error:
             problem = _describe_refusal(world, folder, error)
-    if failure := share_text(problem):
+    if failure := share_text(problem, group=group):
         raise UsageError(failure)
     return apart
 

@@ -35,6 +35,7 @@ from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
 from distprof.record.stall_watch import StallWatch, read_timeout_s
+from distprof.record.step_window import plan_meeting
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
 from distprof.storage.last_position import open_place
@@ -82,8 +83,8 @@ def start_profiler(
     world: World,
     *,
     name: str,
-    strategy: str,
-    precision: str,
+    strategy: str | None,
+    precision: str | None,
     config: Mapping[str, object],
     profile: ProfileConfig,
     hardware: HardwareConfig,
@@ -100,8 +101,8 @@ def start_profiler(
     Args:
         world: This process among the ranks.
         name: Names the run folder.
-        strategy: How the model is parallelised, for the report.
-        precision: Number format of the matrix products, for the peak and the report.
+        strategy: How the model is parallelised, for the report. None: not known.
+        precision: Number format of the matrix products, for the peak and the report. None: not known.
         config: Kept in the run folder, secrets redacted.
         profile: What to record.
         hardware: Where the peak FLOP/s come from.
@@ -119,13 +120,13 @@ def start_profiler(
     secrets = secret_values(hooks.arguments)
     clean = partial(mask, secrets=secrets)
     group = dist.new_group(backend="gloo", group_desc=OWN_GROUP) if world.size > 1 else None
-    folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir)
-    info = describe_rank(world, precision, hardware)
+    folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
+    info = describe_rank(world, precision, hardware, group)
     meta = _describe_job(
         world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
         config=redact(config, secrets),
     )  # fmt: skip
-    streams = open_streams(world, folder, meta, info)
+    streams = open_streams(world, folder, meta, info, group)
     setting = Setting(
         world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
         warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
@@ -139,8 +140,8 @@ def _describe_job(
     *,
     run_id: str,
     name: str,
-    strategy: str,
-    precision: str,
+    strategy: str | None,
+    precision: str | None,
     work: Work | None,
     notes: Sequence[str],
     config: object,
@@ -148,7 +149,7 @@ def _describe_job(
     assert isinstance(config, dict)
     return RunMeta(
         run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=world.size, backend=world.backend, device_type=world.device.type, strategy=strategy,
+        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
         precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
         config=config, notes=(*world.notes, *notes),
     )  # fmt: skip
@@ -178,7 +179,8 @@ def _make_profiler(
         meta = readings.read_first()
     exchange = Exchange(setting.group)
     rank_zero = _start_rank_zero(setting, meta, hooks.on_start, step_writer, exchange) if world.rank == 0 else None
-    capture = agree_on_capture(ranges, world.device)
+    meeting = partial(plan_meeting, world, setting.timeout_s)
+    capture = agree_on_capture(ranges, world.device, setting.group, meeting)
     plan = ShadowPlan(profile.shadow_every if setting.phases and capture is None else 0)  # a tool wants every step
     gather_thread = _make_gather_thread(
         setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)

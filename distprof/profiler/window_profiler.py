@@ -33,7 +33,13 @@ class WindowProfiler(Profiler):
         self._next_step += 1
         return _WindowContext(self._recorder, number, warmup, self._window)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def drop_step(self) -> None:
+        """As `Profiler.drop_step`; the window's step of this number is still to come."""
+        super().drop_step()
+        if self._window.steps is not None and self._next_step in self._window.steps:
+            self._window.after(self._next_step, RuntimeError("it was no step"))
+
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Profiler.close`; ends an open window first."""
         if self._recorder.open:
             self._recorder.end_step(failed=True)
@@ -41,7 +47,7 @@ class WindowProfiler(Profiler):
             self._window.finish()
         else:
             self._window.abandon()
-        super().close(error)
+        super().close(error, wait_s=wait_s)
 
 
 class _WindowContext:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
+from distprof.world import find_largest
 
 
 class DeviceProfiler(Protocol):
@@ -79,24 +80,30 @@ class CaptureRange:
                     self._device_profiler.stop()
 
 
-def agree_on_capture(ranges: NvtxRanges | None, device: torch.device) -> CaptureRange | None:
+def agree_on_capture(
+    ranges: NvtxRanges | None,
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    plan_meeting: Callable[[], Callable[[], None]],
+) -> CaptureRange | None:
     """The capture range, if a tool listens on any rank; None: no tool does. Collective, over the CPU.
 
     Args:
         ranges: This rank's ranges, if it has any.
         device: This rank's device.
+        group: distprof's own group. None: there is one rank.
+        plan_meeting: Makes what waits for the other ranks while ``group`` is in use. Collective.
     """
     on_gpu = device.type == "cuda"
     listens = (ranges is not None and tool_listens()) or (on_gpu and tool_sees_cuda())
-    listening = torch.tensor([listens], dtype=torch.int64)
-    dist.all_reduce(listening, op=dist.ReduceOp.MAX)
-    if not listening:
+    if not find_largest(int(listens), group=group):
         return None
+    meet = plan_meeting()
 
     def synchronise() -> None:
         if on_gpu:
             torch.cuda.synchronize(device)
-        dist.all_reduce(torch.zeros(1))
+        meet()
 
     return CaptureRange(ranges, synchronise=synchronise, device_profiler=torch.cuda.profiler if on_gpu else None)
 

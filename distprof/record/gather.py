@@ -146,7 +146,7 @@ class GatherThread(threading.Thread):
                 continue
             try:
                 tables, everyone = self._exchange.send(rows, last=finishing)
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = str(error).splitlines()[0][:200]
                 self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from distprof.record.signals import SignalWatch, watch_signals
+from distprof.record.signals import SignalWatch, end_by_signal, watch_signals
 from distprof.record.step_writer import StepWriter
 
 
@@ -26,6 +26,8 @@ def end_on_signal(
     watch = signals or watch_signals((signal.SIGTERM, signal.SIGHUP))
     if watch is None:
         return lambda: None
+    if signals is None:
+        watch.leave = end_by_signal  # as the program would end without us
 
     def end(name: str) -> None:
         step_writer.terminate(name)

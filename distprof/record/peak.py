@@ -26,9 +26,10 @@ def measure_peak(device: torch.device, precision: str) -> Peak:
         precision: "fp32", "tf32", "bf16" or "fp16".
     """
     best_flops_per_s, best_size, products = 0.0, 0, 0
+    own = torch.Generator(device)  # training's random numbers stay what they are without us
     with _allow_tf32(precision == "tf32"):
         for size in SIZES[device.type]:
-            left, right = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
+            left, right = (torch.randn(size, size, device=device, generator=own).to(DTYPES[precision]) for _ in "ab")
             times_ns = _time_products(lambda left=left, right=right: left @ right, device)  # type: ignore[misc]
             products += len(times_ns)
             flops_per_s = 2 * size**3 / min(times_ns) * 1e9

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import torch
 import torch.distributed as dist
 
 from distprof.config.schema import HardwareConfig
@@ -12,33 +11,49 @@ from distprof.facts.hardware import find_peak
 from distprof.facts.run import DeviceSnapshot, Peak, RankInfo
 from distprof.record.peak import measure_peak
 from distprof.record.snapshot import take_snapshot
-from distprof.world import World
+from distprof.world import World, find_largest, wait_for_ranks
 
 
-def describe_rank(world: World, precision: str, hardware: HardwareConfig) -> RankInfo:
-    """This rank, before its first step. Collective where a peak is measured; may synchronise."""
+def describe_rank(
+    world: World, precision: str | None, hardware: HardwareConfig, group: dist.ProcessGroup | None
+) -> RankInfo:
+    """This rank, before its first step. Collective where a peak is measured; may synchronise.
+
+    Args:
+        world: This process among the ranks.
+        precision: Number format of the matrix products. None: not known, and then there is no peak.
+        hardware: Where the peak comes from.
+        group: distprof's own group. None: there is one rank.
+    """
     index = world.device.index if world.device.type == "cuda" else None
     snapshot, notes = take_snapshot(world.device.type, index)
     return RankInfo(
         rank=world.rank, local_rank=world.identity.local_rank, host=world.host, pid=os.getpid(),
         device=str(world.device), snapshot=snapshot, notes=notes,
-        peak=_choose_peak(world, precision, hardware, snapshot),
+        peak=_choose_peak(world, precision, hardware, snapshot, group),
     )  # fmt: skip
 
 
-def _choose_peak(world: World, precision: str, hardware: HardwareConfig, snapshot: DeviceSnapshot | None) -> Peak:
+def _choose_peak(
+    world: World,
+    precision: str | None,
+    hardware: HardwareConfig,
+    snapshot: DeviceSnapshot | None,
+    group: dist.ProcessGroup | None,
+) -> Peak:
     wanted = hardware.peak
     if isinstance(wanted, float):
         return Peak(flops_per_s=wanted, source="hardware.peak, as configured")
     if wanted == "none":
         return Peak(flops_per_s=None, source="hardware.peak=none")
+    if precision is None:
+        return Peak(flops_per_s=None, source="the precision of the job is not known")
     if wanted == "auto" and world.device.type == "cuda":
         return find_peak(snapshot.name if snapshot else "unknown device", precision)
     measured = Peak(flops_per_s=None, source="not measured")
-    turns = torch.tensor([world.identity.local_world_size])
-    dist.all_reduce(turns, op=dist.ReduceOp.MAX)  # hosts may hold different numbers of ranks
-    for turn in range(int(turns)):  # one at a time: the ranks of a host share its cores
+    turns = find_largest(world.identity.local_world_size, group=group)  # hosts may hold different numbers of ranks
+    for turn in range(turns):  # one at a time: the ranks of a host share its cores
         if turn == world.identity.local_rank:
             measured = measure_peak(world.device, precision)
-        dist.all_reduce(torch.zeros(1))
+        wait_for_ranks(group)
     return measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -103,6 +104,17 @@ def watch_signals(signals: Iterable[signal.Signals] = ENDING) -> SignalWatch | N
         return None
     watch = SignalWatch()
     return watch if watch.install(signals) else None
+
+
+def end_by_signal(exit_code: int) -> None:
+    """Ends the process by the signal itself, as if nobody had handled it: its parent sees the same.
+
+    Args:
+        exit_code: 128 plus the signal's number.
+    """
+    number = exit_code - 128
+    ctypes.CDLL(None).signal(number, None)  # C's own: Python changes handlers on the main thread only
+    os.kill(os.getpid(), number)
 
 
 def _hear(number: int, frame: FrameType | None) -> None:

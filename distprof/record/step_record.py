@@ -15,6 +15,8 @@ from distprof.record.device_clock import Anchor
 from distprof.storage.collective_records import DeviceTimes
 
 QUEUED_STEPS = 8192
+NO_STEP = -1
+"""The number of a step that turned out to be none: it is not recorded."""
 HELD_NS = 5_000
 """If the compute stream waits for less than this, the collective was over before, at an unknown time."""
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
@@ -98,15 +100,34 @@ class FinishedSteps:
 
     def __init__(self) -> None:
         """Empty."""
+        self.doubted: int | None = None
+        """The step that is held back until `decide`, because how it ended is not known yet."""
+        self._held: StepRecord | None = None
+        self._failed: int | None = None
         self._records: deque[StepRecord] = deque(maxlen=QUEUED_STEPS)
         self._put = self._taken = 0
         self.lost = 0
         """Steps that were overwritten before they were taken, as of the last `take`."""
 
     def put(self, record: StepRecord) -> None:
-        """Adds a step."""
+        """Adds a step, unless it is none, or in doubt."""
+        if record.step == NO_STEP:
+            return
+        record.failed = record.failed or record.step == self._failed
+        if record.step == self.doubted:
+            self._held = record
+            return
         self._put += 1
         self._records.append(record)
+
+    def decide(self, *, failed: bool) -> None:
+        """Adds the step that was in doubt, if there is one, even if it comes only later from a device."""
+        held, step = self._held, self.doubted
+        self._held = self.doubted = None
+        if failed:
+            self._failed = step
+        if held is not None:
+            self.put(held)
 
     def take(self) -> list[StepRecord]:
         """Takes all steps. Used by one thread at a time."""

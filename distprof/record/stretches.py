@@ -53,10 +53,18 @@ class StretchContext:
             recorder.ranges.end_stretch()
 
 
-class _Stopwatches:
+class TimesWork(Protocol):
+    """What times the waiting for a batch."""
+
+    def time(self, work: Callable[[], U]) -> U:
+        """Calls ``work`` and records how long it takes."""
+
+
+class BatchWatch:
     """Where the time for batches counts: in phase data of an open step, else between two steps."""
 
     def __init__(self, recorder: Stopwatch, phase: AbstractContextManager[None]) -> None:
+        """Connects it to a recorder and its phase data."""
         self._recorder, self._phase = recorder, phase
 
     def time(self, work: Callable[[], U]) -> U:
@@ -75,15 +83,15 @@ class _Stopwatches:
 class TimedIterator(Generic[T]):
     """Batches, each timed as it is taken."""
 
-    def __init__(self, watches: _Stopwatches, iterator: Iterator[T]) -> None:
+    def __init__(self, watch: TimesWork, iterator: Iterator[T]) -> None:
         """Wraps an iterator."""
-        self._watches, self._take = watches, partial(next, iterator, _END)  # the end is not a phase left by an error
+        self._watch, self._take = watch, partial(next, iterator, _END)  # the end is not a phase left by an error
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        batch: T = self._watches.time(self._take)
+        batch: T = self._watch.time(self._take)
         if batch is _END:
             raise StopIteration
         return batch
@@ -92,26 +100,17 @@ class TimedIterator(Generic[T]):
 class TimedBatches(Generic[T]):
     """Batches that can be iterated over again, for example by epoch; making the iterator is timed too."""
 
-    def __init__(self, watches: _Stopwatches, batches: Iterable[T]) -> None:
+    def __init__(self, watch: TimesWork, batches: Iterable[T]) -> None:
         """Wraps an iterable."""
-        self._watches, self._batches = watches, batches
+        self._watch, self._batches = watch, batches
 
     def __iter__(self) -> Iterator[T]:
-        return TimedIterator(self._watches, self._watches.time(lambda: iter(self._batches)))
+        return TimedIterator(self._watch, self._watch.time(lambda: iter(self._batches)))
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
 
 
-def time_batches(
-    recorder: Stopwatch, phase: AbstractContextManager[None], batches: Iterable[T]
-) -> TimedIterator[T] | TimedBatches[T]:
-    """Wraps batches so that the time for getting each is recorded; an iterator stays one.
-
-    Args:
-        recorder: Where the time between two steps counts.
-        phase: Phase data, for batches taken inside a step.
-        batches: What the loop iterates over.
-    """
-    watches = _Stopwatches(recorder, phase)
-    return TimedIterator(watches, batches) if isinstance(batches, Iterator) else TimedBatches(watches, batches)
+def time_batches(watch: TimesWork, batches: Iterable[T]) -> TimedIterator[T] | TimedBatches[T]:
+    """Wraps batches so that the time for getting each is recorded; an iterator stays one."""
+    return TimedIterator(watch, batches) if isinstance(batches, Iterator) else TimedBatches(watch, batches)

@@ -14,13 +14,13 @@ _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 16
 
 
-class Session(Protocol):
+class TraceSession(Protocol):
     """A session that can be written. Implemented by `torch.profiler.profile`."""
 
     def export_chrome_trace(self, path: str) -> object: ...
 
 
-def write_trace(session: Session, path: Path) -> None:
+def write_trace(session: TraceSession, path: Path) -> None:
     """Writes a session that has stopped.
 
     Args:

@@ -13,21 +13,19 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from distprof.analyze import analyze
 from distprof.config.compose import to_yaml
 from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
-from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
+from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.modules.names import list_modules
-from distprof.profiler.start import Hooks, Job, start_profiler
+from distprof.profiler.end_report import name_files, write_report
+from distprof.profiler.session import Session
+from distprof.profiler.start import Hooks, start_profiler
 from distprof.record.signals import SignalWatch
-from distprof.render.files import Written, write_files
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_thread import WandbThread
-from distprof.report.report import Report
-from distprof.storage.run_folder import add_note, complete_ends, write_whole
-from distprof.traces.read import read_folder
+from distprof.storage.run_folder import add_note, write_whole
 from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection
@@ -89,24 +87,17 @@ class JobReporter:
         Raises:
             DataError: The run folder is gone or damaged.
         """
-        run, report, written = self._write(folder, completed_rows)
+        run, report, written = write_report(folder, completed_rows)
         missed = self._wandb.finish(report, run) if self._wandb is not None else None
         if missed is not None:
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(folder, missed)
-                run, report, written = self._write(folder, completed_rows)
+                run, report, written = write_report(folder, completed_rows)
         render_terminal(report, self._console)
-        again = f"again: distprof report {folder}"
         if written.problem is not None:
             self.say(f"distprof: {written.problem}")
-            again += " --out FOLDER"
-        self.say(f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})")
+        self.say(name_files(folder, written))
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
-
-    def _write(self, folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:
-        run = complete_ends(read_folder(folder), completed_rows)  # with all kernel windows, which are written by now
-        report = analyze(run)
-        return run, report, write_files(folder, run, report)
 
 
 def run_job(
@@ -144,36 +135,40 @@ def run_job(
     work = count_work(config.train) if world.rank == 0 else None
     if work is not None and world.device.type == "cpu":
         require_memory(config, work.parameters, num_ranks=world.identity.local_world_size)
-    job = start_profiler(
-        world, name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
-        profile=_place_window(config), hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
-        work=work, notes=notes, timeout_s=config.group_timeout_s,
+    start = partial(
+        start_profiler, world, name=config.name, strategy=_describe_strategy(config),
+        precision=config.train.precision, config=raw, profile=_place_window(config), hardware=config.hardware,
+        runs_dir=config.runs_dir, run_dir=config.run_dir, work=work, notes=notes, timeout_s=config.group_timeout_s,
         say=reporter.say, hooks=Hooks(
             arguments=arguments, on_start=reporter.start, signals=signals,
             predict_memory=partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),
     )  # fmt: skip
+    session = Session(start, say=reporter.say)
+    session.begin()
+    folder = session.folder
+    assert folder is not None
     try:
-        _train(config, world, job, batches)
-        job.profiler.close()
+        _train(config, world, session, batches)
+        session.close()
     except BaseException as error:
-        job.profiler.close(error)
+        session.close(error)
         if signals is not None:
             signals.give_way()
         if world.rank == 0:
             reporter.stop()
-            reporter.say(f"distprof: stopped early; what was recorded: distprof report {job.folder}")
+            reporter.say(f"distprof: stopped early; what was recorded: distprof report {folder}")
         raise
     reporter.stop()
-    return reporter.report(job.folder, job.profiler.completed_rows) if world.rank == 0 else EXIT_OK
+    return reporter.report(folder, session.completed_rows) if world.rank == 0 else EXIT_OK
 
 
-def _train(config: Config, world: World, job: Job, batches: Iterator[Batch]) -> None:
+def _train(config: Config, world: World, session: Session, batches: Iterator[Batch]) -> None:
     strategy = build_strategy(config, world)
-    job.profiler.watch(strategy.model)
+    session.watch(strategy.model)
     wait_for_everyone()
     train(
-        config.train, strategy=strategy, batches=batches, profiler=job.profiler,
+        config.train, strategy=strategy, batches=batches, profiler=session,
         inject=make_injection(
             config.inject, world.rank, _find_module(config, strategy.model), device=world.device
         ),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from distprof.config.schema import TrainConfig
 from distprof.facts.run import Phase
-from distprof.profiler.profiler import Profiler
+from distprof.profiler.session import Session
 from distprof.train.data import Batch
 from distprof.train.strategy import Strategy
 
@@ -19,7 +19,7 @@ def train(
     *,
     strategy: Strategy,
     batches: Iterator[Batch],
-    profiler: Profiler,
+    profiler: Session,
     inject: Callable[[Phase, int], None],
     device: torch.device,
     window_steps: int = 0,
@@ -69,7 +69,7 @@ def _run_backward(
     config: TrainConfig,
     strategy: Strategy,
     batches: Iterator[Batch],
-    profiler: Profiler,
+    profiler: Session,
     inject: Callable[[Phase, int], None],
     device: torch.device,
     step: int,
@@ -88,7 +88,7 @@ def _run_backward(
 
 
 def _update(
-    config: TrainConfig, strategy: Strategy, profiler: Profiler, inject: Callable[[Phase, int], None], step: int
+    config: TrainConfig, strategy: Strategy, profiler: Session, inject: Callable[[Phase, int], None], step: int
 ) -> None:
     if config.clip_norm is not None:
         with profiler.phase(Phase.GRAD_NORM):

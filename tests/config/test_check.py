@@ -62,6 +62,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
+    ({"profile.kernel_from": -1}, "profile.kernel_from=-1: must be 0 or more, or null"),
     ({"profile.kernel_from": 2}, "profile.kernel_from=2: must be 3, after the warm-up, to 23, after the last step"),
     ({"profile.module_steps": 0}, "profile.module_steps=0"),
     ({"profile.module_from": 24}, "profile.module_from=24: must be 3, after the warm-up, to 23, after the last step"),

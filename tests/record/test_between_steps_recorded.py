@@ -15,7 +15,7 @@ from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase, Stretc
 from distprof.record.between import DATA, STRETCH_CODE
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row
-from distprof.record.stretches import StretchContext, time_batches
+from distprof.record.stretches import BatchWatch, StretchContext, time_batches
 from distprof.record.timeline import PhaseContext
 from tests.fakes import FakeClock
 
@@ -121,7 +121,7 @@ def test_an_asynchronous_collective_is_counted_where_it_is_issued_and_waited_for
 
 def test_batches_count_between_steps_as_data_inside_one_in_its_phase_and_in_a_stretch_there() -> None:
     loop = Loop()
-    batches = time_batches(loop.recorder, loop.data, loop.load(10, 20, 30, 40, 50))
+    batches = time_batches(BatchWatch(loop.recorder, loop.data), loop.load(10, 20, 30, 40, 50))
     assert next(batches) == 10  # type: ignore[arg-type]
     loop.run_step()
     assert next(batches) == 20  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_batches_count_between_steps_as_data_inside_one_in_its_phase_and_in_a_st
 
 def test_the_end_of_the_batches_is_no_error_and_a_list_can_be_iterated_over_again() -> None:
     loop = Loop()
-    again = time_batches(loop.recorder, loop.data, [1, 2])
+    again = time_batches(BatchWatch(loop.recorder, loop.data), [1, 2])
     assert [*again, *again] == [1, 2, 1, 2] and len(again) == 2  # type: ignore[arg-type]
     loop.recorder.begin_step(0, warmup=False)
     assert list(again) == [1, 2]
@@ -147,7 +147,7 @@ def test_the_end_of_the_batches_is_no_error_and_a_list_can_be_iterated_over_agai
     (record,) = loop.recorder.drain()
     assert record.broken is None
     with pytest.raises(TypeError):
-        len(time_batches(loop.recorder, loop.data, loop.load()))  # type: ignore[arg-type]
+        len(time_batches(BatchWatch(loop.recorder, loop.data), loop.load()))  # type: ignore[arg-type]
 
 
 def test_the_inner_stretch_counts_and_one_left_by_an_exception_ends() -> None:

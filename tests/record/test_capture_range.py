@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.record import capture_range as module
 from distprof.record.capture_range import CaptureRange, agree_on_capture
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -122,19 +122,21 @@ def test_on_a_gpu_cudas_profiler_is_started_and_stopped_with_the_range() -> None
 def test_a_tool_that_listens_to_cuda_alone_is_enough_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in ``nsys profile -t cuda -c cudaProfilerApi``."""
     log = Log()
-    monkeypatch.setattr(module.dist, "all_reduce", lambda tensor, **_: log.events.append("meet"))
+
+    def agree_alone(device: str, index: int = 0) -> CaptureRange | None:
+        return agree_on_capture(None, torch.device(device, index), None, lambda: lambda: log.events.append("meet"))
+
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.events.append("synchronise"))
     monkeypatch.setattr(torch.cuda, "profiler", log)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "")
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "")
-    assert agree_on_capture(None, torch.device("cuda", 0)) is None
+    assert agree_alone("cuda") is None
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nsys.so")
-    assert agree_on_capture(None, torch.device("cpu")) is None
-    log.events.clear()
-    capture = agree_on_capture(None, torch.device("cuda", 0))
+    assert agree_alone("cpu") is None
+    capture = agree_alone("cuda")
     assert capture is not None
     capture.begin()
-    assert log.events == ["meet", "synchronise", "meet", "start", "synchronise", "meet"]
+    assert log.events == ["synchronise", "meet", "start", "synchronise", "meet"]
 
 
 def test_a_rank_without_a_tool_meets_the_others_all_the_same() -> None:
@@ -148,10 +150,11 @@ def test_a_rank_without_a_tool_meets_the_others_all_the_same() -> None:
 
 
 def agree(world: World, cases: list[tuple[list[bool], bool]]) -> None:
+    group = dist.new_group(backend="gloo")
     for has_ranges, tool in cases:
         os.environ["NVTX_INJECTION64_PATH"] = "/nsys.so" if tool else ""
         ranges = object() if has_ranges[world.rank] else None
-        capture = agree_on_capture(ranges, torch.device("cpu"))  # type: ignore[arg-type]
+        capture = agree_on_capture(ranges, torch.device("cpu"), group, lambda: dist.barrier)  # type: ignore[arg-type]
         assert (capture is not None) == (tool and any(has_ranges)), (has_ranges, tool)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 from distprof.record.gather import MAX_ROWS, Exchange, GatherThread
 from distprof.record.live import MAX_OPEN_STEPS, LiveSteps
-from distprof.world import World, collect_texts, share_text
+from distprof.world import World, collect_texts, find_largest, share_text
 from tests.ranks import call_on_ranks
 
 
@@ -39,9 +39,13 @@ def test_ranks_with_unequal_numbers_of_rows(tmp_path: Path) -> None:
 
 
 def agree(world: World) -> None:
-    assert share_text("from zero ü" if world.rank == 0 else "ignored") == "from zero ü"
-    assert share_text("", source=1) == ""
-    assert collect_texts("é" * world.rank) == ["é" * rank for rank in range(world.size)]
+    group = dist.group.WORLD
+    assert share_text("from zero ü" if world.rank == 0 else "ignored", group=group) == "from zero ü"
+    assert share_text("", source=1, group=group) == ""
+    assert collect_texts("é" * world.rank, group=group) == ["é" * rank for rank in range(world.size)]
+    assert find_largest(world.rank, group=group) == world.size - 1
+    alone = share_text("one", group=None), collect_texts("one", group=None), find_largest(7, group=None)
+    assert alone == ("one", ["one"], 7)
 
 
 def test_texts_are_shared_and_collected(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distprof.config.schema import HardwareConfig, ProfileConfig
 
 if TYPE_CHECKING:
-    from distprof.profiler.profiler import Profiler
+    from distprof.profiler.session import Session
 
 PHASES_PER_STEP = 200
 ROUNDS = 300
@@ -36,19 +37,20 @@ class PhaseCost:
 
 def measure_phase_cost() -> PhaseCost:
     """Times the profiler on this host, without NVTX and without device events."""
-    from distprof.profiler.start import start_profiler  # loads torch: only for those who measure
+    from distprof.profiler.session import Session  # loads torch: only for those who measure
+    from distprof.profiler.start import start_profiler
     from distprof.world import join, leave, read_identity
 
     world = join(read_identity(), device="cpu", backend="gloo", timeout_s=60.0)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            job = start_profiler(
-                world, name="phase_cost", strategy="none", precision="fp32", config={}, profile=QUIET,
+            start = partial(
+                start_profiler, world, name="phase_cost", strategy="none", precision="fp32", config={}, profile=QUIET,
                 hardware=HardwareConfig(peak="none"), runs_dir=folder, say=lambda text: None,
             )  # fmt: skip
-            phases_ns, loop_ns = zip(*_time_phases(job.profiler), strict=True)
-            steps = list(_time_steps(job.profiler))
-            job.profiler.close()
+            with Session(start) as session:
+                phases_ns, loop_ns = zip(*_time_phases(session), strict=True)
+                steps = list(_time_steps(session))
     finally:
         leave()
     empty_ns = min(loop_ns)  # not each round's own: one that is held up would make its phases too cheap
@@ -58,7 +60,7 @@ def measure_phase_cost() -> PhaseCost:
     )  # fmt: skip
 
 
-def _time_phases(profiler: Profiler) -> Iterator[tuple[float, float]]:
+def _time_phases(profiler: Session) -> Iterator[tuple[float, float]]:
     """Of each round, ns per phase with the loop around it, and of the loop alone."""
     for _ in range(ROUNDS):
         with profiler.step():
@@ -73,7 +75,7 @@ def _time_phases(profiler: Profiler) -> Iterator[tuple[float, float]]:
         yield (middle - begin) / PHASES_PER_STEP, (end - middle) / PHASES_PER_STEP
 
 
-def _time_steps(profiler: Profiler) -> Iterator[float]:
+def _time_steps(profiler: Session) -> Iterator[float]:
     for _ in range(ROUNDS):
         begin = time.perf_counter_ns()
         for _ in range(10):

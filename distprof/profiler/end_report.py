@@ -1,0 +1,56 @@
+"""The report at the end of a job, from its run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from distprof.analyze import analyze
+from distprof.facts.run import Run
+from distprof.render.files import Written, write_files
+from distprof.render.headline import list_headline
+from distprof.render.verdict import describe_verdict
+from distprof.report.report import Report
+from distprof.storage.run_folder import complete_ends, read_meta, write_meta
+from distprof.traces.read import read_folder
+
+
+def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:
+    """Reads a run back, with all kernel windows, and writes its report.
+
+    Args:
+        folder: The run folder.
+        completed_rows: Steps by rank, if all ranks completed: see `distprof.storage.run_folder.complete_ends`.
+
+    Raises:
+        DataError: The run folder is gone or damaged.
+    """
+    run = complete_ends(read_folder(folder), completed_rows)
+    report = analyze(run)
+    return run, report, write_files(folder, run, report)
+
+
+def describe_job(folder: Path, *, strategy: str | None, precision: str | None) -> None:
+    """Brings ``run.json`` up to date with what became known only while the job ran; None: nothing did.
+
+    Raises:
+        DataError: The run folder is gone or damaged.
+        OSError: It cannot be written.
+    """
+    meta = read_meta(folder)
+    known = dataclasses.replace(meta, strategy=strategy or meta.strategy, precision=precision or meta.precision)
+    if known != meta:
+        write_meta(folder, known)
+
+
+def name_files(folder: Path, written: Written) -> str:
+    """Where a report lies, and how to make it again."""
+    again = f"again: distprof report {folder}" + ("" if written.problem is None else " --out FOLDER")
+    return f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})"
+
+
+def summarize(report: Report) -> str:
+    """A report in one sentence: who holds the others up, or how long a step takes."""
+    step = list_headline(report)[0]
+    return describe_verdict(report) or f"{step.label} {step.number}{step.text}"

@@ -1,0 +1,199 @@
+"""`distprof.start`: a session for anyone's training, with everything it needs to know found out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from distprof.config.check import check_profile
+from distprof.config.compose import read_choice
+from distprof.config.schema import HardwareConfig, ProfileConfig, decode
+from distprof.errors import UsageError
+from distprof.facts.run import Work
+from distprof.profiler.agreement import agree_to_start
+from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
+from distprof.profiler.exit_guard import ExitGuard
+from distprof.profiler.session import Session
+from distprof.profiler.start import Hooks, Job, start_profiler
+from distprof.profiler.watched import PrecisionWatch, describe_strategy, find_device
+from distprof.record.peak import DTYPES
+from distprof.record.step_window import EARLIEST_STEP
+from distprof.world import World, find_world, read_identity
+
+_open: list[OwnSession] = []
+
+
+def start(
+    name: str = "training",
+    *,
+    runs_dir: str = "runs",
+    run_dir: str | None = None,
+    warmup_steps: int = EARLIEST_STEP,
+    find: bool = True,
+    strategy: str | None = None,
+    precision: str | None = None,
+    work: Work | None = None,
+    config: Mapping[str, object] | None = None,
+    **profile: Any,
+) -> Session:
+    """Records the steps of this process, and of the other ranks of its job: the one call before a training loop.
+
+    The job starts at the first step, on all ranks together: a process group that exists then is used, and none is made.
+    The session ends with its ``with`` block, `Session.close`, the end of the process, or the script's process groups;
+    rank 0 then writes the report and says where it lies.
+
+    Args:
+        name: Names the run folder.
+        runs_dir: Where run folders are made.
+        run_dir: One exact folder instead.
+        warmup_steps: The first steps are left out of statistics: they create buffers, streams and DDP's buckets.
+        find: Whether phases are found that are not marked.
+        strategy: How the model is parallelised. None: as the watched models tell.
+        precision: Number format of the matrix products: fp32, tf32, bf16 or fp16. None: as the watched models tell.
+        work: Arithmetic of a micro-step. None: no FLOP/s and no MFU.
+        config: Settings of the job, kept in the run folder, secrets redacted.
+        **profile: The keys of ``conf/profile/*.yaml``, with the values there as defaults: ``level="off"`` takes those
+            of ``off.yaml``. And ``peak``, as in ``conf/hardware/auto.yaml``.
+
+    Raises:
+        UsageError: An option is unknown, or cannot have this value.
+    """
+    hardware = _read_hardware(profile.pop("peak", None), work)
+    plan = _read_profile(profile)
+    if not str(name).strip():
+        raise UsageError("name: empty; give the run a name")
+    if precision is not None and precision not in DTYPES:
+        raise UsageError(f"precision={precision!r}: expected one of {', '.join(DTYPES)}, or None")
+    if type(warmup_steps) is not int or warmup_steps < 0:
+        raise UsageError(f"warmup_steps={warmup_steps!r}: must be 0 or more")
+    for other in tuple(_open):
+        other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
+        other.close()
+    session = OwnSession(
+        str(name), strategy=strategy, precision=precision, warmup_steps=warmup_steps, find=find,
+        options={
+            "runs_dir": str(runs_dir), "run_dir": None if run_dir is None else str(run_dir), "work": work,
+            "profile": plan, "hardware": hardware,
+            "config": {**(config or {}), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
+        },
+    )  # fmt: skip
+    _open.append(session)
+    return session
+
+
+def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
+    level = given.get("level")
+    defaults = read_choice("profile", level if level in ("off", "kernels", "modules") else "phases")
+    plan = decode(ProfileConfig, {**defaults, **given})
+    check_profile(plan, where="")
+    return plan
+
+
+def _read_hardware(peak: object, work: Work | None) -> HardwareConfig:
+    """A peak is measured only where something is compared with it."""
+    if peak is None and work is None:
+        return HardwareConfig(peak="none")
+    return decode(HardwareConfig, read_choice("hardware", "auto") | ({} if peak is None else {"peak": peak}))
+
+
+class OwnSession(Session):
+    """A session that finds its job by itself, and reports it at the end."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        strategy: str | None,
+        precision: str | None,
+        warmup_steps: int,
+        find: bool,
+        options: dict[str, Any],
+    ) -> None:
+        """Plans it; the options are those of `start_profiler`."""
+        self.name = name
+        self._strategy, self._precision, self._options = strategy, precision, options
+        self._precisions = PrecisionWatch()
+        self._world: World | None = None
+        self._speaks = False  # whether this process tells the user how the job ended
+        super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
+        self._exit_guard = ExitGuard(self.close)
+
+    def watch(self, model: object) -> None:
+        """As `Recording.watch`."""
+        num_known = len(self._models)
+        super().watch(model)
+        if self._precision is None and len(self._models) > num_known:
+            self._guard("the precision", self._precisions.watch, self._models[-1])
+
+    def _start_job(self) -> Job | None:
+        world = find_world(find_device(self.models))
+        if missing := agree_to_start(rank=world.rank, num_ranks=world.size):
+            ranks = ", ".join(map(str, missing[:8]))
+            self.tell(
+                f"nothing is recorded: rank(s) {ranks} had no first step; call distprof.start() on every rank",
+                everywhere=True,
+            )
+            return None
+        options, name = dict(self._options), self.name
+        if (alone := _find_lonely_rank(world)) is not None:
+            name = f"{name}-rank{alone}"
+            options["run_dir"] = options["run_dir"] and f"{options['run_dir']}-rank{alone}"
+            self.tell(
+                "torch.distributed is not initialised at the first step: each process is reported alone, in a run "
+                "folder of its own"
+            )
+        self._world, self._speaks = world, world.rank == 0 and not alone
+        strategy, precision = self._describe(world.size)
+        return start_profiler(
+            world, name=name, strategy=strategy, precision=precision, say=say_aside,
+            hooks=Hooks(arguments=sys.argv[1:]), **options,
+        )  # fmt: skip
+
+    def _describe(self, num_ranks: int) -> tuple[str | None, str | None]:
+        strategy = self._strategy or describe_strategy(self.models, num_ranks=num_ranks)
+        return strategy, self._precision or self._precisions.describe(self.models)
+
+    def _end_job(self, error: BaseException | None) -> None:
+        self._exit_guard.remove()
+        self._precisions.close()
+        if self in _open:
+            _open.remove(self)
+        if not self._tried:
+            self.tell("no step was recorded: use profiler.steps(loader) or profiler.step() in the training loop")
+        if self.job is None or self._world is None or self._world.rank != 0:
+            return
+        folder = self.job.folder
+        try:
+            strategy, precision = self._describe(self._world.size)
+            describe_job(folder, strategy=strategy, precision=precision)
+            _, report, written = write_report(folder, self.completed_rows)
+        except Exception as failure:
+            said = str(failure).strip().splitlines() or [type(failure).__name__]
+            say_aside(f"distprof: the report was not written ({said[0]}); try: distprof report {folder}")
+            return
+        if self._speaks:
+            early = "stopped early; " if error is not None else ""
+            say_aside(f"distprof: {early}{summarize(report)}")
+            say_aside(f"distprof: {name_files(folder, written)}")
+
+
+def say_aside(text: str) -> None:
+    """Says a line on standard error: standard output belongs to the script."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or gone
+        print(text, file=sys.stderr, flush=True)
+
+
+def _find_lonely_rank(world: World) -> int | None:
+    """The rank that a launcher has given to a process whose script has no process group. None: it is not alone so."""
+    if world.size > 1 or dist.is_initialized():
+        return None
+    try:
+        told = read_identity()
+    except UsageError:
+        return None
+    return told.rank if told.world_size > 1 else None

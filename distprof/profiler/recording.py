@@ -1,0 +1,288 @@
+"""A job's recording as its observers use it: steps, phases and stretches without context managers.
+
+Nothing here raises into training or costs it: what is called in the wrong place does nothing, and one sentence says so
+once. `distprof.profiler.session.Session` is the same for the people who write training loops.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import Literal, TypeVar
+
+from torch import nn
+
+from distprof.profiler.border import Border
+from distprof.profiler.finder import Finder, make_finder
+from distprof.profiler.profiler import Context, LeftInStep, Profiler
+from distprof.profiler.start import Job
+from distprof.record.between import STRETCH_CODE
+from distprof.record.recorder import Recorder
+from distprof.record.timeline import OTHER
+
+T = TypeVar("T")
+Opener = Literal["with", "steps", "cut", "call"]
+"""Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
+NO_MARKS = 3
+"""Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
+
+
+class Recording(Border):
+    """From before the first step to the report. Steps and phases count on one thread: training's."""
+
+    def __init__(
+        self,
+        start: Callable[[], Job | None],
+        *,
+        end: Callable[[BaseException | None], None] = lambda error: None,
+        say: Callable[[str], None] = print,
+        warmup_steps: int = 0,
+        find: bool = False,
+    ) -> None:
+        """Starts nothing yet; see `distprof.start`.
+
+        Args:
+            start: Starts the job; called at `begin` or at the first step. Collective. None: nothing can be recorded,
+                and the user has been told.
+            end: Called once, after everything is closed, with what ended training early.
+            say: Says a line to the user.
+            warmup_steps: So many steps are warm-up, unless `begin_step` is told otherwise.
+            find: Whether phases are found that the user does not mark; see `distprof.profiler.finder`.
+        """
+        super().__init__(say)
+        self._start, self._end = start, end
+        self._warmup_steps, self._find = warmup_steps, find
+        self._tried = False
+        self._models: list[nn.Module] = []
+        self.job: Job | None = None
+        """The started job. None: not yet, or it could not be started."""
+        self.steps_by: Literal["user"] | None = None
+        """Who ends steps: "user" once the user's own loop does."""
+        self.closed = False
+        """Whether the recording has ended."""
+        self._profiler: Profiler | None = None
+        self._recorder: Recorder | None = None
+        self._finder: Finder | None = None
+        self._thread, self._pid = get_ident(), os.getpid()
+        self._number = 0  # steps begun and not dropped
+        self._opener: Opener | None = None
+        self._context: Context | None = None
+        self._found = 0  # open phases that were found
+        self._most_marks = 0  # segments of a step that has ended
+
+    @property
+    def open(self) -> bool:
+        """Whether a step is open."""
+        return self._opener is not None
+
+    @property
+    def recording(self) -> bool:
+        """Whether a step is open whose phases are recorded."""
+        return self._recorder is not None and self._recorder.recording
+
+    @property
+    def models(self) -> tuple[nn.Module, ...]:
+        """The models watched so far."""
+        return tuple(self._models)
+
+    def begin(self) -> None:
+        """Starts the job now instead of at the first step. Collective.
+
+        Raises:
+            DistprofError: It cannot be started. At the first step that is said, and training goes on.
+        """
+        if self._tried or self.closed:
+            return
+        self._tried = True
+        self.job = self._start()
+        if self.job is None:
+            return
+        self._profiler, self._recorder = self.job.profiler, self.job.profiler.recorder
+        for text in self.told:
+            self._profiler.note(text)
+        for model in self._models:
+            self._guard("a model", self._profiler.watch, model)
+        if self._find:
+            self._guard("what is found", self._begin_finder)
+
+    def watch(self, model: object) -> None:
+        """Separates gradient synchronisation and parameter gathering from compute, and tells modules apart.
+
+        Any time after wrapping it in DDP or FSDP2; what ``torch.compile`` or a ModuleDict holds is found.
+        """
+        if not isinstance(model, nn.Module):
+            self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
+        elif not any(model is known for known in self._models):
+            self._models.append(model)
+            if self._profiler is not None:
+                self._guard("a model", self._profiler.watch, model)
+            if self._finder is not None and not self._guard("what is found", self._finder.watch, model):
+                finder, self._finder = self._finder, None
+                self._guard("what is found", finder.undo)
+
+    def begin_step(self, warmup: bool | None = None, *, by: Opener = "call") -> bool:
+        """Begins a step, unless one is open; returns whether it did. The first one starts the job: collective.
+
+        Args:
+            warmup: Recorded and marked, and left out of every statistic. None: the first ``warmup_steps`` are.
+            by: Who begins it.
+        """
+        if self._opener is not None:
+            other = "on a second thread" if get_ident() != self._thread else "inside a step"
+            self.tell(f"profiler.step() {other}: the step that is open counts, this one does not")
+            return False
+        if self.closed:
+            self.tell_outside("profiler.step()")
+            return False
+        self._thread = get_ident()
+        if by != "call":
+            self.steps_by = "user"
+        if not self._tried:
+            self._begin_quietly()
+        if self._profiler is None or self._recorder is None:
+            return False
+        if stretches := self._recorder.between.stretches:
+            self.tell(f"profiler.step() inside profiler.stretch({stretches[-1].value!r}): not recorded")
+            return False
+        self._recorder.finished.decide(failed=False)
+        if warmup is None:
+            warmup = self._number < self._warmup_steps
+        self._context, self._found = self._profiler.step(warmup=warmup), 0
+        if not self._guard("a step", self._context.__enter__):
+            return False
+        self._number += 1
+        self._opener = by
+        return True
+
+    def end_step(self, error: BaseException | None = None, *, failed: bool = False, doubted: bool = False) -> None:
+        """Ends the open step, if there is one.
+
+        Args:
+            error: What it failed with.
+            failed: Whether it failed, if the error is not at hand.
+            doubted: Whether it failed is not known yet: it has, if `close` comes next, with an error.
+        """
+        recorder = self._recorder
+        if self._opener is None or self._context is None or recorder is None or get_ident() != self._thread:
+            return
+        self._opener = None
+        if doubted:
+            recorder.finished.doubted = recorder.step
+        self._most_marks = max(self._most_marks, recorder.timeline.count)
+        error = error or (RuntimeError("the step failed") if failed else None)
+        self._guard("a step", self._context.__exit__, None if error is None else type(error), error, None)
+
+    def cut_step(self, warmup: bool | None = None) -> None:
+        """A step ends here, and the next one begins: a bare ``profiler.step()``. Before the first one is no step."""
+        if self._opener not in (None, "cut"):
+            self.tell("profiler.step() without `with`: the step that is open ends with its block or loop; leave it out")
+            return
+        self.end_step()
+        self.begin_step(warmup, by="cut")
+
+    def drop_step(self) -> None:
+        """Forgets the open step: it turned out to be none."""
+        if self._opener is not None and self._profiler is not None and get_ident() == self._thread:
+            self._opener = None
+            self._number -= 1
+            self._guard("a step", self._profiler.drop_step)
+
+    def leave_loop(self) -> None:
+        """The loop over ``steps()`` is left early: by ``break``, ``return`` or an exception, which cannot be told yet.
+
+        A step in which nothing is marked but getting the batch, unlike in an earlier one, is none.
+        """
+        if self._opener != "steps" or self._recorder is None:
+            return
+        if self.recording and self._recorder.timeline.count <= NO_MARKS < self._most_marks:
+            self.drop_step()
+        else:
+            self.end_step(doubted=True)
+
+    def enter(self, code: int) -> bool:
+        """Enters a phase that was found, by its code, unless the user's own is open; returns whether it did."""
+        recorder = self._recorder
+        if recorder is None or not recorder.recording or get_ident() != self._thread:
+            return False
+        timeline = recorder.timeline
+        if len(timeline.around) + (timeline.phase != OTHER) > self._found:
+            return False
+        recorder.enter(code)
+        self._found += 1
+        return True
+
+    def exit(self, *, raised: bool = False) -> None:
+        """Leaves the phase that `enter` has entered."""
+        if self._recorder is not None and self._found and get_ident() == self._thread:
+            self._found -= 1
+            self._recorder.exit(raised=raised)
+
+    def begin_stretch(self, stretch: str) -> bool:
+        """Ends an open step, and begins a stretch; returns whether it did. Nothing before the first step."""
+        if stretch not in STRETCH_CODE:
+            self.tell(f"profiler.stretch({stretch!r}): no such stretch; there are {', '.join(STRETCH_CODE)}")
+            return False
+        if self._profiler is None or self.closed or get_ident() != self._thread:
+            return False
+        self.end_step()
+        return self._guard("a stretch", self._profiler.stretch(stretch).__enter__)
+
+    def end_stretch(self) -> None:
+        """Ends the innermost stretch."""
+        if self._profiler is not None and self._recorder is not None and self._recorder.between.stretches:
+            context = self._profiler.stretch(self._recorder.between.stretches[-1])
+            self._guard("a stretch", context.__exit__, None, None, None)
+
+    def time(self, work: Callable[[], T]) -> T:
+        """Calls ``work``, which gets a batch, and records how long that takes if this is the training thread."""
+        if self._profiler is None or self.closed or get_ident() != self._thread:
+            return work()
+        return self._profiler.time(work)
+
+    def tell_outside(self, what: str) -> None:
+        """Tells the user that something belongs into a step."""
+        if self.closed:
+            self.tell(f"{what} after close(): nothing more is recorded")
+        elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
+            self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
+
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
+        """Ends recording; on rank 0 the report is written. Collective without an error; local to this rank with one.
+
+        Args:
+            error: What ended training early, for the record of this rank.
+            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
+        """
+        if self.closed or os.getpid() != self._pid:
+            return
+        self.closed = True
+        if self._opener == "cut" and error is None:
+            self.drop_step()  # what follows the last bare step() is none
+        elif self.open and error is None:
+            error = LeftInStep()
+        self._opener, finder, self._finder = None, self._finder, None
+        if finder is not None:
+            self._guard("what is found", finder.undo)
+        if self._profiler is not None:
+            self._guard("the end", partial(self._profiler.close, wait_s=wait_s), error)
+        self._guard("the end", self._end, error)
+
+    def _begin_quietly(self) -> None:
+        """Starts the job; an error costs the recording and not the training."""
+        try:
+            self.begin()
+        except Exception as error:
+            self.tell(f"nothing is recorded: {error or type(error).__name__}")
+
+    def _begin_finder(self) -> None:
+        self._finder = make_finder(self)
+        if self._finder is not None:
+            self._finder.begin()
+            for model in self._models:
+                self._finder.watch(model)
+
+    def _keep(self, text: str) -> None:
+        if self._profiler is not None and not self.closed:
+            self._profiler.note(text)

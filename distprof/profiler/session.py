@@ -1,0 +1,128 @@
+"""The public API: what a training loop reports its steps and phases to.
+
+profiler = distprof.start("my-run")
+for batch in profiler.steps(loader):             # or: with profiler.step(): ...
+    with profiler.phase("forward"):
+        ...
+    with profiler.stretch("evaluation"):         # left out of the step; also "checkpoint" and "logging"
+        ...
+
+A session never raises into training: what is called in the wrong place does nothing, and one sentence says so once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from types import TracebackType
+from typing import Any, TypeVar
+
+from distprof.facts.run import PHASE_CODE, Phase, Stretch
+from distprof.profiler.marks import LaterPhase, SessionStep, SessionStretch, StepBatches, Switch
+from distprof.profiler.profiler import Context
+from distprof.profiler.recording import Recording
+from distprof.profiler.start import Job
+from distprof.record.stretches import TimedBatches, TimedIterator, time_batches
+from distprof.record.timeline import PhaseContext
+
+T = TypeVar("T")
+NOTHING: Context = contextlib.nullcontext()
+
+
+class Session(Recording):
+    """A recording with the words of a training loop; made by `distprof.start`."""
+
+    def __init__(self, start: Callable[[], Job | None], **options: Any) -> None:
+        """As `Recording`."""
+        super().__init__(start, **options)
+        self._phases: dict[str, PhaseContext] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder. None: there is none yet."""
+        return None if self.job is None else self.job.folder
+
+    @property
+    def completed_rows(self) -> Mapping[int, int] | None:
+        """As `distprof.profiler.profiler.Profiler.completed_rows`."""
+        return None if self._profiler is None else self._profiler.completed_rows
+
+    def steps(self, batches: Iterable[T]) -> StepBatches[T]:
+        """The same batches, each with a step of its own: from asking for the batch to asking for the next one."""
+        return StepBatches(self, batches)
+
+    def step(self, *, warmup: bool | None = None) -> SessionStep:
+        """One optimizer step. As a block: everything inside it. Called bare, at the end of each step, as one calls
+        torch's profiler: a step ends here, and the next one begins.
+
+        Args:
+            warmup: Recorded and marked, and left out of every statistic. None: the first ``warmup_steps`` are.
+        """
+        return SessionStep(self, warmup)
+
+    def phase(self, phase: Phase | str) -> Context:
+        """Marks a block as one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts."""
+        if get_ident() == self._thread:
+            context = self._phases.get(phase)
+            if context is not None:
+                return context
+        if phase not in PHASE_CODE:
+            self.tell(f"profiler.phase({str(phase)!r}): no such phase; there are {', '.join(PHASE_CODE)}")
+            return NOTHING
+        return LaterPhase(self._find_phase, str(phase))
+
+    def stretch(self, stretch: Stretch | str) -> Context:
+        """Marks a block as "evaluation", "checkpoint" or "logging". It is left out of steps: an open one ends here."""
+        return SessionStretch(self, str(stretch))
+
+    def data(self, batches: Iterable[T]) -> TimedIterator[T] | TimedBatches[T]:
+        """The same batches, with the time for getting each recorded: in phase data inside a step, apart between two."""
+        return time_batches(self, batches)
+
+    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
+        """Counts the tokens and micro-steps that the open step has processed on this rank."""
+        self._add("add_work()", lambda recorder: recorder.add_work(tokens=tokens, micro_steps=micro_steps))
+
+    def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
+        """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
+        self._add("keep_scalars()", lambda recorder: recorder.keep_scalars(loss=loss, grad_norm=grad_norm))
+
+    def begin(self) -> None:
+        """As `Recording.begin`."""
+        super().begin()
+        if self._recorder is not None and not self._phases:
+            make = partial(PhaseContext, Switch(self, self._recorder), self._recorder.timeline)
+            self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
+
+    def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
+        """As `Recording.close`. A session used as a block closes itself."""
+        super().close(error, wait_s=wait_s)
+        if self.closed:
+            self._phases = {}
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    def _find_phase(self, phase: str) -> PhaseContext | None:
+        """What marks a phase on this thread. None: there is nothing to mark; the user is told why."""
+        if self.closed or not self._phases:
+            self.tell_outside(f"profiler.phase({phase!r})")
+            return None
+        if get_ident() != self._thread:
+            self.tell(f"profiler.phase({phase!r}) on a second thread: not recorded; phases are those of the step's own")
+            return None
+        return self._phases[phase]
+
+    def _add(self, what: str, add: Callable[[Any], None]) -> None:
+        if self._recorder is None or not self.open:
+            self.tell_outside(f"profiler.{what}")
+        else:
+            add(self._recorder)

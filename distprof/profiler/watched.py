@@ -1,0 +1,101 @@
+"""What models tell about a job: how they are parallelised, in which precision they compute, and where."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+Wrapped = DistributedDataParallel | FSDPModule | FullyShardedDataParallel
+_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside ``torch.compile(model)``."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def find_wrapped(model: nn.Module) -> list[nn.Module]:
+    """The outermost modules that synchronise gradients: DDP, FSDP2 or FSDP1, wherever they stand in a model."""
+    model = unwrap(model)
+    if isinstance(model, Wrapped):
+        return [model]
+    return [found for child in model.children() for found in find_wrapped(child)]
+
+
+def describe_strategy(models: Iterable[nn.Module], *, num_ranks: int) -> str | None:
+    """How the models are parallelised: "ddp", "fsdp", "single" or several of them. None: nothing tells."""
+    found = dict.fromkeys(_name_strategy(part) for model in models for part in find_wrapped(model))
+    if not found and num_ranks == 1:
+        return "single"
+    return " and ".join(found) or None
+
+
+def _name_strategy(part: nn.Module) -> str:
+    return "ddp" if isinstance(part, DistributedDataParallel) else "fsdp" if isinstance(part, FSDPModule) else "fsdp1"
+
+
+class PrecisionWatch:
+    """Learns the number format of a job's matrix products: from its parameters, and from autocast once it runs."""
+
+    def __init__(self) -> None:
+        """Knows nothing yet."""
+        self._autocast: str | None = None
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    def watch(self, model: nn.Module) -> None:
+        """Looks at autocast when the model is first called; nothing is left in the model then."""
+        if unwrap(model) is model:  # a hook would be compiled with the model
+            device = find_device([model])
+
+            def look(module: nn.Module, inputs: object) -> None:
+                handle.remove()
+                with contextlib.suppress(RuntimeError, TypeError):
+                    if torch.is_autocast_enabled(device.type):
+                        self._autocast = _PRECISIONS.get(torch.get_autocast_dtype(device.type))
+
+            handle = model.register_forward_pre_hook(look)
+            self._hooks.append(handle)
+
+    def describe(self, models: Sequence[nn.Module]) -> str | None:
+        """ "fp32", "tf32", "bf16" or "fp16". None: nothing tells, or the models differ."""
+        found = {self._autocast} if self._autocast else {_PRECISIONS.get(dtype) for dtype in _list_dtypes(models)}
+        if found == {"fp32"} and find_device(models).type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+            return "tf32"
+        return found.pop() if len(found) == 1 else None
+
+    def close(self) -> None:
+        """Takes back what has not been called."""
+        for handle in self._hooks:
+            handle.remove()
+
+
+def _list_dtypes(models: Sequence[nn.Module]) -> Iterator[torch.dtype]:
+    """The dtypes in which parameters take part in products."""
+    for model in models:
+        for part in model.modules():
+            policy = None
+            with contextlib.suppress(AttributeError):
+                policy = part._get_fsdp_state()._mp_policy.param_dtype  # type: ignore[operator]
+            if policy is not None:
+                yield policy
+                return
+        yield from {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+
+
+def find_device(models: Sequence[nn.Module]) -> torch.device:
+    """Where the models are; without models, the GPU that the process uses, else the CPU."""
+    for model in models:
+        for parameter in model.parameters():
+            if parameter.device.type == "cuda":
+                return parameter.device
+            if parameter.device.type == "cpu":
+                return torch.device("cpu")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -1,0 +1,278 @@
+"""`distprof.start` as a new user would: little is said, and the rest is found out, or refused in one sentence."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing import ProcessExitedException
+from torch.nn.parallel import DistributedDataParallel
+
+import distprof
+from distprof.config.compose import read_choice
+from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.errors import UsageError
+from distprof.facts.run import Run, Work
+from distprof.profiler import agreement, exit_guard, open_session
+from distprof.profiler.watched import describe_strategy, find_wrapped
+from distprof.storage.run_folder import read_run
+from distprof.world import World
+from tests.faults.forked import make_rank, run
+from tests.ranks import call_on_ranks, find_ports
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = {"warmup_steps": 0, "shadow_every": 0}
+
+
+@pytest.fixture(autouse=True)
+def _close_what_tests_leave_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    for session in list(open_session._open):
+        session.close()
+
+
+def find_run(folder: Path, name: str = "") -> Run:
+    (found,) = [path for path in (folder / "runs").iterdir() if path.name.endswith(name)]
+    return read_run(found)
+
+
+def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = nn.Linear(4, 4)
+    generator, before = torch.get_rng_state(), signal.getsignal(signal.SIGTERM)
+    with distprof.start("mine") as profiler:
+        assert profiler.folder is None and not dist.is_initialized()
+        profiler.watch(model)
+        for batch in profiler.steps(torch.ones(5, 2, 4)):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                model(batch)
+        assert not dist.is_initialized()
+    assert torch.equal(generator, torch.get_rng_state()) and signal.getsignal(signal.SIGTERM) is before
+    run = find_run(tmp_path, "_mine")
+    assert run.column("warmup").tolist() == [[1, 1, 1, 0, 0]] and run.ranks[0].ended == "completed"
+    assert (run.meta.strategy, run.meta.precision, run.meta.backend) == ("single", "bf16", None)
+    assert not model._forward_pre_hooks
+    out, err = capfd.readouterr()
+    assert out == "" and re.search(r"distprof: step time .*\ndistprof: run folder: .*_mine  \(report.html, ", err)
+    assert (profiler.folder or tmp_path).samefile(next((tmp_path / "runs").iterdir()))
+
+
+def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def keep(name: str, **options: Any) -> SimpleNamespace:
+        seen.append(options["options"])
+        return SimpleNamespace(name=name, tell=str, close=lambda: None)
+
+    monkeypatch.setattr(open_session, "OwnSession", keep)
+    monkeypatch.setattr(open_session, "_open", [])
+    given: list[dict[str, Any]] = [{}, {"level": "off"}, {"level": "kernels", "kernel_steps": 7}, {"window_s": 2}]
+    for options in given:
+        distprof.start(**options)
+    expected = [
+        {**read_choice("profile", str(options.get("level", "phases"))), **options} for options in given
+    ]  # fmt: skip
+    assert [each["profile"] for each in seen] == [ProfileConfig(**keys) for keys in expected]
+    assert {each["hardware"] for each in seen} == {HardwareConfig(peak="none")}  # nothing is compared with one
+    work = Work(
+        parameters=1, model_flops_per_micro_step=1, hardware_flops_per_micro_step=1, analytic_flops_per_micro_step=None
+    )
+    distprof.start(work=work)
+    assert seen[-1]["hardware"] == HardwareConfig(**read_choice("hardware", "auto"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"level": "fazes"}, "level='fazes': expected one of off, phases, kernels, modules"),
+        ({"precision": "float32"}, "precision='float32': expected one of fp32, tf32, bf16, fp16, or None"),
+        ({"shadow_evry": 3}, "shadow_evry: unknown key; did you mean 'shadow_every'?"),
+        ({"shadow_every": 1}, "shadow_every=1: must be 2 or more, or 0 for never"),
+        ({"window_s": 0}, "window_s=0.0: must be above 0 and finite"),
+        ({"warmup_steps": -1}, "warmup_steps=-1: must be 0 or more"),
+        ({"peak": "best"}, "peak='best': expected a number or one of auto, measure, none"),
+        ({"name": " "}, "name: empty; give the run a name"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_at_once(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(sentence)}$"):
+        distprof.start(**options)
+
+
+def test_without_a_process_group_each_process_is_reported_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    with distprof.start("mine", find=False) as profiler:
+        assert list(profiler.steps([1, 2])) == [1, 2]
+    assert capfd.readouterr().err == ""  # rank 0 says it
+    told = find_run(tmp_path, "_mine-rank1").ranks[0]
+    assert told.notes[0].startswith("torch.distributed is not initialised at the first step: each process is reported")
+
+
+def test_a_folder_that_cannot_be_made_costs_the_recording(capfd: pytest.CaptureFixture[str]) -> None:
+    with distprof.start("mine", runs_dir="/proc/distprof") as profiler:
+        assert list(profiler.steps([1, 2])) == [1, 2]
+    assert re.fullmatch(r"distprof: nothing is recorded: .*cannot make the run folder.*\n", capfd.readouterr().err)
+
+
+def test_a_second_start_ends_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = distprof.start("one", find=False)
+    second = distprof.start("two", find=False)
+    assert first.closed and not second.closed
+    second.close()
+    assert capfd.readouterr().err.splitlines() == [
+        "distprof: distprof.start('two'): 'one' is still open, and ends here",
+        *["distprof: no step was recorded: use profiler.steps(loader) or profiler.step() in the training loop"] * 2,
+    ]
+
+
+def test_wrappers_are_found_wherever_they_are() -> None:
+    plain = nn.Linear(1, 1)
+    ddp = object.__new__(DistributedDataParallel)  # needs a process group otherwise
+    nn.Module.__init__(ddp)
+    compiled = torch.compile(ddp, backend="eager")
+    for model in (ddp, compiled, nn.ModuleDict({"a": ddp, "b": plain}), nn.Sequential(nn.Sequential(ddp))):
+        assert find_wrapped(model) == [ddp]
+        assert describe_strategy([plain, model], num_ranks=2) == "ddp"
+    assert (describe_strategy([plain], num_ranks=1), describe_strategy([plain], num_ranks=2)) == ("single", None)
+
+
+def train(folder: str, name: str, **options: Any) -> None:
+    """As scripts do: no close, no block."""
+    os.chdir(folder)
+    profiler = distprof.start(name, **LONG, **options)
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    profiler.watch(torch.compile(nn.ModuleDict({"inner": model}), backend="eager"))  # type: ignore[arg-type]
+    for batch in profiler.steps(torch.ones(4, 2, 4)):
+        with profiler.phase("forward"):
+            loss = model(batch).sum()
+        with profiler.phase("backward"):
+            loss.backward()
+
+
+def end_with_the_group(world: World, folder: str) -> None:
+    train(folder, "first")
+    train(folder, "second")
+    dist.destroy_process_group()
+    assert not dist.is_initialized() and dist.destroy_process_group.__module__.startswith("torch.")
+
+
+def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) -> None:
+    call_on_ranks(2, end_with_the_group, str(tmp_path), tmp_path=tmp_path)
+    for name in ("_first", "_second"):
+        run = find_run(tmp_path, name)
+        assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
+        assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
+        assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
+
+
+def start_on_one_rank(world: World, folder: str) -> None:
+    os.chdir(folder)
+    open_session.agree_to_start = partial(agreement.agree_to_start, limit_s=0.3)  # type: ignore[assignment]
+    said: list[str] = []
+    open_session.say_aside = said.append
+    profiler = distprof.start("mine") if world.rank == 0 else None
+    for batch in [1, 2] if profiler is None else profiler.steps([1, 2]):
+        total = torch.tensor([batch])
+        dist.all_reduce(total)
+        assert int(total) == 2 * batch
+    dist.destroy_process_group()
+    if profiler is not None:
+        assert said == [
+            "distprof: nothing is recorded: rank(s) 1 had no first step; call distprof.start() on every rank"
+        ]
+
+
+def test_a_start_on_one_rank_only_costs_the_recording_and_not_the_job(tmp_path: Path) -> None:
+    call_on_ranks(2, start_on_one_rank, str(tmp_path), tmp_path=tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def leave_before_the_others(world: World, folder: str) -> None:
+    """As by ``sys.exit`` after the loop, on one rank."""
+    exit_guard.EXIT_WAIT_S = 0.1
+    train(folder, "mine")
+    store = dist.distributed_c10d._get_default_store()
+    if world.rank == 1:
+        atexit._run_exitfuncs()
+        store.set("left", "")
+        store.wait(["done"])
+    else:
+        store.wait(["left"])
+        atexit._run_exitfuncs()
+        store.set("done", "")
+
+
+def test_a_rank_that_leaves_alone_waits_for_nobody(tmp_path: Path) -> None:
+    call_on_ranks(2, leave_before_the_others, str(tmp_path), tmp_path=tmp_path)
+    assert [info.ended for info in find_run(tmp_path).ranks] == ["completed"] * 2
+
+
+def leave_in_every_way(world: World, folder: str) -> None:
+    """What Python does when a process ends, short of ending it."""
+    os.chdir(folder)
+    train(folder, "plain")
+    util._run_finalizers()  # as in a child of multiprocessing, which runs no others
+    profiler = distprof.start("inside", **LONG)
+    profiler.begin_step()
+    atexit._run_exitfuncs()
+    train(folder, "error")
+    try:
+        raise ZeroDivisionError("no luck")
+    except ZeroDivisionError as error:
+        sys.last_value = error  # set for an error that nobody has caught, before this:
+    atexit._run_exitfuncs()
+    train(folder, "signal")
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pause()
+
+
+def test_whatever_ends_a_process_ends_its_session(tmp_path: Path) -> None:
+    with pytest.raises(ProcessExitedException) as left:
+        call_on_ranks(1, leave_in_every_way, str(tmp_path), tmp_path=tmp_path)
+    assert left.value.exit_code == -signal.SIGTERM  # as without us
+    ends = {name: find_run(tmp_path, f"_{name}").ranks[0] for name in ("plain", "inside", "error", "signal")}
+    assert {name: (info.ended, info.error) for name, info in ends.items()} == {
+        "plain": ("completed", None), "inside": ("terminated", "the process ended inside a step"),
+        "error": ("failed", "ZeroDivisionError: no luck"), "signal": ("terminated", "SIGTERM between two steps"),
+    }  # fmt: skip
+    assert len(list((tmp_path / "runs").glob("*/report.html"))) == 3  # not after a signal
+
+
+def read_programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", ["docs/api.md", "README.md"])
+def test_the_programs_of_the_documents_run_as_written(page: str, tmp_path: Path) -> None:
+    programs = [text for text in read_programs(page) if "distprof.start" in text]
+    assert programs and len(programs[0].splitlines()) <= 10
+    end = "\nimport atexit; atexit._run_exitfuncs()\nraise SystemExit(0)\n"
+    loader = "loader = [1, 2, 3, 4, 5]\n"
+    (port,) = find_ports(1)
+    before = "\n".join([loader + programs[0], *programs[1:]]) + end
+    ended = run(*(make_rank(rank, 2, port, [], before=before) for rank in range(2)), cwd=tmp_path)
+    assert [done.code for done in ended] == [0, 0], ended
+    assert "run folder: " in ended[0].err and [done.out for done in ended] == ["", ""]
+
+
+def test_the_package_loads_nothing_until_it_is_asked() -> None:
+    assert {"start", "Session", "__version__"} <= {*dir(distprof)}
+    with pytest.raises(AttributeError, match="no attribute 'begin'; there are Session, __version__, start"):
+        distprof.begin  # noqa: B018

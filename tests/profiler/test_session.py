@@ -1,0 +1,323 @@
+"""What a loop may do to a session, rightly and wrongly: nothing raises, steps stay whole, a sentence says it once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from torch import nn
+
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.profiler.overhead_budget import ShadowPlan
+from distprof.profiler.profiler import Profiler
+from distprof.profiler.session import Session
+from distprof.profiler.start import Job
+from distprof.record.recorder import Recorder
+from distprof.record.step_record import StepRecord
+from tests.fakes import FakeClock
+
+DATA, FORWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD]
+
+
+class Files:
+    """In place of a profiler's files and threads."""
+
+    received = None
+    complete = False
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.note = self.notes.append
+        self.ended: list[str] = []
+
+    def take_rest(self) -> None: ...
+
+    def end(self, how: str, **facts: Any) -> None:
+        self.ended.append(f"{how}: {facts.get('error')}")
+
+    def finish(self, *, alone: bool, timeout_s: float) -> None: ...
+
+
+class Case:
+    """A session without files, and what it has recorded and said."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock, self.files, self.said, self.ends = FakeClock(), Files(), list[str](), list[BaseException | None]()
+        self.recorder = Recorder(now_ns=self.clock)
+        self.session = Session(self.start, end=self.ends.append, say=self.said.append, **options)
+
+    def start(self) -> Job:
+        profiler = Profiler(
+            recorder=self.recorder, plan=ShadowPlan(0), step_writer=cast(Any, self.files),
+            gather_thread=cast(Any, self.files), ranges=None, module_depth=0, on_device=False, phases=False,
+            timeout_s=1.0, done=lambda: None, clean=str,
+        )  # fmt: skip
+        return Job(folder=Path("runs/mine"), meta=cast(Any, None), ranks=(), profiler=profiler)
+
+    def work(self, ns: int = 100) -> None:
+        with self.session.phase("forward"):
+            self.clock.advance(ns)
+
+    def steps(self) -> list[StepRecord]:
+        return self.recorder.drain()
+
+    def times(self) -> list[int]:
+        return [record.step_host_ns for record in self.steps()]
+
+
+def load(case: Case, number: int) -> Iterator[int]:
+    for batch in range(number):
+        case.clock.advance(10)
+        yield batch
+    case.clock.advance(7)
+
+
+def test_batches_are_steps_from_one_request_to_the_next() -> None:
+    case = Case(warmup_steps=1)
+    for epoch in range(2):
+        batches = case.session.steps(list(load(case, 2)) if epoch else load(case, 2))
+        for _ in batches:
+            case.work()
+            case.clock.advance(1)
+        with case.session.stretch("evaluation"):
+            case.clock.advance(50)
+    steps = case.steps()
+    assert [(step.step, step.warmup, step.failed) for step in steps] == [
+        (0, True, False), (1, False, False), (2, False, False), (3, False, False),
+    ]  # fmt: skip
+    assert [(step.phase_host_ns or [])[DATA] for step in steps] == [10, 10, 0, 0]
+    assert [step.step_host_ns for step in steps] == [111, 111, 101, 101]
+    assert steps[2].between is not None and steps[2].between.stretches_ns[0] == 50  # after an end that was no step
+    assert len(case.session.steps([1, 2])) == 2 and case.said == []
+
+
+def test_a_loop_left_early_keeps_the_step_that_did_something_and_drops_the_one_that_did_not() -> None:
+    case = Case()
+    for number in case.session.steps(range(9)):
+        if number == 2:
+            break
+        case.work()
+    for _ in case.session.steps(range(9)):
+        case.work()
+        break
+    case.session.close()
+    assert [(step.step, step.failed) for step in case.steps()] == [(0, False), (1, False), (2, False)]
+
+
+def test_a_step_in_which_a_loop_raises_has_failed() -> None:
+    case = Case()
+
+    def loop() -> None:
+        with case.session as profiler:
+            for number in profiler.steps(range(9)):
+                case.work()
+                print(1 // (1 - number))
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    assert [(step.step, step.failed) for step in case.steps()] == [(0, False), (1, True)]
+    assert case.files.ended == ["failed: ZeroDivisionError: integer division or modulo by zero"]
+    assert [type(error) for error in case.ends] == [ZeroDivisionError]
+
+
+def test_a_dataset_that_raises_fails_its_step() -> None:
+    def fail() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    case = Case()
+    batches = iter(case.session.steps(fail()))
+    next(batches)
+    case.work()
+    with pytest.raises(OSError, match="gone"):
+        next(batches)
+    assert [(step.step, step.failed) for step in case.steps()] == [(0, False), (1, True)]
+
+
+def test_a_bare_step_ends_a_step_as_torchs_profiler_does() -> None:
+    case = Case()
+    for _ in range(3):
+        case.work(100)
+        case.session.step()
+    case.clock.advance(1000)
+    case.session.close()
+    assert case.times() == [100, 100]  # from the first call to the last: before and after is no step
+    (said,) = case.said
+    assert said.startswith("distprof: profiler.phase('forward') outside a step: not recorded; what lies between")
+
+
+def test_nested_steps_are_one_and_said_once() -> None:
+    case = Case()
+    for _ in range(2):
+        with case.session.step(), case.session.step():
+            case.work()
+            case.session.step()
+    for _ in case.session.steps([1]):
+        for _ in case.session.steps([1, 2]):
+            case.work()
+    steps = case.steps()
+    assert [(step.step, step.step_host_ns) for step in steps] == [(0, 100), (1, 100), (2, 200)]
+    assert len(case.said) == 2
+    assert "inside a step: the step that is open counts" in case.said[0] and "without `with`" in case.said[1]
+    assert [f"distprof: {note}" for note in case.files.notes] == case.said
+
+
+def test_a_step_held_and_entered_later_is_a_block() -> None:
+    case = Case()
+    step = case.session.step()
+    with step:
+        case.work()
+    del step
+    assert case.times() == [100] and case.said == []
+
+
+def in_a_thread(work: Any) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_second_thread_changes_nothing() -> None:
+    case = Case()
+    loader = case.session.data(load(case, 3))
+
+    def interfere() -> None:
+        with case.session.phase("data"):
+            case.clock.advance(30)
+        with case.session.step(), case.session.stretch("logging"):
+            next(iter(loader))
+        assert not case.session.enter(FORWARD) and not case.session.begin_stretch("logging")
+        case.session.end_step()
+
+    with case.session.step():
+        case.work()
+        in_a_thread(interfere)
+    (step,) = case.steps()
+    assert step.step_host_ns == 140 and not step.failed and step.broken is None
+    assert (step.phase_host_ns or [])[DATA] == 0 and (step.phase_host_ns or [])[FORWARD] == 100
+    assert len(case.said) == 2 and all("on a second thread" in line for line in case.said)
+
+
+def test_what_belongs_into_a_step_is_said_once_outside() -> None:
+    case = Case()
+    phase = case.session.phase("forward")  # kept from before the first step
+    for _ in range(2):
+        with case.session.step(), phase:
+            case.clock.advance(100)
+        case.work(30)
+        case.session.add_work(tokens=5)
+        case.session.keep_scalars(loss=1.0)
+    assert [(step.phase_host_ns or [])[FORWARD] for step in case.steps()] == [100, 100]
+    assert [line.split(" outside")[0] for line in case.said] == [
+        "distprof: profiler.phase()", "distprof: profiler.add_work()", "distprof: profiler.keep_scalars()",
+    ]  # fmt: skip
+
+
+def test_names_that_are_none_cost_a_sentence() -> None:
+    case = Case()
+    with case.session.step():
+        for _ in range(2):
+            with case.session.phase("fwd"), case.session.stretch("eval"):
+                case.clock.advance(10)
+    case.session.watch([nn.Linear(1, 1)])
+    assert case.times() == [20]
+    assert case.said == [
+        f"distprof: profiler.phase('fwd'): no such phase; there are {', '.join(PHASE_CODE)}",
+        "distprof: profiler.stretch('eval'): no such stretch; there are evaluation, checkpoint, logging",
+        "distprof: profiler.watch(list): not a module; give it the model",
+    ]
+
+
+def test_a_stretch_inside_a_step_ends_the_step() -> None:
+    case = Case()
+    for number in case.session.steps(range(3)):
+        case.work()
+        if number == 1:
+            with case.session.stretch("evaluation"):
+                case.clock.advance(5000)
+                with case.session.step():
+                    case.clock.advance(1)
+    steps = case.steps()
+    assert [step.step_host_ns for step in steps] == [100, 100, 100]
+    assert steps[2].between is not None and steps[2].between.stretches_ns[0] == 5001
+    assert case.said == ["distprof: profiler.step() inside profiler.stretch('evaluation'): not recorded"]
+
+
+def test_after_close_nothing_is_recorded_and_that_is_said() -> None:
+    case = Case()
+    with case.session as profiler:
+        for _ in profiler.steps([1]):
+            case.work()
+    phase = profiler.phase("forward")
+    assert list(profiler.steps([1, 2])) == [1, 2]
+    with profiler.step(), phase, profiler.stretch("logging"):
+        profiler.add_work(tokens=1)
+    profiler.close()
+    assert case.times() == [100] and case.ends == [None]
+    assert [line.split("profiler.")[1] for line in case.said] == [
+        "step() after close(): nothing more is recorded", "phase('forward') after close(): nothing more is recorded",
+        "add_work() after close(): nothing more is recorded",
+    ]  # fmt: skip
+
+
+def test_a_process_that_ends_inside_a_step_says_so() -> None:
+    case = Case()
+    case.session.begin_step()
+    case.session.close()
+    assert case.files.ended == ["terminated: the process ended inside a step"]
+
+
+def test_a_job_that_cannot_start_costs_the_recording_only() -> None:
+    said: list[str] = []
+
+    def start() -> Job:
+        raise OSError("no disk")
+
+    session = Session(start, say=said.append)
+    for _ in range(2):
+        assert list(session.steps([1, 2])) == [1, 2]
+        with session.step(), session.phase("forward"):
+            session.add_work(tokens=1)
+    session.close()
+    assert said == ["distprof: nothing is recorded: no disk"]
+    with pytest.raises(OSError, match="no disk"):
+        Session(start).begin()
+
+
+def test_an_error_of_ours_stays_with_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case()
+    monkeypatch.setattr(case.recorder, "end_step", lambda **_: 1 // 0)
+    with case.session.step():
+        pass
+    assert case.said == ["distprof: a step was not recorded: ZeroDivisionError: integer division or modulo by zero"]
+
+
+def test_found_phases_stay_out_of_the_users_own() -> None:
+    case = Case()
+    assert not case.session.enter(FORWARD)
+    case.session.begin_step()
+    assert case.session.steps_by is None and case.session.enter(FORWARD) and case.session.enter(DATA)
+    case.clock.advance(10)
+    case.session.exit()
+    with case.session.phase("backward"):
+        assert not case.session.enter(DATA)
+    case.session.exit()
+    case.session.exit()
+    case.clock.advance(3)
+    case.session.end_step()
+    (step,) = case.steps()
+    assert (step.phase_host_ns or [])[DATA] == 10 and step.step_host_ns == 13 and step.broken is None
+    with case.session.step():
+        assert case.session.steps_by == "user"
+
+
+def test_batches_of_another_loop_are_timed_where_they_are_taken() -> None:
+    case = Case()
+    for _ in case.session.data(load(case, 2)):
+        with case.session.step():
+            case.work()
+    steps = case.steps()
+    assert steps[0].between is None and steps[1].between is not None and steps[1].between.data_ns == 10
