@@ -112,6 +112,8 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
     turn, limit = profile.shadow_every, profile.max_overhead_ratio
     _require(turn == 0 or turn > 1, f"{where}shadow_every={turn}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
+    keep = profile.keep_steps
+    _require(keep is None or keep >= 100, f"{where}keep_steps={keep}: must be 100 or more, or null for all")
     for window in ("kernel", "module"):
         kept, first = getattr(profile, f"{window}_steps"), getattr(profile, f"{window}_from")
         _require(kept >= 1, f"{where}{window}_steps={kept}: must be 1 or more")

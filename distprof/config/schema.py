@@ -153,6 +153,9 @@ class ProfileConfig:
     module_from: int | None = None
     """The step at which a module profile begins; None as for ``kernel_from``."""
 
+    keep_steps: int | None = 20_000
+    """How many of its latest steps each rank keeps on disk at least; up to twice as many are there. None: all."""
+
     @property
     def window_steps(self) -> int:
         """Steps that the window of this level takes, with those that it runs before the ones it keeps; 0: none."""

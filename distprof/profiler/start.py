@@ -126,7 +126,7 @@ def start_profiler(
         world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
         config=redact(config, secrets),
     )  # fmt: skip
-    streams = open_streams(world, folder, meta, info, group)
+    streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
     setting = Setting(
         world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
         warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
