@@ -117,7 +117,9 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     if failed := int((run.column("failed") == 1).any(axis=0).sum()):
         notes.append(f"{failed} step(s) failed on some rank and are left out")
     shadow = run.column("shadow") == 1
-    if shadows := int(shadow.any(axis=0).sum()):
+    if shadow[:, measured_steps.counted].any():
+        notes.append("recording was off in every step that is kept: their times are known, and nothing else")
+    elif shadows := int(shadow.any(axis=0).sum()):
         notes.append(f"{shadows} shadow step(s) ran without recording, to measure what it costs, and are left out")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):

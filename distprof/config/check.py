@@ -114,6 +114,8 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
     _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
     keep = profile.keep_steps
     _require(keep is None or keep >= 100, f"{where}keep_steps={keep}: must be 100 or more, or null for all")
+    port = profile.metrics_port
+    _require(port is None or 0 <= port < 1 << 16, f"{where}metrics_port={port}: must be 0 to 65535, or null for none")
     for window in ("kernel", "module"):
         kept, first = getattr(profile, f"{window}_steps"), getattr(profile, f"{window}_from")
         _require(kept >= 1, f"{where}{window}_steps={kept}: must be 1 or more")

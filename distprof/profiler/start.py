@@ -200,7 +200,8 @@ def _make_profiler(
     profiler = make(
         recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
-        timeout_s=setting.timeout_s, clean=clean, left=left, stall_watch=stall_watch,
+        timeout_s=setting.timeout_s, clean=clean, stall_watch=stall_watch,
+        left=[left] if rank_zero is None else [left, rank_zero.leave],
         done=(lambda: None) if rank_zero is None else rank_zero.finish,
     )  # fmt: skip
     return profiler, meta
@@ -234,7 +235,7 @@ def _start_rank_zero(
     setting: Setting, meta: RunMeta, on_start: OnStart | None, step_writer: StepWriter, exchange: Exchange
 ) -> RankZero:
     begin = None if on_start is None else partial(on_start, meta, setting.streams.ranks, setting.folder)
-    return RankZero(setting, step_writer, on_start=begin, stop_recording=exchange.ask_to_stop)
+    return RankZero(setting, step_writer, meta=meta, on_start=begin, stop_recording=exchange.ask_to_stop)
 
 
 def _stop(plan: ShadowPlan, recorder: Recorder) -> None:
