@@ -120,7 +120,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     if shadow[:, measured_steps.counted].any():
         notes.append("recording was off in every step that is kept: their times are known, and nothing else")
     elif shadows := int(shadow.any(axis=0).sum()):
-        notes.append(f"{shadows} shadow step(s) ran without recording, to measure what it costs, and are left out")
+        notes.append(f"{shadows} step(s) ran without recording (shadow steps, or it was off) and are left out")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")

@@ -48,7 +48,7 @@ class MetricsServer:
 
 
 class _Server(TCPServer):
-    """`http.server.HTTPServer` asks for its host's name, which may take seconds."""
+    """Unlike http.server's own, it does not ask for its host's name, which may take seconds."""
 
     allow_reuse_address = True
 

@@ -61,6 +61,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.collectives": -1}, "profile.collectives=-1"),
     ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
+    ({"profile.record": "9 of 8"}, "profile.record='9 of 8': must be all, or like 100 of 1000"),
     ({"profile.keep_steps": 99}, "profile.keep_steps=99: must be 100 or more, or null for all"),
     ({"profile.metrics_port": 65536}, "profile.metrics_port=65536: must be 0 to 65535, or null for none"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),

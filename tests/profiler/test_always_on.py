@@ -1,10 +1,11 @@
-"""Live metrics: what Prometheus is told is what the steps say, and nothing that was not measured."""
+"""Always on: what Prometheus is told is what the steps say, and a file in the run folder turns recording off."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import socket
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 import distprof
+from distprof.analyze import analyze
 from distprof.profiler.metrics import Metrics
 from distprof.profiler.metrics_server import MetricsServer
+from distprof.storage.run_folder import read_run
 from tests.factories import MS, make_run
 
 NAME = 'a "run"\\of\nmine \ud800'
@@ -81,6 +84,28 @@ def test_a_port_answers_until_it_is_closed() -> None:
         server.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0])), timeout=1)
+
+
+def test_a_file_in_the_run_folder_turns_recording_off_and_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with distprof.start("a", run_dir=str(run), find=False, window_s=0.01, warmup_steps=0, shadow_every=0) as session:
+
+        def step_until(recording: bool) -> None:
+            end_s = time.monotonic() + 60
+            while time.monotonic() < end_s:
+                with session.step():
+                    if session.recording is recording:
+                        return
+                time.sleep(0.002)
+            raise AssertionError(f"recording did not become {recording}")
+
+        step_until(True)
+        (run / "record.stop").touch()
+        step_until(False)
+        (run / "record.stop").unlink()
+        step_until(True)
+    notes = analyze(read_run(run)).coverage.notes
+    assert "recording was off while there was record.stop in the run folder" in notes
 
 
 def test_a_session_serves_them_and_a_taken_port_costs_no_training(
