@@ -80,8 +80,11 @@ def _is_complete(measured_steps: MeasuredSteps, planned: int | None) -> bool:
     )
     if run.activity and not measured_steps.recorded.size:
         return everyone  # traces without steps
-    wanted = measured_steps.recorded.shape[1] if planned is None else max(planned, measured_steps.recorded.shape[1])
-    return everyone and ended_well and wanted > 0 and bool((measured_steps.recorded.sum(axis=1) == wanted).all())
+    dropped = np.array([info.rows_dropped for info in run.ranks], dtype=np.int64)
+    wanted = max(planned or 0, measured_steps.recorded.shape[1] + int(dropped.max(initial=0)))
+    return (
+        everyone and ended_well and bool((measured_steps.recorded.sum(axis=1) + dropped == wanted).all()) and wanted > 0
+    )
 
 
 def _read_planned_steps(config: Mapping[str, object]) -> int | None:

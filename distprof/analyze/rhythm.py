@@ -97,7 +97,7 @@ def _find_in_part(steps: IntArray, own_ns: FloatArray, code: int, periods: range
     for period in periods:
         phase = steps % period
         turns = np.bincount(phase, minlength=period)
-        sums = _fold(scaled, phase, period)
+        sums = fold(scaled, phase, period)
         first = sums.argmax(axis=1)
         independent = (1 - memory**period) / (1 + memory**period)
         for row in np.flatnonzero(_may_be_rare(sums.max(axis=1), turns[first], limit)).tolist():
@@ -120,7 +120,7 @@ def _find_in_part(steps: IntArray, own_ns: FloatArray, code: int, periods: range
             )  # fmt: skip
 
 
-def _fold(values: FloatArray, phase: IntArray, period: int) -> FloatArray:
+def fold(values: FloatArray, phase: IntArray, period: int) -> FloatArray:
     """Sums of the values of each phase of a period, ``[num_rows, period]``; its time does not grow with the period."""
     order = np.argsort(phase, kind="stable")
     there, starts = np.unique(phase[order], return_index=True)
