@@ -6,6 +6,7 @@ import sys
 
 from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
+from benchmarks.long import add_long, run_long
 from benchmarks.modules import add_modules, run_modules
 from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
 from benchmarks.traces import add_traces, run_traces
@@ -17,6 +18,7 @@ RUNNERS = {
     "fuzz": run_fuzz,
     "buckets": run_buckets,
     "modules": run_modules,
+    "long": run_long,
 }
 
 
@@ -29,6 +31,7 @@ def main(arguments: list[str]) -> int:
     add_fuzz(subjects)
     add_buckets(subjects)
     add_modules(subjects)
+    add_long(subjects)
     options = parser.parse_args(arguments)
     return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
 

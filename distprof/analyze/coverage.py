@@ -80,8 +80,11 @@ def _is_complete(measured_steps: MeasuredSteps, planned: int | None) -> bool:
     )
     if run.activity and not measured_steps.recorded.size:
         return everyone  # traces without steps
-    wanted = measured_steps.recorded.shape[1] if planned is None else max(planned, measured_steps.recorded.shape[1])
-    return everyone and ended_well and wanted > 0 and bool((measured_steps.recorded.sum(axis=1) == wanted).all())
+    dropped = np.array([info.rows_dropped for info in run.ranks], dtype=np.int64)
+    wanted = max(planned or 0, measured_steps.recorded.shape[1] + int(dropped.max(initial=0)))
+    return (
+        everyone and ended_well and bool((measured_steps.recorded.sum(axis=1) + dropped == wanted).all()) and wanted > 0
+    )
 
 
 def _read_planned_steps(config: Mapping[str, object]) -> int | None:
@@ -117,8 +120,10 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     if failed := int((run.column("failed") == 1).any(axis=0).sum()):
         notes.append(f"{failed} step(s) failed on some rank and are left out")
     shadow = run.column("shadow") == 1
-    if shadows := int(shadow.any(axis=0).sum()):
-        notes.append(f"{shadows} shadow step(s) ran without recording, to measure what it costs, and are left out")
+    if shadow[:, measured_steps.counted].any():
+        notes.append("recording was off in every step that is kept: their times are known, and nothing else")
+    elif shadows := int(shadow.any(axis=0).sum()):
+        notes.append(f"{shadows} step(s) ran without recording (shadow steps, or it was off) and are left out")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")

@@ -97,7 +97,7 @@ def _find_in_part(steps: IntArray, own_ns: FloatArray, code: int, periods: range
     for period in periods:
         phase = steps % period
         turns = np.bincount(phase, minlength=period)
-        sums = scaled @ (phase[:, None] == np.arange(period)).astype(np.float64)
+        sums = fold(scaled, phase, period)
         first = sums.argmax(axis=1)
         independent = (1 - memory**period) / (1 + memory**period)
         for row in np.flatnonzero(_may_be_rare(sums.max(axis=1), turns[first], limit)).tolist():
@@ -118,6 +118,15 @@ def _find_in_part(steps: IntArray, own_ns: FloatArray, code: int, periods: range
                 row=row, code=code, period=period, acts=acts, late_ns=late_ns,
                 behind_ns=behind_ns[row] - usual_ns,
             )  # fmt: skip
+
+
+def fold(values: FloatArray, phase: IntArray, period: int) -> FloatArray:
+    """Sums of the values of each phase of a period, ``[num_rows, period]``; its time does not grow with the period."""
+    order = np.argsort(phase, kind="stable")
+    there, starts = np.unique(phase[order], return_index=True)
+    sums = np.zeros((len(values), period))
+    sums[:, there] = np.add.reduceat(values[:, order], starts, axis=1)
+    return sums
 
 
 def _may_be_rare(sums: FloatArray, number: IntArray, limit: float) -> BoolArray:

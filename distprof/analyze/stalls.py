@@ -52,6 +52,12 @@ class _Times:
     gap_growth_ns: FloatArray
     """Own time before each arrival, less its median over the cycles."""
     wait_growth_ns: FloatArray
+    growth_ns: FloatArray
+    """Of the cycles beyond the median one, ``[num_cycles]``."""
+
+    def measure_lost(self, window: list[int]) -> float:
+        """By how much these cycles took longer than the median one."""
+        return float(self.growth_ns[window].sum())
 
 
 def mark_far(long_ns: FloatArray) -> BoolArray:
@@ -75,7 +81,7 @@ def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> lis
         return []
     far = find_far(cycles).tolist()
     times = _follow(cycles) if far else None
-    stalls = []
+    found: list[tuple[float, list[int], _Late | None]] = []
     while far and times is not None:
         cycle = far.pop(0)
         late = _find_late(measured_steps, cycles, times, [cycle])
@@ -83,27 +89,25 @@ def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> lis
         if late is None and far and far[0] == cycle + 1:  # a rank that leaves late makes this cycle and the next longer
             window.append(far.pop(0))
             late = _find_late(measured_steps, cycles, times, window)
-        stalls.append(_tell(measured_steps, cycles, window, late))
-    return sorted(stalls, key=lambda stall: -stall.lost_ns)[:MAX_LISTED]
+        found.append((times.measure_lost(window), window, late))
+    longest = sorted(found, key=lambda item: -item[0])[:MAX_LISTED]
+    return [_tell(measured_steps, cycles, window, late, lost_ns) for lost_ns, window, late in longest]
 
 
 def _follow(cycles: SyncCycles) -> _Times:
+    long_ns = cycles.cycle_ns
     through_ns = np.cumsum(cycles.gap_ns + cycles.exposed_ns, axis=2) + cycles.start_ns[:, :, None]
     return _Times(
         arrival_ns=through_ns - cycles.exposed_ns, left_ns=through_ns,
         gap_growth_ns=cycles.gap_ns - np.median(cycles.gap_ns, axis=1, keepdims=True),
         wait_growth_ns=cycles.exposed_ns - np.median(cycles.exposed_ns, axis=1, keepdims=True),
+        growth_ns=long_ns - np.median(long_ns),
     )  # fmt: skip
-
-
-def _measure_lost(cycles: SyncCycles, window: list[int]) -> float:
-    long_ns = cycles.cycle_ns
-    return float((long_ns[window] - np.median(long_ns)).sum())
 
 
 def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
     """The first rank that arrived so long after all others of its group, if it lost the time alone."""
-    needed_ns = LATE_RATIO * _measure_lost(cycles, window)
+    needed_ns = LATE_RATIO * times.measure_lost(window)
     found: list[tuple[int, float, int, int]] = []
     for cycle in window:
         for index, parties in enumerate(cycles.parties):
@@ -153,12 +157,14 @@ def _find_last(
     return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
 
 
-def _tell(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Stall:
+def _tell(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None, lost_ns: float
+) -> Stall:
     first = int(cycles.steps[window[0]])
     return Stall(
         step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
         rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])],
-        phase=_find_phase(measured_steps, cycles, window, late).value, lost_ns=_measure_lost(cycles, window),
+        phase=_find_phase(measured_steps, cycles, window, late).value, lost_ns=lost_ns,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from distprof.config.schema import AccelerateConfig, Config, DdpConfig, ProfileConfig, TextDataConfig, WandbConfig
 from distprof.errors import UsageError
@@ -112,10 +113,25 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
     turn, limit = profile.shadow_every, profile.max_overhead_ratio
     _require(turn == 0 or turn > 1, f"{where}shadow_every={turn}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
+    _require(
+        profile.record == "all" or read_schedule(profile.record) is not None,
+        f"{where}record={profile.record!r}: must be all, or like 100 of 1000, from 1 on",
+    )
+    keep = profile.keep_steps
+    _require(keep is None or keep >= 100, f"{where}keep_steps={keep}: must be 100 or more, or null for all")
+    port = profile.metrics_port
+    _require(port is None or 0 <= port < 1 << 16, f"{where}metrics_port={port}: must be 0 to 65535, or null for none")
     for window in ("kernel", "module"):
         kept, first = getattr(profile, f"{window}_steps"), getattr(profile, f"{window}_from")
         _require(kept >= 1, f"{where}{window}_steps={kept}: must be 1 or more")
         _require(first is None or first >= 0, f"{where}{window}_from={first}: must be 0 or more, or null")
+
+
+def read_schedule(text: str) -> tuple[int, int] | None:
+    """The numbers in ``M of N``: the first M of every N steps. None: it says something else, as ``all`` does."""
+    found = re.fullmatch(r"([0-9]{1,9}) of ([0-9]{1,9})", text)
+    numbers = None if found is None else (int(found[1]), int(found[2]))
+    return numbers if numbers is not None and 1 <= numbers[0] <= numbers[1] else None
 
 
 def _check_sweep(config: Config, world_size: int) -> None:

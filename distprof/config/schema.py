@@ -153,6 +153,16 @@ class ProfileConfig:
     module_from: int | None = None
     """The step at which a module profile begins; None as for ``kernel_from``."""
 
+    record: str = "all"
+    """In which steps phases are recorded: ``all``, or ``M of N``: the first M of every N steps."""
+    keep_steps: int | None = 20_000
+    """How many of its latest steps each rank keeps on disk at least; up to twice as many are there. None: all."""
+
+    metrics_port: int | None = None
+    """The port on which rank 0 serves live metrics as Prometheus text, at ``/metrics``; 0: any free one. None: none."""
+    metrics_address: str = "127.0.0.1"
+    """Where it listens; by default only programs of its own host can ask."""
+
     @property
     def window_steps(self) -> int:
         """Steps that the window of this level takes, with those that it runs before the ones it keeps; 0: none."""

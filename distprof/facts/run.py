@@ -146,6 +146,8 @@ class RankInfo:
     traceback: str | None = None
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
+    rows_dropped: int = 0
+    """Rows of its first steps that are no longer on disk: ``profile.keep_steps``."""
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
     unseen_per_step: float = 0.0
@@ -278,10 +280,12 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window."""
-        marked = (self.column("shadow") == 1) | (self.column("window") == 1)
-        counted: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0) & ~marked
-        return counted
+        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window. If there
+        are only shadow steps, these count: how long they took is known."""
+        whole: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
+        whole &= self.column("window") != 1
+        recorded: npt.NDArray[np.bool_] = whole & (self.column("shadow") != 1)
+        return recorded if recorded.any() else whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,21 +38,24 @@ class ShadowPlan:
     nothing, each step of a turn is as likely to have been the shadow step as any other.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, schedule: tuple[int, int] | None = None) -> None:
         """Plans by step number.
 
         Args:
             every: Length of a turn, steps; 0: no shadow steps.
+            schedule: The first so many of every so many steps are recorded. None: all.
         """
-        self._every = every
+        self._every, (self._recorded, self._of) = every, schedule or (1, 1)
         self.always = False
         """Whether every step from the next one on is a shadow step. Another thread may set it."""
 
     def next_is_shadow(self, step: int, *, warmup: bool) -> bool:
-        """Whether the step that begins now is a shadow step; warm-up steps never are."""
+        """Whether the step that begins now runs without instruments; of warm-up steps none is a shadow step."""
+        if self.always or step % self._of >= self._recorded:
+            return True
         if self._every == 0 or warmup:
-            return self.always
-        return self.always or step % self._every == draw_index(step // self._every, self._every)
+            return False
+        return step % self._every == draw_index(step // self._every, self._every)
 
 
 def draw_index(turn: int, every: int) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -73,7 +73,7 @@ class Profiler:
         timeout_s: float,
         done: Callable[[], None],
         clean: Callable[[str], str],
-        left: Callable[[], None] = lambda: None,
+        left: Sequence[Callable[[], None]] = (),
         stall_watch: StallWatch | None = None,
     ) -> None:
         """Takes its parts; see `distprof.profiler.start.start_profiler`."""
@@ -217,7 +217,8 @@ class Profiler:
             self._flush(error)
         if self._stall_watch is not None:
             self._stall_watch.close()
-        self._left()
+        for leave in self._left:
+            leave()
 
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows without waiting for its peers, which may be gone."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from distprof.errors import DistprofError
-from distprof.facts.run import FloatArray
+from distprof.facts.run import FloatArray, RunMeta
+from distprof.profiler.metrics import Metrics
+from distprof.profiler.metrics_server import MetricsServer
 from distprof.profiler.overhead_budget import keep_budget
 from distprof.profiler.setting import Setting
 from distprof.record.live import Listener, LiveSteps
@@ -23,14 +26,16 @@ class RankZero:
         setting: Setting,
         step_writer: StepWriter,
         *,
+        meta: RunMeta,
         on_start: Callable[[], Callable[[FloatArray], None] | None] | None,
         stop_recording: Callable[[], None],
     ) -> None:
-        """Starts the live display, if there is one.
+        """Starts the live display and the metrics, if they are wanted.
 
         Args:
             setting: Of rank 0.
             step_writer: Keeps notes of what could not be written.
+            meta: Of the job.
             on_start: Called on a thread of its own; returns what gets the whole steps. None: there is no display.
             stop_recording: Asks every rank to stop recording phases.
         """
@@ -40,9 +45,13 @@ class RankZero:
         if on_start is not None:
             self._listener = Listener(on_start, what="the display of steps", failed=setting.warn)
             self._listener.start()
+        self._metrics = _serve_metrics(setting, meta, step_writer)
+        receivers = [] if self._listener is None else [self._listener.tell]
+        if self._metrics is not None:
+            receivers.append(self._metrics[0].add)
         on_steps = keep_budget(
             setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
-            say=setting.say, on_steps=None if self._listener is None else self._listener.tell,
+            say=setting.say, on_steps=partial(_tell_all, receivers) if receivers else None,
         )  # fmt: skip
         self._live = None if on_steps is None else LiveSteps(setting.world.size, on_steps)
 
@@ -51,6 +60,11 @@ class RankZero:
         self._remote.write(tables)
         if self._live is not None:
             self._live.add(tables)
+
+    def leave(self) -> None:
+        """However training has ended: closes the port."""
+        if self._metrics is not None:
+            self._metrics[1].close()
 
     def finish(self) -> None:
         """After every rank's last row: ends the files written for other ranks, and waits briefly for the display."""
@@ -63,3 +77,26 @@ class RankZero:
             self._warn(note)
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(self._folder, note)
+
+
+def _tell_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArray) -> None:
+    for receiver in receivers:
+        receiver(rows)
+
+
+def _serve_metrics(setting: Setting, meta: RunMeta, step_writer: StepWriter) -> tuple[Metrics, MetricsServer] | None:
+    """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
+    profile = setting.profile
+    if profile.metrics_port is None:
+        return None
+    metrics = Metrics(meta, [info.peak.flops_per_s for info in setting.streams.ranks])
+    address, port = profile.metrics_address, profile.metrics_port
+    try:
+        server = MetricsServer(metrics.render, address=address, port=port)
+    except OSError as error:
+        text = f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}"
+        setting.warn(text)
+        step_writer.note(text)
+        return None
+    setting.say(f"distprof: live metrics: {server.url}")
+    return metrics, server

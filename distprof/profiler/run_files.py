@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -61,16 +62,32 @@ def agree_on_folder(
     return Path(said["folder"]), said["run_id"]
 
 
-def open_streams(world: World, folder: Path, meta: RunMeta, info: RankInfo, group: dist.ProcessGroup | None) -> Streams:
+def open_streams(
+    world: World,
+    folder: Path,
+    meta: RunMeta,
+    info: RankInfo,
+    group: dist.ProcessGroup | None,
+    keep_steps: int | None = None,
+) -> Streams:
     """Opens every rank's file, and on rank 0 one more for each rank that cannot see its folder. Collective.
+
+    Args:
+        world: This process among the ranks.
+        folder: The run folder.
+        meta: The job.
+        info: This rank.
+        group: distprof's own group. None: there is one rank.
+        keep_steps: How many of the latest steps stay on disk. None: all.
 
     Raises:
         UsageError: Some rank cannot write; raised on every rank.
     """
     problem = _write_run_json(world, folder, meta) if world.rank == 0 else None
+    make = partial(StreamWriter, run_id=meta.run_id, world_size=world.size, keep_steps=keep_steps)
     wait_for_ranks(group)  # rank 0 has written run.json before any rank looks for it
     shared = _sees(folder, meta.run_id)
-    own, refusal = _open_own(world, folder, meta, info)
+    own, refusal = _open_own(world, folder, info, make)
     facts = json.dumps([asdict(info), shared, problem or refusal])
     said = [json.loads(text) for text in collect_texts(facts, group=group)]
     for _, _, failure in said:
@@ -79,7 +96,7 @@ def open_streams(world: World, folder: Path, meta: RunMeta, info: RankInfo, grou
     assert own is not None
     ranks = tuple(decode(RankInfo, facts, error=DistprofError) for facts, _, _ in said)
     unseen = [other for other, (_, visible, _) in zip(ranks, said, strict=True) if not visible]
-    return Streams(own=own, ranks=ranks, apart=_open_for_others(world, folder, meta, unseen, group))
+    return Streams(own=own, ranks=ranks, apart=_open_for_others(world, folder, unseen, group, make))
 
 
 def _write_run_json(world: World, folder: Path, meta: RunMeta) -> str | None:
@@ -90,18 +107,23 @@ def _write_run_json(world: World, folder: Path, meta: RunMeta) -> str | None:
     return None
 
 
-def _open_own(world: World, folder: Path, meta: RunMeta, info: RankInfo) -> tuple[StreamWriter | None, str | None]:
+def _open_own(
+    world: World, folder: Path, info: RankInfo, make: Callable[..., StreamWriter]
+) -> tuple[StreamWriter | None, str | None]:
     """This rank's file, or why it cannot be opened."""
     try:
         (folder / "ranks").mkdir(parents=True, exist_ok=True)
-        path = rank_path(folder, world.rank)
-        return StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info), None
+        return make(rank_path(folder, world.rank), info=info), None
     except OSError as error:
         return None, _describe_refusal(world, folder, error)
 
 
 def _open_for_others(
-    world: World, folder: Path, meta: RunMeta, unseen: Sequence[RankInfo], group: dist.ProcessGroup | None
+    world: World,
+    folder: Path,
+    unseen: Sequence[RankInfo],
+    group: dist.ProcessGroup | None,
+    make: Callable[..., StreamWriter],
 ) -> dict[int, StreamWriter]:
     """On rank 0, files for the ranks that do not see the folder. Collective."""
     apart: dict[int, StreamWriter] = {}
@@ -109,8 +131,7 @@ def _open_for_others(
     if world.rank == 0:
         try:
             for info in unseen:
-                path = rank_path(folder, info.rank)
-                apart[info.rank] = StreamWriter(path, run_id=meta.run_id, world_size=world.size, info=info)
+                apart[info.rank] = make(rank_path(folder, info.rank), info=info)
         except OSError as error:
             problem = _describe_refusal(world, folder, error)
     if failure := share_text(problem, group=group):

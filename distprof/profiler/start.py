@@ -12,16 +12,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
 from distprof.modules.ranges import ModuleRanges
 from distprof.profiler.host_readings import HostReadings
 from distprof.profiler.module_window import PredictMemory, plan_modules
-from distprof.profiler.overhead_budget import ShadowPlan, describe_stop
+from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.provenance import read_commit, read_versions
 from distprof.profiler.rank_zero import RankZero
+from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
 from distprof.profiler.window_profiler import WindowProfiler
@@ -128,7 +130,7 @@ def start_profiler(
         world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
         config=redact(config, secrets),
     )  # fmt: skip
-    streams = open_streams(world, folder, meta, info, group)
+    streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
     setting = Setting(
         world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
         warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
@@ -183,10 +185,9 @@ def _make_profiler(
     rank_zero = _start_rank_zero(setting, meta, hooks.on_start, step_writer, exchange) if world.rank == 0 else None
     meeting = partial(plan_meeting, world, setting.timeout_s)
     capture = agree_on_capture(ranges, world.device, setting.group, meeting)
-    plan = ShadowPlan(profile.shadow_every if setting.phases and capture is None else 0)  # a tool wants every step
-    gather_thread = _make_gather_thread(
-        setting, step_writer, exchange, rank_zero, readings, partial(_stop, plan, recorder)
-    )
+    plan = _plan_steps(setting, capture is not None)
+    switch = RecordingSwitch(plan, recorder, step_writer.note)
+    gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch)
     window = None
     for plan_one in (
         partial(plan_window, name_modules=ModuleRanges),
@@ -202,10 +203,17 @@ def _make_profiler(
     profiler = make(
         recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
-        timeout_s=setting.timeout_s, clean=clean, left=left, stall_watch=stall_watch,
+        timeout_s=setting.timeout_s, clean=clean, stall_watch=stall_watch,
+        left=[left] if rank_zero is None else [left, rank_zero.leave],
         done=(lambda: None) if rank_zero is None else rank_zero.finish,
     )  # fmt: skip
     return profiler, meta
+
+
+def _plan_steps(setting: Setting, captured: bool) -> ShadowPlan:
+    if not setting.phases or captured:  # a tool wants every step
+        return ShadowPlan(0)
+    return ShadowPlan(setting.profile.shadow_every, read_schedule(setting.profile.record))
 
 
 def _make_ranges(setting: Setting) -> NvtxRanges | None:
@@ -240,13 +248,7 @@ def _start_rank_zero(
     setting: Setting, meta: RunMeta, on_start: OnStart | None, step_writer: StepWriter, exchange: Exchange
 ) -> RankZero:
     begin = None if on_start is None else partial(on_start, meta, setting.streams.ranks, setting.folder)
-    return RankZero(setting, step_writer, on_start=begin, stop_recording=exchange.ask_to_stop)
-
-
-def _stop(plan: ShadowPlan, recorder: Recorder) -> None:
-    """From the next step on only step times are recorded."""
-    plan.always = True
-    recorder.between.on = False
+    return RankZero(setting, step_writer, meta=meta, on_start=begin, stop_recording=exchange.ask_to_stop)
 
 
 def _make_gather_thread(
@@ -255,12 +257,8 @@ def _make_gather_thread(
     exchange: Exchange,
     rank_zero: RankZero | None,
     readings: HostReadings | None,
-    stop: Callable[[], None],
+    switch: RecordingSwitch,
 ) -> GatherThread:
-    def stop_recording() -> None:
-        stop()
-        step_writer.note(f"recording cost {describe_stop(setting.limit_ratio)}")
-
     def lose(text: str) -> None:
         step_writer.note(text)
         setting.warn(text)
@@ -268,5 +266,7 @@ def _make_gather_thread(
     return GatherThread(
         take=step_writer.take, end=partial(step_writer.end, "completed"), exchange=exchange, lost=lose,
         deliver=None if rank_zero is None else rank_zero.deliver, window_s=setting.profile.window_s,
-        together=None if readings is None else readings.read_last, stop_recording=stop_recording,
+        together=None if readings is None else readings.read_last, pause=switch.pause,
+        stop_recording=partial(switch.stop, setting.limit_ratio),
+        wants_pause=None if rank_zero is None else partial(wants_pause, setting.folder),
     )  # fmt: skip

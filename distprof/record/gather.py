@@ -34,7 +34,13 @@ class Exchange:
         """Why rows no longer reach rank 0: a rank left. None: they do."""
         self.stop_recording = False
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
-        self._asked = False
+        self.paused = False
+        """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
+        self._asked = self._pausing = False
+
+    def ask_to_pause(self, paused: bool) -> None:
+        """On rank 0: makes every rank, including this one, pause recording, or go on, after the next exchange."""
+        self._pausing = paused
 
     def ask_to_stop(self) -> None:
         """On rank 0: makes every rank, including this one, stop recording phases after the next exchange."""
@@ -55,13 +61,13 @@ class Exchange:
         batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         if self._group is None:
-            self.stop_recording = self._asked
+            self.stop_recording, self.paused = self._asked, self._pausing
             return [table], last and not self._pending
         world = dist.get_world_size(self._group)
-        heads = [torch.empty(3, dtype=torch.int64) for _ in range(world)]
+        heads = [torch.empty(4, dtype=torch.int64) for _ in range(world)]
         done = int(last and not self._pending)
-        all_gather(heads, torch.tensor([len(batch), done, self._asked]), group=self._group)
-        self.stop_recording = bool(heads[0][2])
+        all_gather(heads, torch.tensor([len(batch), done, self._asked, self._pausing]), group=self._group)
+        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         counts = [int(head[0]) for head in heads]
         everyone = all(int(head[1]) for head in heads)
         if max(counts) == 0:
@@ -89,6 +95,8 @@ class GatherThread(threading.Thread):
         lost: Callable[[str], None],
         together: Callable[[], object] | None = None,
         stop_recording: Callable[[], None] | None = None,
+        wants_pause: Callable[[], bool] | None = None,
+        pause: Callable[[bool], None] | None = None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
@@ -101,11 +109,14 @@ class GatherThread(threading.Thread):
             lost: Receives a message about what went wrong.
             together: Called once, when every rank has sent its last rows. Collective among the background threads.
             stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
+            wants_pause: On rank 0: looked up in each round, whether recording is to pause.
+            pause: Called on every rank whenever rank 0 has changed that.
         """
         super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
         self._window_s, self._lost, self._together = window_s, lost, together
-        self._stop_recording = stop_recording
+        self._stop_recording, self._wants_pause, self._pause = stop_recording, wants_pause, pause
+        self._paused = False
         self._wake = threading.Event()
         self._finishing = self._alone = False
         self.received: Counter[int] = Counter()
@@ -144,6 +155,8 @@ class GatherThread(threading.Thread):
                 if finishing:
                     return
                 continue
+            if self._wants_pause is not None:
+                self._exchange.ask_to_pause(bool(self._guard("pausing", self._wants_pause)))
             try:
                 tables, everyone = self._exchange.send(rows, last=finishing)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
@@ -153,6 +166,9 @@ class GatherThread(threading.Thread):
             if self._exchange.stop_recording and self._stop_recording is not None:
                 self._guard("recording", self._stop_recording)
                 self._stop_recording = None
+            if self._exchange.paused != self._paused and self._pause is not None:
+                self._paused = self._exchange.paused
+                self._guard("pausing", self._pause, self._paused)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self._deliver is not None:
                 self._guard("delivery", self._deliver, tables)

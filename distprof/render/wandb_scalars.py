@@ -59,10 +59,11 @@ def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) 
     """
     number = rows.shape[1]
     windows = [rows] if number > MAX_POINTS else [rows[:, index : index + 1] for index in range(number)]
-    return [_make_point(window, meta, peaks) for window in windows]
+    return [make_point(window, meta, peaks) for window in windows]
 
 
-def _make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
+def make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
+    """One point of the means of new whole steps; see `make_points`."""
     recorded = ~is_shadow(rows)
     rows = rows[:, recorded] if recorded.any() else rows
     means = Means()

@@ -105,6 +105,11 @@ class CollectiveLines:
         self._orders: dict[Order, int] = {}
         self._dropped: Counter[str] = Counter()
 
+    def forget_written(self) -> None:
+        """Begins a new file, in which nothing has been written yet."""
+        self._groups.clear()
+        self._orders.clear()
+
     def describe_dropped(self) -> list[str]:
         """Notes on the steps whose collectives found no room. Those left out by design, to save space, do not count."""
         return [describe_dropped(number, why) for why, number in self._dropped.items()]

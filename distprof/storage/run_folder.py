@@ -24,15 +24,17 @@ from distprof.storage.last_position import describe_place, read_place
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_folder
-from distprof.storage.rank_stream import MAX_WORLD, RankStream, read_stream
+from distprof.storage.rank_stream import read_stream
+from distprof.storage.rotation import cut_to_common, strip_earlier
+from distprof.storage.stream_part import MAX_WORLD, RankStream
 
 SCHEMA = "distprof.run/1.0"
 MAX_META_BYTES = 32 << 20
 MAX_STRANGERS = 8
 """How many unexpected files in the folder of streams are named one by one."""
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
-_BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.position")
-"""What else ranks write there: PyTorch's Flight Recorder, and where a rank stands."""
+_BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.(?:position|next\.jsonl)")
+"""What else ranks write there: PyTorch's Flight Recorder, where a rank stands, and the file in which it will go on."""
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
@@ -189,20 +191,23 @@ def _say_whose(root: int) -> str:
 
 def _list_streams(inside: int, warnings: list[str]) -> list[str]:
     """Names of the streams; the first few other files are named in warnings, and the rest are counted."""
-    streams: list[str] = []
+    streams: set[str] = set()
     strangers: list[str] = []
     with os.scandir(inside) as entries:
         files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
     for name in sorted(files):
         if _BESIDE.fullmatch(name):
             continue
-        named = _RANK_FILE.fullmatch(name)
-        ours = files[name] and named is not None and name == rank_path(Path(), int(named[1])).name
-        (streams if ours else strangers).append(name)
+        stream = strip_earlier(name)
+        named = _RANK_FILE.fullmatch(stream)
+        if files[name] and named is not None and stream == rank_path(Path(), int(named[1])).name:
+            streams.add(stream)
+        else:
+            strangers.append(name)
     warnings += [f"{name}: not a rank stream, ignored" for name in strangers[:MAX_STRANGERS]]
     if len(strangers) > MAX_STRANGERS:
         warnings.append(f"ranks/: {len(strangers) - MAX_STRANGERS:,} more files that are not rank streams, ignored")
-    return streams
+    return sorted(streams)
 
 
 def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unread: list[str]) -> RankStream | None:
@@ -242,6 +247,8 @@ def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
 
 def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> Run:
     """Aligns the ranks' rows by step number."""
+    streams, dropped = cut_to_common(streams)
+    meta = replace(meta, notes=(*meta.notes, *dropped))
     axis, rows, left_out = align_rows([stream.rows for stream in streams])
     segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
     infos = tuple(stream.info for stream in streams)
@@ -267,11 +274,12 @@ def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
     if completed_rows is None:
         return run
     found = (run.column("step") >= 0).sum(axis=1).tolist()
-    infos = [
-        info if info.ended is not None or info.rank not in completed_rows
-        else replace(info, ended="completed", last_write=None, rows_lost=max(completed_rows[info.rank] - rows, 0))
-        for info, rows in zip(run.ranks, found, strict=True)
-    ]  # fmt: skip
+    infos = []
+    for info, rows in zip(run.ranks, found, strict=True):
+        if info.ended is None and info.rank in completed_rows:
+            lost = max(completed_rows[info.rank] - info.rows_dropped - rows, 0)
+            info = replace(info, ended="completed", last_write=None, rows_lost=lost)
+        infos.append(info)
     return replace(run, ranks=tuple(infos))
 
 

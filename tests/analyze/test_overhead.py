@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.analyze import analyze
 from distprof.analyze.overhead import (
     MIN_SHADOW_STEPS,
     NEIGHBOURS,
@@ -16,7 +17,7 @@ from distprof.analyze.overhead import (
     read_costs,
 )
 from distprof.analyze.statistics import count_outside
-from distprof.facts.run import Clock, FloatArray, Run
+from distprof.facts.run import PHASES, Clock, FloatArray, Run
 from tests.factories import MS, drop_rows, make_run
 
 EVERY = 20
@@ -178,3 +179,18 @@ def test_a_shadow_step_far_from_those_around_it_tells_nothing_of_a_cost() -> Non
     )
     found = compare_steps(StepCosts(clock=Clock.HOST, step_ns=step_ns, shadow=shadow, plain=~shadow))
     assert found is not None and (found.ratio, found.shadow_steps) == (0, 10)
+
+
+def test_where_recording_was_off_in_every_step_that_is_left_the_step_times_are_reported() -> None:
+    step_ns = np.full(8, 100.0 * MS)
+    off = {f"{phase}_host_ns": np.full(8, np.nan) for phase in PHASES}
+    report = analyze(make_shadowed(step_ns, np.ones(8), **off))
+    assert report.coverage.steps_measured == 8 and report.steps[0].mean_ns == (99 * MS, 100 * MS)
+    assert "recording was off in every step that is kept: their times are known, and nothing else" in (
+        report.coverage.notes
+    )
+    one_recorded = analyze(make_shadowed(step_ns, np.arange(8) != 3))
+    assert one_recorded.coverage.steps_measured == 1
+    assert "7 step(s) ran without recording (shadow steps, or it was off) and are left out" in (
+        one_recorded.coverage.notes
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.rhythm import find_draw_chance, find_rhythms
+from distprof.analyze.rhythm import find_draw_chance, find_rhythms, fold
 from distprof.analyze.suspect import Suspect
 from distprof.facts.run import Part, Phase
 from distprof.simulate import Delay, SimulatedJob, simulate
@@ -25,6 +25,12 @@ def find(own_ns: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]) -> list
 
 def name(found: list[Suspect]) -> list[tuple[int, Part | None, int | None]]:
     return [(int(item.rows[0]), item.part, item.period) for item in found]
+
+
+def test_folding_sums_each_phase_and_leaves_those_without_a_step_at_0() -> None:
+    values, phase = np.arange(12.0).reshape(2, 6), np.array([0, 3, 0, 1, 3, 3])
+    expected = [[2, 3, 0, 10, 0], [14, 9, 0, 28, 0]]
+    np.testing.assert_array_equal(fold(values, phase, 5), expected)
 
 
 def test_a_late_seventh_step_is_found_where_no_single_one_stands_out() -> None:

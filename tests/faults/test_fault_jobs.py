@@ -14,8 +14,8 @@ import pytest
 
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
-from distprof.storage.rank_stream import SCHEMA_MAJOR, SCHEMA_MINOR
 from distprof.storage.run_folder import rank_path
+from distprof.storage.stream_part import SCHEMA_MAJOR, SCHEMA_MINOR
 from tests.faults.run_folder import make_late_run, write_run, write_stream
 from tests.kineto_file import make_kernel, make_launch, make_step, write_kineto
 from tests.ranks import run_alone

@@ -7,6 +7,7 @@ import pytest
 
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
 from distprof.profiler.overhead_budget import ShadowPlan, draw_index
+from distprof.profiler.recording_switch import RecordingSwitch
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row
 from distprof.record.timeline import PhaseContext
@@ -47,6 +48,30 @@ def test_once_it_costs_too_much_every_step_is_one() -> None:
     plain = next(step for step in range(20) if not plan.next_is_shadow(step, warmup=False))
     plan.always = True
     assert plan.next_is_shadow(plain, warmup=False) and plan.next_is_shadow(plain, warmup=True)
+
+
+def test_a_schedule_records_the_first_steps_of_many_with_shadow_steps_among_them() -> None:
+    plan = ShadowPlan(5, (10, 100))
+    off = [step for step in range(300) if plan.next_is_shadow(step, warmup=False)]
+    drawn = [step for step in find_shadows(5, [False] * 300) if step % 100 < 10]
+    assert off == sorted([*(step for step in range(300) if step % 100 >= 10), *drawn]) and len(drawn) == 6
+    assert [plan.next_is_shadow(step, warmup=True) for step in (7, 9, 10)] == [False, False, True]
+    never = ShadowPlan(0, (10, 100))
+    assert [step for step in range(100) if not never.next_is_shadow(step, warmup=False)] == list(range(10))
+
+
+def test_recording_goes_off_and_on_again_but_not_after_it_has_cost_too_much() -> None:
+    plan, recorder, notes = ShadowPlan(0), Recorder(), list[str]()
+    switch = RecordingSwitch(plan, recorder, notes.append)
+    seen = []
+    for off in (True, False, True):
+        switch.pause(off)
+        seen.append((plan.always, recorder.between.on))
+    assert seen == [(True, False), (False, True), (True, False)]
+    assert notes == ["recording was off while there was record.stop in the run folder"]
+    switch.stop(0.03)
+    switch.pause(False)
+    assert plan.always and not recorder.between.on and "profile.max_overhead_ratio=0.03" in notes[1]
 
 
 def run_step(recorder: Recorder, clock: FakeClock, *, shadow: bool) -> None:

@@ -30,7 +30,11 @@ def exchange_unequal_numbers(world: World) -> None:
         np.testing.assert_array_equal(tables[2], [make_row(2, step) for step in range(3)])
     else:
         assert tables == []
+    assert not exchange.paused
+    if world.rank == 0:
+        exchange.ask_to_pause(True)
     tables, everyone = exchange.send([], last=True)
+    assert exchange.paused and not exchange.stop_recording
     assert everyone and (world.rank != 0 or [len(table) for table in tables] == [0, 0, 0])
 
 
@@ -90,6 +94,20 @@ def test_recording_stops_once_when_rank_0_has_asked() -> None:
     gather_thread.start()
     assert gather_thread.finish(alone=False, timeout_s=30)
     assert log == ["take wait=True", "end", "stop", "deliver [1]"]
+
+
+def test_recording_pauses_for_as_long_as_rank_0_wants_it() -> None:
+    log: list[str] = []
+    wanted = iter([False, True, True, False])
+    backlog = [make_row(0, step) for step in range(3 * MAX_ROWS + 1)]  # four rounds
+    gather_thread = make_gather_thread(
+        Exchange(None), [backlog], log, wants_pause=lambda: next(wanted), pause=lambda off: log.append(f"pause {off}")
+    )
+    gather_thread.start()
+    assert gather_thread.finish(alone=False, timeout_s=30)
+    assert [line for line in log if not line.startswith("take")] == [
+        "end", "deliver [4096]", "pause True", "deliver [4096]", "deliver [4096]", "pause False", "deliver [1]",
+    ]  # fmt: skip
 
 
 def test_after_a_failure_a_rank_finishes_alone_and_never_waits_for_the_device() -> None:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
 from distprof.storage import record_lines
-from distprof.storage.rank_stream import RankStream, StreamWriter, read_stream
+from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, decode_line, encode_line
+from distprof.storage.stream_part import RankStream
 
 INFO = RankInfo(
     rank=0, local_rank=0, host="node-a", pid=7, device="cpu", snapshot=None, peak=Peak(flops_per_s=None, source="none")

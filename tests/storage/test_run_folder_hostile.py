@@ -13,8 +13,8 @@ import pytest
 
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, DataError
-from distprof.storage import rank_stream as stream
 from distprof.storage import run_folder
+from distprof.storage import stream_part as stream
 from distprof.storage.record_lines import decode_line
 from distprof.storage.run_folder import rank_path, read_run, write_meta
 from tests.storage.test_run_folder import META, write_rank
