@@ -146,8 +146,7 @@ class RankInfo:
     traceback: str | None = None
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
-    rows_dropped: int = 0
-    """Rows of its first steps that are no longer on disk: ``profile.keep_steps``."""
+    rows_dropped: int = 0  # of its first steps, no longer on disk: ``profile.keep_steps``
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
     unseen_per_step: float = 0.0
@@ -280,8 +279,7 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window. If there
-        are only shadow steps, these count: how long they took is known."""
+        """Which steps count, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window; shadow if all are."""
         whole: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
         whole &= self.column("window") != 1
         recorded: npt.NDArray[np.bool_] = whole & (self.column("shadow") != 1)
