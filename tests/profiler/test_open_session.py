@@ -302,9 +302,3 @@ def test_the_programs_of_the_documents_run_as_written(page: str, tmp_path: Path)
     ended = run(*(make_rank(rank, 2, port, [], before=before) for rank in range(2)), cwd=tmp_path)
     assert [done.code for done in ended] == [0, 0], ended
     assert "run folder: " in ended[0].err and [done.out for done in ended] == ["", ""]
-
-
-def test_the_package_loads_nothing_until_it_is_asked() -> None:
-    assert {"start", "Session", "__version__"} <= {*dir(distprof)}
-    with pytest.raises(AttributeError, match="no attribute 'begin'; there are Session, __version__, start"):
-        distprof.begin  # noqa: B018
