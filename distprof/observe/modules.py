@@ -95,6 +95,7 @@ class Forwards:
             if has_parameters and self._num_watched < MAX_MODELS:
                 self._num_watched += 1
                 self._models.run(self._session.watch, model)
+                self._models.run(self._session.see_call, model)
         grad_on = torch.is_grad_enabled()
         found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=has_parameters)
         return found and self._session.enter(_FORWARD)

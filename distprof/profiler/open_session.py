@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 from distprof.config.check import check_profile
 from distprof.config.compose import read_choice
@@ -140,8 +141,13 @@ class OwnSession(Session):
         """As `Recording.watch`."""
         num_known = len(self._models)
         super().watch(model)
-        if self._precision is None and len(self._models) > num_known:
+        if self._precision is None and len(self._models) > num_known and not self.finds_steps:
             self._guard("the precision", self._precisions.watch, self._models[-1])
+
+    def see_call(self, model: nn.Module) -> None:
+        """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
+        if self.finds_steps:
+            self._precisions.look(find_device([model]).type)
 
     def _start_job(self) -> Job | None:
         world = find_world(find_device(self.models))

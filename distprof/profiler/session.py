@@ -20,6 +20,8 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar
 
+from torch import nn
+
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.observe.finder import Finder
 from distprof.profiler.marks import LaterPhase, SessionStep, SessionStretch, StepBatches, Switch
@@ -102,6 +104,9 @@ class Session(Recording):
         """Has steps found as well, from now on: the script marks none."""
         self.finds_steps = True
         self._guard("what is found", self._begin_finder, True)
+
+    def see_call(self, model: nn.Module) -> None:
+        """An outermost module is found to be called, for the first time and now."""
 
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Recording.close`. A session used as a block closes itself."""

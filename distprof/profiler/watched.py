@@ -64,12 +64,16 @@ class PrecisionWatch:
 
             def look(module: nn.Module, inputs: object) -> None:
                 handle.remove()
-                with contextlib.suppress(RuntimeError, TypeError):
-                    if torch.is_autocast_enabled(device.type):
-                        self._autocast = _PRECISIONS.get(torch.get_autocast_dtype(device.type))
+                self.look(device.type)
 
             handle = model.register_forward_pre_hook(look)
             self._hooks.append(handle)
+
+    def look(self, device_type: str) -> None:
+        """Looks at autocast now, where a model is called."""
+        with contextlib.suppress(RuntimeError, TypeError):
+            if torch.is_autocast_enabled(device_type):
+                self._autocast = _PRECISIONS.get(torch.get_autocast_dtype(device_type))
 
     def describe(self, models: Sequence[nn.Module]) -> str | None:
         """ "fp32", "tf32", "bf16" or "fp16". None: nothing tells, or the models differ."""

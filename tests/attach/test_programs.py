@@ -127,3 +127,8 @@ def test_what_failed_is_missing_and_the_report_says_so(ended: Ended) -> None:
 def test_the_strategy_is_told_by_the_models(ended: Ended) -> None:
     found = {name: ended.read(name).meta.strategy for name in ("plain_ddp", "fsdp2", "alone")}
     assert found == {"plain_ddp": "ddp", "fsdp2": "fsdp", "alone": "single"}
+
+
+def test_autocast_is_seen_without_a_hook_in_the_model(ended: Ended) -> None:
+    found = {name: ended.read(name).meta.precision for name in ("plain_ddp", "accumulation")}
+    assert found == {"plain_ddp": "fp32", "accumulation": "bf16"}

@@ -31,6 +31,9 @@ class Told:
     def watch(self, model: Any) -> None:
         self.watched.append(model)
 
+    def see_call(self, model: Any) -> None:
+        assert model is self.watched[-1]
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 
