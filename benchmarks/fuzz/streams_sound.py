@@ -23,6 +23,7 @@ from distprof.facts.run import (
     Segments,
     Work,
 )
+from distprof.facts.stand import GroupStand, Pending, Stand
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
 
@@ -69,8 +70,19 @@ def _write_rank(path: Path, rank: int) -> None:
     steps = [_make_step(rank, step) for step in range(STEPS)]
     rows, segments, collectives = zip(*steps, strict=True)
     writer.write_steps(rows, segments, collectives, GROUPS)
+    writer.write_state(f"no step had ended for 480 s, in step {STEPS}", stand=_make_stand(rank))
     writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=("done",))
     writer.close()
+
+
+def _make_stand(rank: int) -> Stand:
+    """Where a rank stood if it had not completed: ranks 0 and 2 wait for rank 1."""
+    pending = None if rank == 1 else Pending(number=9, kind="all_reduce", in_step=2)
+    group = GroupStand(group="default", backend="gloo", ranks=None, issued=9 - (rank == 1), pending=pending)
+    return Stand(
+        source="ring", step=STEPS, inside=True, phase="backward", stalled_s=480.0, where="train.py:41 step",
+        stack=("threading.py:327 wait", "train.py:41 step"), groups=(group,),
+    )  # fmt: skip
 
 
 def _make_step(rank: int, step: int) -> tuple[FloatArray, Segments | None, StepCollectives | None]:
