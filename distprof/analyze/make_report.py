@@ -14,6 +14,7 @@ from distprof.analyze.communication import report_communication
 from distprof.analyze.coverage import report_coverage
 from distprof.analyze.efficiency import measure_efficiency, report_flops
 from distprof.analyze.forecasts import report_forecasts
+from distprof.analyze.hang import find_hang
 from distprof.analyze.headline import report_headline
 from distprof.analyze.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
 from distprof.analyze.merge_traces import report_activity
@@ -63,6 +64,7 @@ def analyze(run: Run) -> Report:
         device_type=meta.device_type,
         strategy=meta.strategy,
         precision=meta.precision,
+        hang=find_hang(run),
         verdict=verdict,
         causes=None if replayed is None or judgement is None else report_causes(measured_steps, replayed, judgement),
         headline=summary,

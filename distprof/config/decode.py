@@ -144,8 +144,9 @@ def _scalar(option: Any, value: object) -> tuple[bool, object]:
         return within, option(value) if within else None
     if option is type(None):
         return value is None, None
-    if get_origin(option) is tuple:  # of texts: tuples of groups are handled elsewhere
-        return isinstance(value, list | tuple) and all(type(item) is str for item in value), _as_tuple(value)
+    if get_origin(option) is tuple:  # of texts or whole numbers: tuples of groups are handled elsewhere
+        held = get_args(option)[0]
+        return isinstance(value, list | tuple) and all(_scalar(held, item)[0] for item in value), _as_tuple(value)
     if get_origin(option) is Mapping:
         return isinstance(value, Mapping), value
     return type(value) is option, value
@@ -163,6 +164,8 @@ def _describe(option: Any) -> str:
 
 
 def _describe_list(option: Any) -> str:
+    if get_args(option)[0] is int:
+        return "a list of whole numbers"
     return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
 
 

@@ -50,7 +50,7 @@ def look_at_writer(descriptor: int, header: Mapping[str, Any]) -> LastWrite:
     info = header.get("info")
     host = info.get("host") if isinstance(info, dict) else None
     written_s = min(max(os.fstat(descriptor).st_mtime, 0.0), _LATEST_S)
-    lives = _is_held(descriptor) if header.get("held") is True else None
+    lives = is_held(descriptor) if header.get("held") is True else None
     return LastWrite(
         at_utc=datetime.fromtimestamp(int(written_s), UTC).isoformat(),
         ago_s=round(max(time.time() - written_s, 0.0), 3),
@@ -58,7 +58,8 @@ def look_at_writer(descriptor: int, header: Mapping[str, Any]) -> LastWrite:
     )
 
 
-def _is_held(descriptor: int) -> bool | None:
+def is_held(descriptor: int) -> bool | None:
+    """Whether another process holds a file that is open for reading. None: the file system has no locks."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.lockf(descriptor, fcntl.LOCK_UN)

@@ -21,6 +21,7 @@ from distprof.facts.modules import ModuleTable
 from distprof.facts.presence import LastWrite
 from distprof.facts.readings import ClockReading as ClockReading
 from distprof.facts.readings import LinkReading as LinkReading
+from distprof.facts.stand import Stand
 from distprof.facts.trace_summary import TraceSummary
 
 FloatArray = npt.NDArray[np.float64]
@@ -137,14 +138,15 @@ class RankInfo:
     """"completed", "failed", "terminated". None: not known (of a trace), or the stream has no end (killed, or still
     running)."""
     last_write: LastWrite | None = None  # of a stream without an end
+    stand: Stand | None = None
+    """Where it stood when its steps stopped ending, or when it ended early. None: not known, or it completed."""
     error: str | None = None
     """The last line of the error; for a terminated rank the signal and where it was; for one without an end whose steps
     had stopped ending, where it was then."""
     traceback: str | None = None
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
-    rows_dropped: int = 0
-    """Rows of its first steps that are no longer on disk: ``profile.keep_steps``."""
+    rows_dropped: int = 0  # rows of its first steps that are no longer on disk: profile.keep_steps
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
     unseen_per_step: float = 0.0
@@ -277,11 +279,10 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count in statistics, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window. If there
-        are only shadow steps, these count: how long they took is known."""
+        """Which steps count, ``[num_ranks, num_steps]``: whole, no warm-up, shadow (unless all are) or window."""
         whole: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
         whole &= self.column("window") != 1
-        recorded: npt.NDArray[np.bool_] = whole & (self.column("shadow") != 1)
+        recorded = whole & (self.column("shadow") != 1)
         return recorded if recorded.any() else whole
 
 

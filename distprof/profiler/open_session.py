@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 from distprof.config.check import check_profile
 from distprof.config.compose import read_choice
@@ -20,12 +23,13 @@ from distprof.profiler.end_report import describe_job, name_files, summarize, wr
 from distprof.profiler.exit_guard import ExitGuard
 from distprof.profiler.session import Session
 from distprof.profiler.start import Hooks, Job, start_profiler
-from distprof.profiler.watched import PrecisionWatch, describe_strategy, find_device
+from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
 from distprof.world import World, find_world, read_identity
 
 _open: list[OwnSession] = []
+os.register_at_fork(after_in_child=_open.clear)  # a child has none of its parent's
 
 
 def start(
@@ -38,7 +42,7 @@ def start(
     strategy: str | None = None,
     precision: str | None = None,
     work: Work | None = None,
-    config: Mapping[str, object] | None = None,
+    config: object = None,
     **profile: Any,
 ) -> Session:
     """Records the steps of this process, and of the other ranks of its job: the one call before a training loop.
@@ -56,7 +60,7 @@ def start(
         strategy: How the model is parallelised. None: as the watched models tell.
         precision: Number format of the matrix products: fp32, tf32, bf16 or fp16. None: as the watched models tell.
         work: Arithmetic of a micro-step. None: no FLOP/s and no MFU.
-        config: Settings of the job, kept in the run folder, secrets redacted.
+        config: Settings of the job, such as argparse's, kept in the run folder, secrets redacted.
         **profile: The keys of ``conf/profile/*.yaml``, with the values there as defaults: ``level="off"`` takes those
             of ``off.yaml``. And ``peak``, as in ``conf/hardware/auto.yaml``.
 
@@ -79,7 +83,7 @@ def start(
         options={
             "runs_dir": str(runs_dir), "run_dir": None if run_dir is None else str(run_dir), "work": work,
             "profile": plan, "hardware": hardware,
-            "config": {**(config or {}), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
+            "config": {**_make_plain(config), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
         },
     )  # fmt: skip
     _open.append(session)
@@ -92,6 +96,16 @@ def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
     plan = decode(ProfileConfig, {**defaults, **given})
     check_profile(plan, where="")
     return plan
+
+
+def _make_plain(config: object) -> dict[str, object]:
+    """Settings as the run folder can hold them: what is no number, text, list or group is kept as its text."""
+    given = config if config is None or isinstance(config, Mapping) else getattr(config, "__dict__", None)
+    if config is not None and given is None:
+        raise UsageError(f"config={type(config).__name__}: expected a group of keys")
+    plain = json.loads(json.dumps(dict(given or {}), default=str, skipkeys=True), parse_constant=str)
+    assert isinstance(plain, dict)
+    return plain
 
 
 def _read_hardware(peak: object, work: Work | None) -> HardwareConfig:
@@ -127,8 +141,13 @@ class OwnSession(Session):
         """As `Recording.watch`."""
         num_known = len(self._models)
         super().watch(model)
-        if self._precision is None and len(self._models) > num_known:
+        if self._precision is None and len(self._models) > num_known and not self.finds_steps:
             self._guard("the precision", self._precisions.watch, self._models[-1])
+
+    def see_call(self, model: nn.Module) -> None:
+        """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
+        if self.finds_steps:
+            self._precisions.look(find_device([model]).type)
 
     def _start_job(self) -> Job | None:
         world = find_world(find_device(self.models))
@@ -147,6 +166,7 @@ class OwnSession(Session):
                 "torch.distributed is not initialised at the first step: each process is reported alone, in a run "
                 "folder of its own"
             )
+        options["config"] = describe_wrapping(self.models) | options["config"]
         self._world, self._speaks = world, world.rank == 0 and not alone
         strategy, precision = self._describe(world.size)
         return start_profiler(
@@ -164,9 +184,13 @@ class OwnSession(Session):
         if self in _open:
             _open.remove(self)
         if not self._tried:
-            self.tell("no step was recorded: use profiler.steps(loader) or profiler.step() in the training loop")
+            advice = "use profiler.steps(loader) or profiler.step() in the training loop"
+            advice = "none was found in the script" if self.finds_steps else advice
+            self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return
+        if self._number <= self._warmup_steps:
+            self.tell(f"all {self._number} step(s) were warm-up: distprof.start(warmup_steps=0) measures them")
         folder = self.job.folder
         try:
             strategy, precision = self._describe(self._world.size)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -44,6 +45,9 @@ from distprof.record.stretches import BatchWatch, StretchContext, TimedBatches, 
 from distprof.record.timeline import PhaseContext
 
 T = TypeVar("T")
+_UNWRAPPED = (
+    "a watched model holds neither DDP nor FSDP: its gradients are synchronised where the loop calls torch.distributed"
+)
 Context = contextlib.AbstractContextManager[None]
 
 
@@ -98,7 +102,10 @@ class Profiler:
             return
         notes: list[str] = []
         model = unwrap(model)
-        for part in find_wrapped(model):
+        parts = find_wrapped(model)
+        if not parts and dist.is_initialized() and dist.get_world_size() > 1:
+            notes.append(_UNWRAPPED)
+        for part in parts:
             if isinstance(part, DistributedDataParallel):
                 watch_ddp(part, self._watch, self._step_writer.note)
             elif not isinstance(part, FSDPModule):

@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
+from distprof.observe.finder import Finder
 from distprof.profiler.border import Border
-from distprof.profiler.finder import Finder, make_finder
 from distprof.profiler.profiler import Context, LeftInStep, Profiler
 from distprof.profiler.start import Job
 from distprof.record.between import STRETCH_CODE
@@ -49,7 +49,7 @@ class Recording(Border):
             end: Called once, after everything is closed, with what ended training early.
             say: Says a line to the user.
             warmup_steps: So many steps are warm-up, unless `begin_step` is told otherwise.
-            find: Whether phases are found that the user does not mark; see `distprof.profiler.finder`.
+            find: Whether phases are found that the user does not mark; see `distprof.observe.finder`.
         """
         super().__init__(say)
         self._start, self._end = start, end
@@ -62,6 +62,8 @@ class Recording(Border):
         """Who ends steps: "user" once the user's own loop does."""
         self.closed = False
         """Whether the recording has ended."""
+        self.finds_steps = False
+        """Whether steps are found too."""
         self._profiler: Profiler | None = None
         self._recorder: Recorder | None = None
         self._finder: Finder | None = None
@@ -104,8 +106,8 @@ class Recording(Border):
             self._profiler.note(text)
         for model in self._models:
             self._guard("a model", self._profiler.watch, model)
-        if self._find:
-            self._guard("what is found", self._begin_finder)
+        if self._find and self._finder is None:
+            self._guard("what is found", self._begin_finder, False)
 
     def watch(self, model: object) -> None:
         """Separates gradient synchronisation and parameter gathering from compute, and tells modules apart.
@@ -114,13 +116,10 @@ class Recording(Border):
         """
         if not isinstance(model, nn.Module):
             self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
-        elif not any(model is known for known in self._models):
+        elif not any(model is part for known in self._models for part in known.modules()):
             self._models.append(model)
             if self._profiler is not None:
                 self._guard("a model", self._profiler.watch, model)
-            if self._finder is not None and not self._guard("what is found", self._finder.watch, model):
-                finder, self._finder = self._finder, None
-                self._guard("what is found", finder.undo)
 
     def begin_step(self, warmup: bool | None = None, *, by: Opener = "call") -> bool:
         """Begins a step, unless one is open; returns whether it did. The first one starts the job: collective.
@@ -257,6 +256,8 @@ class Recording(Border):
         """
         if self.closed or os.getpid() != self._pid:
             return
+        if self._finder is not None and error is None:
+            self._guard("the last step", self._finder.finish)
         self.closed = True
         if self._opener == "cut" and error is None:
             self.drop_step()  # what follows the last bare step() is none
@@ -276,12 +277,8 @@ class Recording(Border):
         except Exception as error:
             self.tell(f"nothing is recorded: {error or type(error).__name__}")
 
-    def _begin_finder(self) -> None:
-        self._finder = make_finder(self)
-        if self._finder is not None:
-            self._finder.begin()
-            for model in self._models:
-                self._finder.watch(model)
+    def _begin_finder(self, owns_steps: bool) -> None:
+        """Finds phases from now on; see `distprof.profiler.session.Session`."""
 
     def _keep(self, text: str) -> None:
         if self._profiler is not None and not self.closed:

@@ -20,7 +20,10 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar
 
+from torch import nn
+
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
+from distprof.observe.finder import Finder
 from distprof.profiler.marks import LaterPhase, SessionStep, SessionStretch, StepBatches, Switch
 from distprof.profiler.profiler import Context
 from distprof.profiler.recording import Recording
@@ -97,6 +100,14 @@ class Session(Recording):
             make = partial(PhaseContext, Switch(self, self._recorder), self._recorder.timeline)
             self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
 
+    def find_steps(self) -> None:
+        """Has steps found as well, from now on: the script marks none."""
+        self.finds_steps = True
+        self._guard("what is found", self._begin_finder, True)
+
+    def see_call(self, model: nn.Module) -> None:
+        """An outermost module is found to be called, for the first time and now."""
+
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Recording.close`. A session used as a block closes itself."""
         super().close(error, wait_s=wait_s)
@@ -126,3 +137,7 @@ class Session(Recording):
             self.tell_outside(f"profiler.{what}")
         else:
             add(self._recorder)
+
+    def _begin_finder(self, owns_steps: bool) -> None:
+        self._finder = Finder(self, owns_steps=owns_steps)
+        self._finder.begin()

@@ -33,6 +33,7 @@ from distprof.record.gather import Exchange, GatherThread
 from distprof.record.kernel_window import plan_window
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.on_signal import end_on_signal
+from distprof.record.peers import Peers
 from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
@@ -41,6 +42,7 @@ from distprof.record.step_window import plan_meeting
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
 from distprof.storage.last_position import open_place
+from distprof.storage.run_folder import rank_path
 from distprof.world import World
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
@@ -229,9 +231,13 @@ def _end_on_signal(setting: Setting, signals: SignalWatch | None, step_writer: S
 
 
 def _watch_stalls(setting: Setting, recorder: Recorder, step_writer: StepWriter) -> StallWatch:
-    """Has a rank that waits for others for too long write where it stands."""
+    """Has a rank that waits for others for too long, or for one that has died, write where it stands."""
+    world = setting.world
+    others = [each.rank for each in setting.streams.ranks if each.host == world.host and each.rank != world.rank]
+    peers = Peers(rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart)
     watch = StallWatch(
         position=lambda: (recorder.step, recorder.open), stalled=step_writer.save_state, lost=setting.warn,
+        died=peers.have_died,
         timeout_s=read_timeout_s(setting.world.device) or setting.timeout_s,
     )  # fmt: skip
     watch.start()

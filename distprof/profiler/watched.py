@@ -36,6 +36,15 @@ def describe_strategy(models: Iterable[nn.Module], *, num_ranks: int) -> str | N
     return " and ".join(found) or None
 
 
+def describe_wrapping(models: Iterable[nn.Module]) -> dict[str, object]:
+    """The settings of the wrappers that forecasts start from, as the configuration of a job has them."""
+    for model in models:
+        for part in find_wrapped(model):
+            if isinstance(part, DistributedDataParallel) and hasattr(part, "bucket_bytes_cap"):
+                return {"strategy": {"name": "ddp", "bucket_mb": part.bucket_bytes_cap / 2**20}}
+    return {}
+
+
 def _name_strategy(part: nn.Module) -> str:
     return "ddp" if isinstance(part, DistributedDataParallel) else "fsdp" if isinstance(part, FSDPModule) else "fsdp1"
 
@@ -55,12 +64,16 @@ class PrecisionWatch:
 
             def look(module: nn.Module, inputs: object) -> None:
                 handle.remove()
-                with contextlib.suppress(RuntimeError, TypeError):
-                    if torch.is_autocast_enabled(device.type):
-                        self._autocast = _PRECISIONS.get(torch.get_autocast_dtype(device.type))
+                self.look(device.type)
 
             handle = model.register_forward_pre_hook(look)
             self._hooks.append(handle)
+
+    def look(self, device_type: str) -> None:
+        """Looks at autocast now, where a model is called."""
+        with contextlib.suppress(RuntimeError, TypeError):
+            if torch.is_autocast_enabled(device_type):
+                self._autocast = _PRECISIONS.get(torch.get_autocast_dtype(device_type))
 
     def describe(self, models: Sequence[nn.Module]) -> str | None:
         """ "fp32", "tf32", "bf16" or "fp16". None: nothing tells, or the models differ."""
@@ -89,7 +102,7 @@ def _list_dtypes(models: Sequence[nn.Module]) -> Iterator[torch.dtype]:
 
 
 def find_device(models: Sequence[nn.Module]) -> torch.device:
-    """Where the models are; without models, the GPU that the process uses, else the CPU."""
+    """Where the models are; without models, the GPU that holds most of the process's tensors, else the CPU."""
     for model in models:
         for parameter in model.parameters():
             if parameter.device.type == "cuda":
@@ -97,5 +110,7 @@ def find_device(models: Sequence[nn.Module]) -> torch.device:
             if parameter.device.type == "cpu":
                 return torch.device("cpu")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return torch.device("cuda", torch.cuda.current_device())
+        current, numbers = torch.cuda.current_device(), range(torch.cuda.device_count())
+        fullest = max(numbers, key=lambda number: (torch.cuda.memory_allocated(number), number == current))
+        return torch.device("cuda", fullest)
     return torch.device("cpu")

@@ -60,8 +60,16 @@ class BetweenSteps:
         self._count = self._wait_ns = self._since_ns = self._resumed_ns = 0
         self._waiting = False
 
-    def begin(self, at_ns: int) -> None:
-        """Opens it at the end of a step."""
+    def begin(self, at_ns: int, *, again: bool = False) -> None:
+        """Opens it at the end of a step.
+
+        Args:
+            at_ns: Host clock.
+            again: Goes on where `take` has closed it: what began there was no step, and is part of the remainder.
+        """
+        if again:
+            self._waiting, self.open = False, self.on
+            return
         self._around.clear()
         self._totals_ns[:] = [0] * len(self._totals_ns)
         self._part, self._count, self._wait_ns, self._waiting = _REST, 0, 0, False

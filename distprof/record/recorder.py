@@ -16,7 +16,7 @@ from distprof.record.between import BetweenRecord, BetweenSteps
 from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
-from distprof.record.step_record import BrokenPhase, FinishedSteps, StepRecord, settle
+from distprof.record.step_record import NO_STEP, BrokenPhase, FinishedSteps, StepRecord, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
 
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
@@ -116,7 +116,7 @@ class Recorder:
         record = self._record(now, failed)
         self.open = self.recording = False
         self.on_device.close(record, (self._loss, self._grad_norm))
-        self.between.begin(now)
+        self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
 
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one, by phase code. `PhaseContext` does the same itself if it can.

@@ -6,6 +6,7 @@ is known is written while the rank still waits.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -16,29 +17,33 @@ STALL_RATIO = 0.8
 """The part of the group's time-out after which a rank without an ended step has stalled."""
 LOOKS = 16
 """How often it is looked at within that time; the last look comes well before the time-out."""
+PEERS_EVERY_S = 2.0
+"""How often it is looked at whether another rank has died, if that is more often than the above."""
 
 
 class StallWatch(threading.Thread):
-    """Compares the rank's position at regular times; costs the training thread nothing."""
+    """Compares the rank's position at regular times, and looks for deaths; costs the training thread nothing."""
 
     def __init__(
         self,
         *,
         position: Callable[[], object],
         timeout_s: float,
-        stalled: Callable[[float], object],
+        stalled: Callable[[float | None], object],
         lost: Callable[[str], None],
+        died: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
         Args:
             position: Differs after each begin and each end of a step.
             timeout_s: The time-out of the process group.
-            stalled: Called once per stall, with how long no step has ended, s.
+            stalled: Called once per stall, with how long no step has ended, s, and with None when a rank has died.
             lost: Receives a message about an error in that call.
+            died: Whether another rank has died since the last call.
         """
         super().__init__(name="distprof-stalls", daemon=True)
-        self._position, self._stalled, self._lost = position, stalled, lost
+        self._position, self._stalled, self._lost, self._died = position, stalled, lost, died
         self._seen, self._looks = position(), 0
         self._limit_s = timeout_s * STALL_RATIO
         self._closed = threading.Event()
@@ -49,8 +54,14 @@ class StallWatch(threading.Thread):
 
     def run(self) -> None:
         """Looks until `close`."""
-        while not self._closed.wait(self._limit_s / LOOKS):
-            self.look()
+        each = max(round(self._limit_s / LOOKS / PEERS_EVERY_S), 1)
+        for number in itertools.count(1):
+            if self._closed.wait(self._limit_s / LOOKS / each):
+                return
+            if self._died():
+                self._tell(None)
+            if number % each == 0:
+                self.look()
 
     def look(self) -> None:
         """One look: a stall is `LOOKS` of them at the same position."""
@@ -58,10 +69,13 @@ class StallWatch(threading.Thread):
         self._looks = self._looks + 1 if position == self._seen else 0
         self._seen = position
         if self._looks == LOOKS:
-            try:
-                self._stalled(self._limit_s)
-            except Exception as error:  # as in the other threads of recording
-                self._lost(f"the last state was not written: {type(error).__name__}: {error}")
+            self._tell(self._limit_s)
+
+    def _tell(self, stalled_s: float | None) -> None:
+        try:
+            self._stalled(stalled_s)
+        except Exception as error:  # as in the other threads of recording
+            self._lost(f"the last state was not written: {type(error).__name__}: {error}")
 
 
 def read_timeout_s(device: torch.device) -> float | None:

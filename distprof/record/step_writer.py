@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
+from distprof.facts.stand import Stand
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
+from distprof.record.stand import add_progress, take_stand
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_position import drop_place
@@ -23,6 +25,8 @@ FAILING_GRACE_S = 0.5
 """How long a terminated rank may take to record its own failure, which says more than the signal."""
 BUSY_GRACE_S = 0.5
 """How long it then waits for a thread that is taking steps, which may be waiting for a device."""
+LOST_PEER = ("gloo", "nccl", "closed by peer", "reset by peer", "timed out")
+"""One of them is in the error of a collective that lost a member."""
 
 
 class StepWriter:
@@ -50,6 +54,12 @@ class StepWriter:
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._window = range(0)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
+        self._thread = threading.get_ident()  # of training
+        recorder.at_next_step(self._stay_on_this_thread)
+        self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
+
+    def _stay_on_this_thread(self) -> None:
+        self._thread = threading.get_ident()
 
     def take(self, wait: bool) -> list[FloatArray]:
         """Packs and writes what has finished, and returns the rows.
@@ -79,6 +89,8 @@ class StepWriter:
             if record.broken is not None:
                 self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
             self._overfull += record.issued is not None and record.issued.lost > 0
+            if self._stalled is not None and _has_passed(self._stalled, record):
+                self._stalled = None
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
@@ -129,8 +141,14 @@ class StepWriter:
                 self.refuse("the end of this rank was not written", failure)
             else:
                 drop_place(self._writer.path)
+            if ended == "completed":
+                drop_ring(self._writer.path)
+            else:  # after the end, because it asks torch
+                failed = ended == "failed" and bool(self._last) and self._last[-1].failed
+                stand = self._stalled or take_stand(self._recorder, self._thread, failed=failed)
+                broken = failed and any(sign in (error or "").lower() for sign in LOST_PEER)
+                self._write_state(self._writer, _describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
-            (drop_ring if ended == "completed" else keep_ring)(self._writer.path)
             self._writer = None
             self._ended.set()
 
@@ -150,37 +168,47 @@ class StepWriter:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
 
-    def save_state(self, stalled_s: float) -> None:
+    def save_state(self, stalled_s: float | None) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
-        What is written first needs nothing from torch. A step that ends later, or the end, makes it void. Steps that
+        What is written first needs nothing from torch. A step that ends later, or a good end, makes it void. Steps that
         the device has not finished are written without device times; they are written again once it has.
 
         Args:
-            stalled_s: How long no step has ended.
+            stalled_s: How long no step has ended. None: another rank has died.
         """
-        state = f"no step had ended for {stalled_s:,.3g} s, {_describe_position(self._recorder)}"
+        recorder = self._recorder
+        why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
+        text = f"{why}, {_describe_position(recorder)}"
+        stand = take_stand(recorder, self._thread, stalled_s=stalled_s)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take(False)
             finally:
                 self._taking.release()
-        self._write_state(state, self._recorder.on_device.copy_pending())
-        ring = read_ring()
-        if (pending := describe_pending(ring)) is not None:
-            self._write_state(f"{state}, waiting for {pending}")
-        with self._lock:
-            if self._writer is not None and ring is not None:
-                keep_ring(self._writer.path, ring)
-
-    def _write_state(self, text: str, pending: Sequence[StepRecord] = ()) -> None:
-        rows = [
+        pending = [
             pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=record.step in self._window)
-            for record in pending
+            for record in recorder.on_device.copy_pending()
         ]
-        with self._lock, contextlib.suppress(OSError):  # a full disk is reported with the steps
+        self._stalled = None if stalled_s is None else stand
+        with self._lock:
             if self._writer is not None:
-                self._writer.write_state(text, rows)
+                self._write_state(self._writer, text, stand, pending)
+
+    def _write_state(
+        self, writer: StreamWriter, text: str, stand: Stand, rows: Sequence[FloatArray] = (), *, broken: bool = False
+    ) -> None:
+        """Writes a state, and again with what the ring adds to it, and the ring; what fails is not tried again."""
+        with contextlib.suppress(OSError):  # a full disk is reported with the steps
+            writer.write_state(text, rows, stand)
+        if (ring := read_ring()) is None:
+            return
+        stand = add_progress(stand, self._recorder, ring, broken=broken) if stand.source == "none" else stand
+        self._stalled = None if self._stalled is None else stand
+        pending = describe_pending(ring)
+        with contextlib.suppress(OSError):
+            writer.write_state(text if pending is None else f"{text}, waiting for {pending}", stand=stand)
+        keep_ring(writer.path, ring)
 
     def _write(self, rows: list[FloatArray], records: list[StepRecord]) -> None:
         if self._writer is None or self._unwritten:
@@ -203,6 +231,12 @@ def _describe_position(recorder: Recorder) -> str:
     position = recorder.timeline.count - 1
     phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
     return f"in step {recorder.step}{phase}"
+
+
+def _has_passed(stalled: Stand, record: StepRecord) -> bool:
+    """Whether a step has ended since."""
+    step = -1 if stalled.step is None else stalled.step
+    return record.step > step or (record.step == step and stalled.inside and not record.failed)
 
 
 def _describe_broken(phase: BrokenPhase, seen: list[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.facts.rank_names import name_ranks
+from distprof.render.hangs import describe_hang
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import NOT_MEASURED, clean_text
 from distprof.report.report import RankReport, Report
@@ -23,7 +24,10 @@ End = tuple[int, str, str]
 
 
 def describe_ends(report: Report) -> list[str]:
-    """One line for each way in which ranks are missing or failed, with the ranks concerned; missing ones first."""
+    """One line for each way in which ranks are missing or failed, with the ranks concerned; missing ones first.
+
+    Before them, of a job that hangs, whom it waits for.
+    """
     streams, traced = {rank.rank for rank in report.ranks}, is_traced(report)
     ranks_by_end: dict[End, list[int]] = {}
     for missing in report.coverage.ranks_missing:
@@ -41,6 +45,7 @@ def describe_ends(report: Report) -> list[str]:
         f"{_describe_writes([silent[rank] for rank in ranks if rank in silent])}"
         for (_, one, several), ranks in sorted(ranks_by_end.items())
     ]
+    lines = [*filter(None, [describe_hang(report)]), *lines]
     more = len(lines) - MAX_ALERTS
     return lines if more <= 0 else [*lines[:MAX_ALERTS], f"and {more} more like these, in report.json"]
 

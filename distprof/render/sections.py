@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from distprof.render.bandwidths import show_bandwidths
 from distprof.render.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.forecasts import list_bases, list_forecasts, list_unanswered
+from distprof.render.hangs import show_stands
 from distprof.render.headline import list_coverage, list_headline
 from distprof.render.job_memory import show_memory
 from distprof.render.job_modules import show_modules
@@ -39,6 +40,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
     coverage = list_coverage(report, max_notes=max_notes, note_limit=note_limit)
     return [
         Section(key="headline", title="headline", facts=list_headline(report)),
+        show_stands(report),
         list_findings(report),
         *(show_phases(report, step) for step in report.steps),
         *list_trace_sections(report),

@@ -20,6 +20,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "device_time": ("empty", "queue"),
     "kernels": ("most on", "min", "max", "category"),
     "ranges": ("count",),
+    "stands": ("called from",),
     "causes": ("late", "part", "critical"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),

@@ -14,6 +14,7 @@ from distprof.facts.presence import LastWrite
 from distprof.report.bandwidth_report import BandwidthReport
 from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport
+from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
@@ -254,6 +255,8 @@ class Report:
     device_type: str | None
     strategy: str | None
     precision: str | None
+    hang: HangReport | None
+    """Who waits for whom in a job whose steps stopped ending. None: they did not."""
     verdict: Verdict
     causes: Causes | None
     """Everything that makes steps longer than they need be. None: too little is known for a verdict."""

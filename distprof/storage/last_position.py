@@ -14,6 +14,7 @@ from typing import Protocol
 
 from distprof.config.decode import MAX_EXACT
 from distprof.facts.run import PHASES
+from distprof.facts.stand import Stand
 
 SUFFIX = ".position"
 BETWEEN, UNKNOWN = -1, -2
@@ -24,6 +25,7 @@ _FORM = struct.Struct("=qq")
 class Position(Protocol):
     """The step, and the phase's code or `BETWEEN` or `UNKNOWN`. Before the first step: -1."""
 
+    def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
@@ -54,8 +56,8 @@ def drop_place(stream: Path) -> None:
         stream.with_suffix(SUFFIX).unlink()
 
 
-def read_place(stream: Path, *, inside: int) -> str | None:
-    """Where a rank stood last, in words. None: there is no such file, or nothing in it makes sense.
+def read_place(stream: Path, *, inside: int) -> Stand | None:
+    """Where a rank stood last. None: there is no such file, or nothing in it makes sense, or no step has begun.
 
     Args:
         stream: Its stream.
@@ -76,10 +78,13 @@ def read_place(stream: Path, *, inside: int) -> str | None:
     if len(data) != _FORM.size:
         return None
     step, code = _FORM.unpack(data)
-    if not 0 <= step < MAX_EXACT:
+    if not 0 <= step < MAX_EXACT or not UNKNOWN <= code < len(PHASES):
         return None
-    if code == BETWEEN:
-        return f"after step {step}, before the next"
-    if code == UNKNOWN:
-        return f"in step {step}"
-    return f"in step {step}, {PHASES[code]}" if 0 <= code < len(PHASES) else None
+    return Stand(source="place", step=step, inside=code != BETWEEN, phase=PHASES[code] if code >= 0 else None)
+
+
+def describe_place(stand: Stand) -> str:
+    """The same in words."""
+    if not stand.inside:
+        return f"after step {stand.step}, before the next"
+    return f"in step {stand.step}" + (f", {stand.phase}" if stand.phase else "")

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distprof.config.decode import MAX_EXACT, is_whole
+from distprof.config.decode import MAX_EXACT, decode, is_whole
+from distprof.errors import DataError
 from distprof.facts.run import (
     COLUMN,
     COMMUNICATION_PHASES,
@@ -25,6 +26,7 @@ from distprof.facts.run import (
     Segments,
     Stretch,
 )
+from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, Stand
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
@@ -72,6 +74,21 @@ def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
         row[COLUMN[name]] = value
     step = row[COLUMN["step"]]
     return row if 0 <= step < MAX_EXACT and step.is_integer() and row[_STEP[Clock.HOST]] > 0 else None
+
+
+def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
+    """Where a rank stands, in words and in parts. None: invalid; parts that are missing or invalid leave the words."""
+    text = record["error"] if type(record.get("error")) is str else None
+    try:
+        stand = decode(Stand, record.get("stand"), "stand", DataError)
+    except DataError:
+        return text, None
+    numbers = [number for group in stand.groups for number in (group.issued, *(group.ranks or ()))]
+    numbers += [group.pending.number for group in stand.groups if group.pending is not None]
+    possible = min(numbers, default=0) >= 0 and 0 <= (stand.stalled_s or 0.0) < MAX_EXACT
+    possible &= stand.step is None or is_whole(stand.step, MAX_EXACT)
+    possible &= len(stand.groups) <= MAX_GROUPS and len(stand.stack) <= MAX_FRAMES
+    return text, stand if possible else None
 
 
 def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:

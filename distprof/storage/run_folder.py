@@ -20,7 +20,7 @@ from distprof.config.decode import decode
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, KINDS, Clock, Run, RunMeta
 from distprof.storage.json_file import read_object
-from distprof.storage.last_position import read_place
+from distprof.storage.last_position import describe_place, read_place
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_folder
@@ -223,10 +223,13 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
         return None
     _check(path, stream, meta)
     warnings.extend(stream.warnings)
-    lives = stream.info.last_write is not None and stream.info.last_write.writer_lives
-    if stream.info.ended is None and stream.info.error is None and not lives:
-        stream = replace(stream, info=replace(stream.info, error=read_place(path, inside=inside)))
-    return stream
+    info = stream.info
+    place = read_place(path, inside=inside) if info.ended is None and info.stand is None else None
+    if place is None:
+        return stream
+    lives = info.last_write is not None and info.last_write.writer_lives
+    told = describe_place(place) if info.error is None and not lives else info.error
+    return replace(stream, info=replace(info, stand=place, error=told))
 
 
 def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:

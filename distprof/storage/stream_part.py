@@ -15,9 +15,10 @@ from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
 from distprof.facts.presence import LastWrite, look_at_writer
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray, RankInfo, Segments
+from distprof.facts.stand import Stand
 from distprof.storage.collective_reader import CollectiveReader, DeviceStep
 from distprof.storage.collective_records import RankCollectives
-from distprof.storage.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields
+from distprof.storage.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields, read_state
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 3
@@ -96,7 +97,8 @@ class _Found:
     def __init__(self) -> None:
         self.header: dict[str, Any] | None = None
         self.end: dict[str, Any] = {}
-        self.state: str | None = None  # where the rank stands, while nothing follows
+        self.state: str | None = None  # where the rank stands, while no step follows
+        self.stand: Stand | None = None
         self.offset = 0
         """Where the current record begins."""
         self._rows: dict[int, tuple[FloatArray, int]] = {}
@@ -115,7 +117,7 @@ class _Found:
         elif kind == "end":
             return self._take_end(record)
         elif kind == "state":
-            self.state = record["error"] if type(record.get("error")) is str else None
+            self.state, self.stand = read_state(record)
             return self.state is not None
         elif kind == "pending" and self._fields is not None:
             row = decode_row(record.get("row"), self._fields)
@@ -146,7 +148,7 @@ class _Found:
         if row is None or step in self._rows:
             return False
         self._rows[step] = row, self.offset
-        self.state = None
+        self.state = self.stand = None
         kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
@@ -191,11 +193,7 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
     if read_fields(header) is None:
         raise DataError(f"{path}: damaged header: no list of distinct fields")
-    known = set(RankInfo.__dataclass_fields__) - {
-        "last_write",
-        "source",
-        "rows_dropped",
-    }  # what is read here was recorded
+    known = set(RankInfo.__dataclass_fields__) - {"last_write", "source", "stand", "rows_dropped"}  # found out here
     last = end or ({} if found.state is None else {"error": found.state})
     told = {**header["info"], **{key: last[key] for key in last if key in known}}
     info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
@@ -203,4 +201,5 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
         raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} is impossible")
     before = header["info"].get("notes", [])
     notes = decode(EndFields, {"notes": before}, f"{path}: header", DataError).notes
-    return replace(info, notes=(*notes, *end.get("notes", ())), last_write=last_write)
+    stand = None if info.ended == "completed" else found.stand
+    return replace(info, notes=(*notes, *end.get("notes", ())), last_write=last_write, stand=stand)

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing import util
 from pathlib import Path
@@ -27,7 +28,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import Run, Work
 from distprof.profiler import agreement, exit_guard, open_session
-from distprof.profiler.watched import describe_strategy, find_wrapped
+from distprof.profiler.watched import describe_strategy, find_device, find_wrapped
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.faults.forked import make_rank, run
@@ -53,7 +54,8 @@ def find_run(folder: Path, name: str = "") -> Run:
 def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(4, 4)
     generator, before = torch.get_rng_state(), signal.getsignal(signal.SIGTERM)
-    with distprof.start("mine") as profiler:
+    settings = SimpleNamespace(dtype=torch.bfloat16, lr=float("nan"), sizes=(1, 2), api_key="x")
+    with distprof.start("mine", config=settings) as profiler:
         assert profiler.folder is None and not dist.is_initialized()
         profiler.watch(model)
         for batch in profiler.steps(torch.ones(5, 2, 4)):
@@ -65,6 +67,8 @@ def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert run.column("warmup").tolist() == [[1, 1, 1, 0, 0]] and run.ranks[0].ended == "completed"
     assert (run.meta.strategy, run.meta.precision, run.meta.backend) == ("single", "bf16", None)
     assert not model._forward_pre_hooks
+    kept = {"dtype": "torch.bfloat16", "lr": "NaN", "sizes": [1, 2], "api_key": "[redacted]"}
+    assert {key: run.meta.config[key] for key in kept} == kept and run.meta.config["script"]
     out, err = capfd.readouterr()
     assert out == "" and re.search(r"distprof: step time .*\ndistprof: run folder: .*_mine  \(report.html, ", err)
     assert (profiler.folder or tmp_path).samefile(next((tmp_path / "runs").iterdir()))
@@ -104,6 +108,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
         ({"window_s": 0}, "window_s=0.0: must be above 0 and finite"),
         ({"warmup_steps": -1}, "warmup_steps=-1: must be 0 or more"),
         ({"peak": "best"}, "peak='best': expected a number or one of auto, measure, none"),
+        ({"config": 7}, "config=int: expected a group of keys"),
         ({"name": " "}, "name: empty; give the run a name"),
     ],
 )
@@ -125,6 +130,13 @@ def test_without_a_process_group_each_process_is_reported_alone(
     assert told.notes[0].startswith("torch.distributed is not initialised at the first step: each process is reported")
 
 
+def test_a_job_of_warm_up_only_says_how_to_measure_it(capfd: pytest.CaptureFixture[str]) -> None:
+    with distprof.start("mine", find=False) as profiler:
+        assert list(profiler.steps([1, 2])) == [1, 2]
+    said = "distprof: all 2 step(s) were warm-up: distprof.start(warmup_steps=0) measures them"
+    assert capfd.readouterr().err.splitlines()[0] == said
+
+
 def test_a_folder_that_cannot_be_made_costs_the_recording(capfd: pytest.CaptureFixture[str]) -> None:
     with distprof.start("mine", runs_dir="/proc/distprof") as profiler:
         assert list(profiler.steps([1, 2])) == [1, 2]
@@ -135,6 +147,10 @@ def test_a_second_start_ends_the_first(tmp_path: Path, capfd: pytest.CaptureFixt
     first = distprof.start("one", find=False)
     second = distprof.start("two", find=False)
     assert first.closed and not second.closed
+    child = os.fork()
+    if child == 0:  # it has no session that could be open
+        os._exit(len(open_session._open))
+    assert os.waitpid(child, 0)[1] == 0
     second.close()
     assert capfd.readouterr().err.splitlines() == [
         "distprof: distprof.start('two'): 'one' is still open, and ends here",
@@ -153,22 +169,34 @@ def test_wrappers_are_found_wherever_they_are() -> None:
     assert (describe_strategy([plain], num_ranks=1), describe_strategy([plain], num_ranks=2)) == ("single", None)
 
 
-def train(folder: str, name: str, **options: Any) -> None:
+def test_without_a_model_the_gpu_that_holds_its_tensors_is_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_device([]).type == "cpu"
+    for name, value in {"is_initialized": True, "current_device": 1, "device_count": 4}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    used = [0, 0, 0, 0]
+    monkeypatch.setattr(torch.cuda, "memory_allocated", used.__getitem__)
+    assert find_device([]) == torch.device("cuda", 1)
+    used[3] = 5
+    assert find_device([]) == torch.device("cuda", 3) and find_device([nn.Linear(1, 1)]).type == "cpu"
+
+
+def train(folder: str, name: str, *, marked: bool = True, **options: Any) -> None:
     """As scripts do: no close, no block."""
     os.chdir(folder)
     profiler = distprof.start(name, **LONG, **options)
     model = DistributedDataParallel(nn.Linear(4, 4))
     profiler.watch(torch.compile(nn.ModuleDict({"inner": model}), backend="eager"))  # type: ignore[arg-type]
+    profiler.watch(nn.Linear(1, 1))
     for batch in profiler.steps(torch.ones(4, 2, 4)):
-        with profiler.phase("forward"):
+        with profiler.phase("forward") if marked else nullcontext():
             loss = model(batch).sum()
-        with profiler.phase("backward"):
+        with profiler.phase("backward") if marked else nullcontext():
             loss.backward()
 
 
 def end_with_the_group(world: World, folder: str) -> None:
-    train(folder, "first")
-    train(folder, "second")
+    train(folder, "first", find=False)
+    train(folder, "second", marked=False)
     dist.destroy_process_group()
     assert not dist.is_initialized() and dist.destroy_process_group.__module__.startswith("torch.")
 
@@ -178,6 +206,10 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
     for name in ("_first", "_second"):
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
+        assert any("neither DDP nor FSDP" in note for note in run.ranks[0].notes)
+        for phase in ("data", "forward", "backward"):
+            assert (run.column(f"{phase}_host_ns")[:, 1:] > 0).all()
+        assert run.meta.config["strategy"] == {"name": "ddp", "bucket_mb": 25.0}
         assert (run.column("all_reduce_count")[:, 1:] == 1).all() and run.column("step").shape == (2, 4)
         assert (run.column("all_reduce_host_ns") > 0).any() and len(run.meta.clock_readings) == 4
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.session import Session
 from distprof.profiler.start import Job
+from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from tests.fakes import FakeClock
@@ -44,13 +46,14 @@ class Files:
 class Case:
     """A session without files, and what it has recorded and said."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, make: Callable[..., Profiler] = Profiler, **options: Any) -> None:
+        self._make = make
         self.clock, self.files, self.said, self.ends = FakeClock(), Files(), list[str](), list[BaseException | None]()
         self.recorder = Recorder(now_ns=self.clock)
         self.session = Session(self.start, end=self.ends.append, say=self.said.append, **options)
 
     def start(self) -> Job:
-        profiler = Profiler(
+        profiler = self._make(
             recorder=self.recorder, plan=ShadowPlan(0), step_writer=cast(Any, self.files),
             gather_thread=cast(Any, self.files), ranges=None, module_depth=0, on_device=False, phases=False,
             timeout_s=1.0, done=lambda: None, clean=str,
@@ -231,6 +234,14 @@ def test_names_that_are_none_cost_a_sentence() -> None:
     ]
 
 
+def test_a_part_of_a_watched_model_is_no_model_of_its_own() -> None:
+    case = Case()
+    model = nn.Sequential(nn.Linear(1, 1))
+    for part in (model, model[0], model):  # evaluation often calls what DDP has wrapped
+        case.session.watch(part)
+    assert case.session.models == (model,)
+
+
 def test_a_stretch_inside_a_step_ends_the_step() -> None:
     case = Case()
     for number in case.session.steps(range(3)):
@@ -261,6 +272,38 @@ def test_after_close_nothing_is_recorded_and_that_is_said() -> None:
         "step() after close(): nothing more is recorded", "phase('forward') after close(): nothing more is recorded",
         "add_work() after close(): nothing more is recorded",
     ]  # fmt: skip
+
+
+class Window:
+    """Steps 1 and 2 are in it."""
+
+    steps = range(1, 3)
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def covers(self, step: int, *, warmup: bool) -> bool:
+        return step in self.steps
+
+    def before(self, step: int) -> None:
+        self.seen.append(step)
+
+    def after(self, step: int, error: BaseException | None) -> None:
+        self.seen.append(error is None)
+
+    def finish(self) -> None:
+        self.seen.append("end")
+
+
+def test_a_step_that_is_none_is_none_in_a_window_too() -> None:
+    window = Window()
+    case = Case(make=partial(WindowProfiler, cast(Any, window)))
+    for _ in range(2):
+        for _ in case.session.steps(load(case, 1)):
+            case.work()
+    case.session.close()
+    assert [step.step for step in case.steps()] == [0, 1]
+    assert window.seen == [1, False, 1, True, 2, False, "end"]
 
 
 def test_a_process_that_ends_inside_a_step_says_so() -> None:

@@ -15,6 +15,7 @@ from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase, Stretc
 from distprof.record.between import DATA, STRETCH_CODE
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row
+from distprof.record.step_record import NO_STEP
 from distprof.record.stretches import BatchWatch, StretchContext, time_batches
 from distprof.record.timeline import PhaseContext
 from tests.fakes import FakeClock
@@ -220,3 +221,18 @@ def test_whatever_is_called_the_parts_fit_into_the_time(moves: list[tuple[str, i
     assert record.wait_ns + record.after_ns <= total_ns and min(record.wait_ns, record.after_ns) >= 0
     waits = any(move == "wait" for move, _, _ in moves)
     assert waits or (record.wait_ns, record.after_ns) == (0, total_ns)
+
+
+def test_what_was_measured_before_a_dropped_step_is_kept() -> None:
+    loop = Loop()
+    loop.run_step()
+    with loop.stretch(CHECKPOINT):
+        loop.clock.advance(30)
+    loop.recorder.begin_step(1, warmup=False)
+    loop.clock.advance(5)
+    loop.recorder.step = NO_STEP
+    loop.recorder.end_step()
+    with loop.stretch(EVALUATION):
+        loop.clock.advance(40)
+    loop.run_step()
+    assert loop.read()[-1] == [0, 0, 75, 0, 40, 30, 0]

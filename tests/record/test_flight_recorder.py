@@ -72,6 +72,13 @@ def test_messages_between_two_and_distprofs_own_do_not_count(changes: dict[str, 
     assert find_unseen(make_ring(["gloo:broadcast"], 4, begin_ns), records) is not None
 
 
+def test_ddps_map_of_used_parameters_hides_nobody() -> None:
+    begin_ns = time.monotonic_ns()
+    records = [make_record(begin_ns + step * STEP_NS, []) for step in range(4)]
+    ints, floats = (make_ring(["gloo:all_reduce"], 4, begin_ns, input_dtypes=[name]) for name in ("Int", "Float"))
+    assert find_unseen(ints, records) is None and find_unseen(floats, records) is not None
+
+
 def test_steps_older_than_the_ring_and_reductions_that_gloo_takes_apart_say_nothing() -> None:
     begin_ns = time.monotonic_ns()
     ring = make_ring(["gloo:all_reduce", "gloo:all_reduce"], 4, begin_ns)

@@ -6,6 +6,7 @@ import faulthandler
 import json
 import os
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, PHASE_CODE, Phase
+from distprof.facts.stand import GroupStand, Pending
 from distprof.record import stall_watch, step_writer
 from distprof.record.flight_recorder import OWN_GROUP, describe_pending
 from distprof.record.stall_watch import LOOKS, STALL_RATIO, StallWatch, read_timeout_s
+from distprof.record.stand import add_progress, take_stand
 from distprof.render.ends import describe_ends
 from distprof.storage.rank_stream import read_stream
 from tests.factories import make_run
@@ -139,6 +142,53 @@ def test_a_stall_that_passes_leaves_no_trace_and_no_step_is_lost(
     assert (tmp_path / "flight_recorder-rank-00000.json").exists() == (then == "step")
     writer.save_state(480.0)  # after the end there is nothing to write to
     assert then == "step" or read_stream(path).info.ended == "completed"
+
+
+@pytest.mark.parametrize("ended", ["failed", "terminated"])
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_rank_that_ends_early_still_says_whether_it_had_stalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str, passes: bool
+) -> None:
+    monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+    recorder, writer, _ = make_step_writer(tmp_path / "a", [])
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.BACKWARD])
+    writer.save_state(480.0)
+    recorder.end_step(failed=not passes)
+    writer.take(False)
+    writer.end(ended, error="RuntimeError: gloo: Timed out")
+    stand = read_stream(tmp_path / "a").info.stand
+    assert stand is not None and (stand.stalled_s, stand.inside) == ((None, False) if passes else (480.0, True))
+    assert stand.phase == (None if passes else Phase.BACKWARD) and stand.source == "ring"
+
+
+def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path: Path) -> None:
+    recorder, _, _ = make_step_writer(tmp_path / "a", [])
+    recorder.timeline.now = time.monotonic_ns
+    made_ns = time.time_ns()
+    recorder.begin_step(5, warmup=False)
+
+    def make(number: int, name: str, group: list[str], **more: Any) -> dict[str, Any]:
+        entry = {"time_created_ns": made_ns + number * 10**9, "retired": True, "profiling_name": name}
+        return {**entry, "collective_seq_id": number, "is_p2p": False, "process_group": group, **more}
+
+    entries = [
+        make(-1, "gloo:barrier", DEFAULT), make(9, "gloo:gather", OWN, retired=False), make(1, "nccl:barrier", DEFAULT),
+        make(2, "nccl:_all_gather_base", DEFAULT), make(3, "nccl:all_reduce", ["4", "tensor"]),
+        make(4, "nccl:_all_gather_base", DEFAULT, retired=False), make(5, "nccl:all_reduce", DEFAULT, retired=False),
+        make(6, "nccl:send", DEFAULT, is_p2p=True, retired=False),
+    ]  # fmt: skip
+    stand = add_progress(take_stand(recorder, -1, stalled_s=480.0), recorder, {"entries": entries})
+    assert stand.groups == (
+        GroupStand(
+            group="default", backend="nccl", ranks=None, issued=5,
+            pending=Pending(number=4, kind="all_gather", in_step=3),
+        ),
+        GroupStand(group="default", backend="gloo", ranks=None, issued=-1, pending=None),
+        GroupStand(group="tensor 4", backend="nccl", ranks=None, issued=3, pending=None),
+    )  # fmt: skip
+    failed = add_progress(take_stand(recorder, -1, failed=True), recorder, {"entries": entries[:4]}, broken=True)
+    assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2)
 
 
 def test_a_busy_writer_does_not_keep_the_state_from_being_written(

@@ -12,13 +12,14 @@ import pytest
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.timeline import PhaseContext
-from distprof.storage.last_position import drop_place, open_place, read_place
+from distprof.storage.last_position import describe_place, drop_place, open_place, read_place
 
 
 def read(folder: Path) -> str | None:
     inside = os.open(folder, os.O_RDONLY)
     try:
-        return read_place(folder / "rank-00000.jsonl", inside=inside)
+        place = read_place(folder / "rank-00000.jsonl", inside=inside)
+        return None if place is None else describe_place(place)
     finally:
         os.close(inside)
 

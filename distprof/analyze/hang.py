@@ -1,0 +1,166 @@
+"""Does the job hang, and which rank did not come to which collective?
+
+Collectives of a process group have the same number on all its ranks. A group waits for those of its members whose
+newest number is below the oldest one that another member has pending. A member that does not say counts as one of them.
+To blame are those of them that wait in no such collective themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from distprof.facts.run import RankInfo, Run
+from distprof.facts.stand import GroupStand, Pending, Stand
+from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
+
+_Group = tuple[str, str]
+"""Its name and backend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """A collective that members of a process group wait in."""
+
+    group: str
+    pending: Pending
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+    """The members that have not come to it, as far as known."""
+    kinds: tuple[str, ...]
+    """Of the collectives in which the waiting ones are."""
+
+
+def find_hang(run: Run) -> HangReport | None:
+    """Who waits for whom. None: no rank wrote that its steps had stopped ending, and nobody waits for a dead one."""
+    infos = {info.rank: info for info in run.ranks if info.source == "recorded"}
+    stands = {rank: info.stand for rank, info in infos.items() if info.stand is not None}
+    everyone = range(max([run.meta.world_size, *(rank + 1 for rank in infos)]))
+    waits = _list_waits(stands, everyone)
+    stalled = [stand.stalled_s for stand in stands.values() if stand.stalled_s is not None]
+    dead = {rank for rank, info in infos.items() if info.ended is None and _lives(info) is False}
+    if not stalled and not any(dead & {*wait.absent} for wait in waits):
+        return None
+    kind, wait, blamed = _choose(waits)
+    first = stands[wait.waiting[0]] if wait is not None else None
+    return HangReport(
+        kind=kind, absent=blamed, waiting=wait.waiting if wait is not None else (),
+        collective=None if wait is None else _show(wait.group, wait.pending),
+        step=None if first is None else first.step, inside=first is not None and first.inside,
+        stalled_s=max(stalled, default=None), stands=tuple(_list_stands(run, infos, everyone, blamed)),
+    )  # fmt: skip
+
+
+def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
+    """One for each process group in which somebody waits, the one with most waiting first."""
+    told = {
+        rank: {(item.group, item.backend): item for item in stand.groups} for rank, stand in stands.items()
+    }  # fmt: skip
+    groups: dict[_Group, list[tuple[int, GroupStand]]] = {}
+    for rank, items in told.items():
+        for group, item in items.items():
+            if item.pending is not None:
+                groups.setdefault(group, []).append((rank, item))
+    waits = [_find_wait(group, found, stands, told, everyone) for group, found in groups.items()]
+    return sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group))
+
+
+def _find_wait(
+    group: _Group,
+    found: Sequence[tuple[int, GroupStand]],
+    stands: Mapping[int, Stand],
+    told: Mapping[int, Mapping[_Group, GroupStand]],
+    everyone: range,
+) -> _Wait:
+    pendings = {rank: item.pending for rank, item in found if item.pending is not None}
+    oldest = min(pendings.values(), key=lambda pending: pending.number)
+    waiting = {rank: pending for rank, pending in pendings.items() if pending.number == oldest.number}
+    members = [rank for rank in found[0][1].ranks or _find_members(group, told, everyone) if rank in everyone]
+    come = {
+        rank for rank in members
+        if rank in stands and _count_issued(stands[rank], told[rank], group) >= oldest.number
+    }  # fmt: skip
+    absent = [rank for rank in members if rank not in come]
+    kinds = tuple(sorted({pending.kind for pending in waiting.values()}))
+    return _Wait(group=group[0], pending=oldest, waiting=tuple(sorted(waiting)), absent=tuple(absent), kinds=kinds)
+
+
+def _find_members(group: _Group, told: Mapping[int, Mapping[_Group, GroupStand]], everyone: range) -> Sequence[int]:
+    """Of a group that is not listed: of another than the default one only those are known that told of it."""
+    return everyone if group[0] == "default" else [rank for rank, groups in told.items() if group in groups]
+
+
+def _count_issued(stand: Stand, told: Mapping[_Group, GroupStand], group: _Group) -> int:
+    return told[group].issued if stand.source == "ring" and group in told else 0
+
+
+def _choose(
+    waits: Sequence[_Wait],
+) -> tuple[Literal["absent", "circle", "mismatch", "together", "elsewhere"], _Wait | None, tuple[int, ...]]:
+    """What kind of hang it is, the collective to name, and whom to blame."""
+    held = {rank for wait in waits if wait.absent for rank in wait.waiting}
+    for wait in waits:
+        if blamed := tuple(rank for rank in wait.absent if rank not in held):
+            return "absent", wait, blamed
+    apart = next((wait for wait in waits if len(wait.kinds) > 1), None)
+    if apart is not None:
+        return "mismatch", apart, ()
+    if held:
+        return "circle", next(wait for wait in waits if wait.absent), ()
+    return ("together", waits[0], ()) if waits else ("elsewhere", None, ())
+
+
+def _show(group: str, pending: Pending) -> PendingReport:
+    return PendingReport(kind=pending.kind, in_step=pending.in_step, number=pending.number, group=group)
+
+
+def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blamed: Sequence[int]) -> list[StandReport]:
+    """Where every rank stands, ranks at the same place together; those to blame first, then the smaller groups."""
+    steps = run.column("step")
+    last = {
+        info.rank: None if np.isnan(row).all() else int(np.nanmax(row))
+        for info, row in zip(run.ranks, steps, strict=True)
+    }  # fmt: skip
+    places: dict[StandReport, list[int]] = {}
+    for rank in everyone:
+        info = infos.get(rank)
+        place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
+        places.setdefault(place, []).append(rank)
+    found = [replace(place, ranks=tuple(ranks)) for place, ranks in places.items()]
+    return sorted(found, key=lambda item: (not {*item.ranks} & {*blamed}, len(item.ranks), item.ranks))
+
+
+def _find_place(stand: Stand | None, state: StandState, last_step: int | None) -> StandReport:
+    """A place without its ranks."""
+    if stand is None:
+        return StandReport(
+            ranks=(), state=state, step=last_step, inside=False, phase=None, pending=None, where=None, stack=()
+        )  # fmt: skip
+    waits = next(((item.group, item.pending) for item in stand.groups if item.pending is not None), None)
+    return StandReport(
+        ranks=(), state=state, step=stand.step, inside=stand.inside, phase=stand.phase,
+        pending=None if waits is None else _show(*waits), where=stand.where, stack=stand.stack,
+    )  # fmt: skip
+
+
+def _name_state(info: RankInfo | None) -> StandState:
+    if info is None:
+        return "missing"
+    if info.stand is not None and (info.stand.stalled_s is not None or (_wrote(info.stand) and info.ended is None)):
+        return "stands"
+    match info.ended:
+        case "completed" | "failed" | "terminated":
+            return info.ended
+    lives = _lives(info)
+    return "unknown" if lives is None else "silent" if lives else "gone"
+
+
+def _wrote(stand: Stand) -> bool:
+    return stand.source != "place"
+
+
+def _lives(info: RankInfo) -> bool | None:
+    return None if info.last_write is None else info.last_write.writer_lives

@@ -1,0 +1,1 @@
+"""``python -m distprof.attach``: runs somebody's script as it is, and watches it."""

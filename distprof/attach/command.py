@@ -1,0 +1,81 @@
+"""Runs a script as it is, and watches it: what ``python -m distprof.attach`` does."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from distprof.attach.on_import import after_import
+from distprof.attach.request import USAGE, Request, read_request
+from distprof.attach.script import hide_own_frames, require_script, run_module, run_script
+from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
+
+if TYPE_CHECKING:
+    from distprof.profiler.session import Session
+
+
+class Watch:
+    """What watches the script, once it has imported torch."""
+
+    def __init__(self, request: Request) -> None:
+        """Waits for torch."""
+        self._request = request
+        self._session: Session | None = None
+        after_import("torch", self._start)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The script has ended, with this error if there is one."""
+        if self._session is not None:
+            from distprof.profiler.exit_guard import EXIT_WAIT_S
+
+            well = isinstance(error, SystemExit) and error.code in (None, 0)
+            self._session.close(None if well else error, wait_s=EXIT_WAIT_S)
+        elif error is None:
+            _say("the script has not imported torch: nothing is recorded")
+
+    def _start(self) -> None:
+        """Raises SystemExit if an option is wrong; whatever else fails costs the recording only."""
+        options = dict(self._request.options)
+        name = options.pop("name", self._request.name)
+        try:
+            from distprof.profiler.open_session import start
+
+            self._session = start(str(name), **options)  # type: ignore[arg-type]
+            self._session.find_steps()
+        except DistprofError as error:
+            _say(str(error))
+            raise SystemExit(EXIT_USAGE) from None
+        except Exception as error:
+            _say(f"nothing is recorded: {type(error).__name__}: {error}")
+
+
+def attach(arguments: list[str] | None = None) -> None:
+    """Runs what a command line names, and ends as it does.
+
+    Args:
+        arguments: None: those of this process.
+    """
+    try:
+        request = read_request(sys.argv[1:] if arguments is None else arguments)
+        if request is not None and not request.is_module:
+            require_script(request.target)
+    except DistprofError as error:
+        _say(str(error))
+        raise SystemExit(EXIT_USAGE) from None
+    if request is None:
+        print(USAGE, end="")
+        raise SystemExit(EXIT_OK)
+    watch = Watch(request)
+    run = run_module if request.is_module else run_script
+    try:
+        run(request.target, request.arguments)
+    except BaseException as error:
+        watch.end(error)
+        hide_own_frames()
+        raise
+    watch.end()
+
+
+def _say(text: str) -> None:
+    """Standard output belongs to the script."""
+    print(f"distprof: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,51 @@
+"""What the callbacks of frameworks share: a loop in which a step ends where the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from distprof.profiler.session import Session
+
+
+class FrameworkLoop:
+    """The loop of a framework, told by its callbacks. Phases inside a step are found by the session."""
+
+    def __init__(self, session: Session) -> None:
+        """Takes a session, of which it begins and ends the steps."""
+        self.session = session
+        self._in_stretch = False
+
+    def begin_step(self) -> None:
+        """A step begins, unless one is open: with getting its batches."""
+        self.end_stretch()
+        if not self.session.open:
+            self.session.begin_step()
+
+    def end_step(self) -> None:
+        """The parameters have been updated."""
+        self.session.end_step()
+
+    def leave(self) -> None:
+        """No step follows for now: an open one is none, and a stretch is over."""
+        self.end_stretch()
+        self.session.drop_step()
+
+    def begin_stretch(self, stretch: str) -> None:
+        """Evaluation or saving begins, or logging: between two steps, so an open step is none."""
+        self.leave()
+        self._in_stretch = self.session.begin_stretch(stretch)
+
+    def end_stretch(self) -> None:
+        """It is over, if there is one."""
+        if self._in_stretch:
+            self._in_stretch = False
+            self.session.end_stretch()
+
+    def add_tokens(self, batch: object) -> None:
+        """Counts the tokens of a micro-step's batch, if it has some: padding is computed, and so counted."""
+        ids: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        if isinstance(ids, torch.Tensor) and self.session.open:
+            self.session.add_work(tokens=ids.numel(), micro_steps=0)

@@ -1,0 +1,62 @@
+"""Where a rank stands while no step ends: as it wrote itself, or as others can see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_GROUPS = 16
+"""Process groups that a rank tells about, the ones with pending collectives first."""
+MAX_FRAMES = 6
+"""Frames that it tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """The oldest collective of a process group that a rank has issued and that has not ended."""
+
+    number: int
+    """Grows with every collective of the group; the same on all its ranks."""
+    kind: str
+    """Such as ``all_reduce``, as PyTorch's Flight Recorder calls it."""
+    in_step: int | None
+    """Its place among the group's collectives of the open step, from 1. None: issued outside the open step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStand:
+    """How far a rank is in the collectives of one process group."""
+
+    group: str
+    """"default", or its description and name; the same on all its ranks."""
+    backend: str
+    """Such as ``gloo``: a group that has two counts the collectives of each."""
+    ranks: tuple[int, ...] | None
+    """Global ranks. None: of the default group all; of another, unknown."""
+    issued: int
+    """`Pending.number` of the newest collective that it has issued; 0: none."""
+    pending: Pending | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where one rank stands."""
+
+    source: Literal["ring", "none", "place"]
+    """"ring": ``groups`` come from PyTorch's Flight Recorder; "none": they are unknown. "place": the rank wrote nothing
+    itself, which leaves step and phase."""
+    step: int | None
+    """The open step, or the last one. None: before the first."""
+    inside: bool
+    """Whether the step is open."""
+    phase: str | None
+    """Of the open step. None: not recorded."""
+    stalled_s: float | None = None
+    """How long no step had ended. None: written for another reason, such as a signal."""
+    stack: tuple[str, ...] = ()
+    """Frames of the training thread as ``file.py:line function``, the innermost first, at most
+    `MAX_FRAMES`. Empty: unknown."""
+    where: str | None = None
+    """The innermost frame of the user's own code, if there is one, else the innermost."""
+    groups: tuple[GroupStand, ...] = ()
+    """At most `MAX_GROUPS`."""

@@ -1,0 +1,48 @@
+"""Finds what a training loop does, without any change to it. Everything is put back at the end."""
+
+from __future__ import annotations
+
+from distprof.observe.functions import Functions
+from distprof.observe.modules import Forwards
+from distprof.observe.optimizers import Optimizers
+from distprof.observe.parts import Gate, Patches, Recognition
+from distprof.observe.reporting import Reporting
+from distprof.observe.step_search import StepSearch
+
+
+class Finder:
+    """Watches torch in this process for one session."""
+
+    def __init__(self, session: Reporting, *, owns_steps: bool) -> None:
+        """Watches nothing yet.
+
+        Args:
+            session: Is told what is found.
+            owns_steps: Whether steps are looked for too, and not only phases.
+        """
+        self._gate, self._patches = Gate(), Patches()
+        self._search = StepSearch(session, owns_steps=owns_steps)
+        self._ending = Recognition("the last step is", session)
+        optimizers = Optimizers(session, self._search, self._gate)
+        self._parts = (
+            Forwards(session, self._search, self._gate),
+            Functions(session, self._search, self._gate, optimizers.end_backward), optimizers,
+        )  # fmt: skip
+        self._begun = False
+
+    def begin(self) -> None:
+        """Watches from now on. A second call does nothing."""
+        if not self._begun:
+            self._begun = True
+            for part in self._parts:
+                part.install(self._patches)
+
+    def finish(self) -> None:
+        """The program ends: a step that is open may be none. Nothing is looked at any more."""
+        self._ending.run(self._search.finish)
+        self._gate.close()
+
+    def undo(self) -> None:
+        """Puts everything back. What somebody has wrapped since stays, and does nothing."""
+        self._gate.close()
+        self._patches.undo()

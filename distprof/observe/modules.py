@@ -1,0 +1,136 @@
+"""Forwards: the outermost call of a module, and ``train()`` and ``eval()``.
+
+A hook of torch on all modules would make every one of them take its slow path, and `torch.compile` would trace it. A
+replaced ``Module.__call__`` costs an inner module one comparison, and a compiled one nothing: what is compiled is the
+original.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling as is_compiling
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.observe.parts import Gate, Patches, Recognition, leave_to_python
+from distprof.observe.reporting import Reporting
+from distprof.observe.step_search import StepSearch
+
+_FORWARD = PHASE_CODE[Phase.FORWARD]
+MAX_MODELS = 16
+"""So many outermost modules are watched: a script may make a new one in every step."""
+
+
+class Forwards:
+    """Recognises forwards and evaluation, and the models that there are."""
+
+    def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
+        """Looks at nothing yet."""
+        self._session, self._search, self._gate = session, search, gate
+        self._part, self._modes = Recognition("forward is", session), Recognition("evaluation is", session)
+        self._models = Recognition("models are", session)
+        self._num_watched = 0
+        self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+
+    def install(self, patches: Patches) -> None:
+        """Looks at all modules from now on."""
+        self._models.run(patches.replace, [DistributedDataParallel], "__init__", self._watch_made)
+        self._modes.run(patches.replace, [nn.Module], "train", self._watch_mode)
+        self._part.run(patches.replace, [nn.Module], "__call__", self._watch_call)
+
+    def _watch_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        gate, call = self._gate, self._call
+
+        @functools.wraps(original)
+        def watched(self: nn.Module, *args: Any, **options: Any) -> Any:
+            if is_compiling() or gate.inside:
+                return original(self, *args, **options)
+            return call(original, self, args, options)
+
+        @functools.wraps(original)
+        def watched_quickly(self: nn.Module, *args: Any, **options: Any) -> Any:
+            if is_compiling():
+                return original(self, *args, **options)
+            if gate.inside:  # as the original does, without a call of it
+                return (self._compiled_call_impl or self._call_impl)(*args, **options)
+            return call(original, self, args, options)
+
+        known = getattr(getattr(original, "__code__", None), "co_names", ())
+        chosen = watched_quickly if set(known) == {"_compiled_call_impl", "_call_impl"} else watched
+        leave_to_python(chosen)
+        return chosen
+
+    def _call(
+        self, original: Callable[..., Any], model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        part, gate = self._part, self._gate
+        if not part.on or torch.jit.is_tracing() or not gate.admits(trains=True):
+            return original(model, *args, **options)
+        entered = part.run(self._begin, model)
+        gate.inside += 1
+        try:
+            result = original(model, *args, **options)
+        except BaseException:
+            gate.inside -= 1
+            if entered:
+                part.run(self._session.exit, raised=True)
+            raise
+        gate.inside -= 1
+        if entered:
+            part.run(self._session.exit)
+        part.run(self._search.end_forward)
+        return result
+
+    def _begin(self, model: nn.Module) -> bool:
+        has_parameters = self._has_parameters.get(model)
+        if has_parameters is None:
+            has_parameters = next(model.parameters(), None) is not None
+            self._has_parameters[model] = has_parameters
+            if has_parameters and self._num_watched < MAX_MODELS:
+                self._num_watched += 1
+                self._models.run(self._session.watch, model)
+                self._models.run(self._session.see_call, model)
+        grad_on = torch.is_grad_enabled()
+        found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=has_parameters)
+        return found and self._session.enter(_FORWARD)
+
+    def _watch_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        models, session, gate = self._models, self._session, self._gate
+
+        @functools.wraps(original)
+        def watched(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
+            original(self, *args, **options)
+            if not gate.inside:
+                models.run(session.watch, self)  # now: its communication hook is to be ours before its first backward
+
+        return watched
+
+    def _watch_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        modes, gate, change = self._modes, self._gate, self._change_mode
+
+        @functools.wraps(original)
+        def watched(self: nn.Module, mode: bool = True) -> nn.Module:
+            if is_compiling() or not (modes.on and gate.admits()):
+                return original(self, mode)  # type: ignore[no-any-return]
+            modes.run(change, self, mode)
+            gate.inside += 1
+            try:
+                return original(self, mode)  # type: ignore[no-any-return]
+            finally:
+                gate.inside -= 1
+
+        leave_to_python(watched)
+        return watched
+
+    def _change_mode(self, model: nn.Module, mode: bool) -> None:
+        has_parameters = next(model.parameters(), None) is not None
+        self._search.change_mode(model, training=mode, has_parameters=has_parameters)
+
+
+leave_to_python(Forwards._call)

@@ -1,0 +1,114 @@
+"""Optimizer steps, by torch's own hooks for all optimizers, and those that a GradScaler takes or skips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_dynamo_compiling as is_compiling
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.observe.parts import Gate, Patches, Recognition, leave_to_python
+from distprof.observe.reporting import Reporting
+from distprof.observe.step_search import StepSearch
+
+_OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
+
+
+class Optimizers:
+    """Recognises the steps of optimizers: one at a time, the outermost if one calls another."""
+
+    def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
+        """Looks at nothing yet."""
+        self._session, self._search, self._gate = session, search, gate
+        self._part = Recognition("optimizer steps are", session)
+        self._running: object = None  # the outermost optimizer, or scaler of one, that takes a step now
+        self._entered = False
+        self._in_backward: Any = None  # an optimizer that has taken a step inside the running backward
+
+    def install(self, patches: Patches) -> None:
+        """Looks at all optimizers from now on."""
+        self._part.run(self._install, patches)
+
+    def _install(self, patches: Patches) -> None:
+        patches.replace([Optimizer], "__init__", self._watch_made)
+        patches.replace([GradScaler], "step", self._watch_scaler)
+        patches.add(register_optimizer_step_pre_hook(self._before).remove)
+        patches.add(register_optimizer_step_post_hook(self._after).remove)
+
+    def end_backward(self) -> None:
+        """A backward has returned: if parameters are updated in it, that was the optimizer's step."""
+        optimizer, self._in_backward = self._in_backward, None
+        if optimizer is not None:
+            self._search.begin_optimizer()
+            self._search.end_optimizer(self)  # one for each parameter: together they are one
+
+    def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+        if is_compiling():
+            return
+        if self._gate.inside:  # of a backward, perhaps on a thread of autograd; or nothing is looked at any more
+            if torch._C._current_graph_task_id() != -1:
+                self._in_backward = optimizer
+        elif self._part.on and self._gate.admits(trains=True):
+            self._part.run(self._begin, optimizer)
+
+    def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+        if not is_compiling() and self._running is optimizer and self._gate.admits():
+            self._part.run(self._end, optimizer)
+
+    def _begin(self, running: object) -> None:
+        if self._running is running:  # its last step has raised
+            self._leave(raised=True)
+        if self._running is None:
+            self._running = running
+            self._entered = self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
+
+    def _end(self, optimizer: object) -> None:
+        self._leave(raised=False)
+        self._search.end_optimizer(optimizer)
+
+    def _leave(self, *, raised: bool) -> None:
+        entered, self._running, self._entered = self._entered, None, False
+        if entered:
+            self._session.exit(raised=raised)
+
+    def _watch_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, search, gate = self._part, self._search, self._gate
+
+        @wraps(original)
+        def watched(self: Optimizer, *args: Any, **options: Any) -> None:
+            original(self, *args, **options)
+            if not gate.inside:  # on whichever thread
+                part.run(search.make_optimizer)
+
+        leave_to_python(watched)
+        return watched
+
+    def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A step that it skips is one too."""
+        part, gate = self._part, self._gate
+
+        @wraps(original)
+        def watched(scaler: GradScaler, optimizer: Any, *args: Any, **options: Any) -> Any:
+            if is_compiling() or not (part.on and gate.admits() and self._running is None):
+                return original(scaler, optimizer, *args, **options)
+            part.run(self._begin, scaler)
+            try:
+                result = original(scaler, optimizer, *args, **options)
+            except BaseException:
+                part.run(self._leave, raised=True)
+                raise
+            part.run(self._end, optimizer)
+            return result
+
+        leave_to_python(watched)
+        return watched
+
+
+leave_to_python(Optimizers._before, wholly=True)
+leave_to_python(Optimizers._after, wholly=True)

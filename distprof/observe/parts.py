@@ -1,0 +1,195 @@
+"""The border between distprof and the script: a call of torch is surrounded by what looks at it, and nothing of that
+ever reaches the script.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.compiler import is_dynamo_compiling as is_compiling
+
+from distprof.observe.reporting import Reporting
+
+_OFF = 1 << 40
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+
+
+class Leave(Protocol):
+    """Is told that a call is over, and whether it has raised."""
+
+    def __call__(self, *, raised: bool) -> None: ...
+
+
+class Gate:
+    """Whether a call is looked at: of the training thread, in this process, and no part of one that is looked at."""
+
+    def __init__(self) -> None:
+        """Open to the thread that first runs a model."""
+        self.inside = 0
+        """Above 0: calls are not looked at."""
+        self.thread: int | None = None
+        """The training thread."""
+        self._main = threading.main_thread().ident
+        _gates.add(self)
+
+    def admits(self, *, trains: bool = False) -> bool:
+        """Whether a call is looked at.
+
+        Args:
+            trains: Only training makes such calls: the first of them tells which thread that is.
+        """
+        if self.inside:
+            return False
+        thread = threading.get_ident()
+        if self.thread is None and trains:
+            self.thread = thread
+        return thread == (self._main if self.thread is None else self.thread)
+
+    def close(self) -> None:
+        """Looks at nothing any more."""
+        self.inside = _OFF
+
+
+class Recognition:
+    """One thing that is recognised. The first error in it ends it, and is noted."""
+
+    def __init__(self, name: str, session: Reporting) -> None:
+        """On until it fails."""
+        self.name, self._session = name, session
+        self.on = True
+
+    def run(self, action: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Calls an action of distprof. None if that fails, or has failed before."""
+        if not self.on:
+            return None
+        try:
+            return action(*args, **options)
+        except Exception as error:  # never the script's: whatever it is, training goes on
+            self.fail(error)
+            return None
+
+    def fail(self, error: Exception) -> None:
+        """Gives the part up."""
+        self.on = False
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        try:
+            self._session.note(f"{self.name} not recognised from some step on: {type(error).__name__}: {said}")
+        except Exception:  # the note is lost too
+            return
+
+
+class Patches:
+    """Replaced attributes of torch's modules and classes, put back in the end."""
+
+    def __init__(self) -> None:
+        """Nothing is replaced yet."""
+        self._undo: list[Callable[[], None]] = []
+
+    def replace(self, places: Sequence[Any], name: str, make: Callable[[Any], Any]) -> None:
+        """Replaces one attribute in every place that has it with what ``make`` makes of the first one's.
+
+        Raises:
+            AttributeError: The first place does not have it.
+        """
+        original = getattr(places[0], name)
+        new = make(original)
+        for place in places:
+            if getattr(place, name, None) is original:
+                setattr(place, name, new)
+                self._undo.append(functools.partial(_put_back, place, name, original, new))
+
+    def add(self, undo: Callable[[], None]) -> None:
+        """Has something else undone in the end."""
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Puts everything back, the newest first. What somebody has wrapped since stays, and does nothing."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def surround(
+    original: Callable[..., Any],
+    gate: Gate,
+    part: Recognition,
+    *,
+    before: Callable[[Arguments, Options], bool],
+    after: Callable[[Arguments, Any], None] | None = None,
+    leave: Leave,
+    trains: bool = False,
+) -> Callable[..., Any]:
+    """A function that does what another one does, and is looked at.
+
+    Args:
+        original: What it does.
+        gate: Closed while it runs.
+        part: Runs the rest.
+        before: Gets the arguments; returns whether ``leave`` is to be called afterwards.
+        after: Gets the arguments and the result; not called if there is none.
+        leave: Gets whether the function has raised.
+        trains: As for `Gate.admits`.
+    """
+
+    @functools.wraps(original)
+    def watched(*args: Any, **options: Any) -> Any:
+        if is_compiling() or not (part.on and gate.admits(trains=trains)):
+            return original(*args, **options)
+        entered = part.run(before, args, options)
+        gate.inside += 1
+        try:
+            result = original(*args, **options)
+        except BaseException:
+            gate.inside -= 1
+            if entered:
+                part.run(leave, raised=True)
+            raise
+        gate.inside -= 1
+        if entered:
+            part.run(leave, raised=False)
+        if after is not None:
+            part.run(after, args, result)
+        return result
+
+    leave_to_python(watched)
+    return watched
+
+
+def leave_to_python(function: Callable[..., Any], *, wholly: bool = False) -> None:
+    """Keeps torch.compile from compiling a function by itself.
+
+    Args:
+        function: Of distprof.
+        wholly: Also what it calls; otherwise that is compiled as it would be without distprof.
+    """
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+        strategy = frames._FrameExecStrategy(skip, skip if wholly else default)
+        frames.set_code_exec_strategy(function.__code__, strategy)
+    elif hasattr(frames, "skip_code"):  # before torch 2.7
+        frames.skip_code(function.__code__)
+
+
+def _put_back(place: Any, name: str, original: Any, new: Any) -> None:
+    if vars(place).get(name) is new:
+        setattr(place, name, original)
+
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for gate in list(_gates):
+        gate.close()
+
+
+os.register_at_fork(after_in_child=_close_all)  # a worker of a DataLoader is no rank
+leave_to_python(Gate.admits, wholly=True)
+leave_to_python(Recognition.run, wholly=True)

@@ -1,0 +1,45 @@
+"""What kind of program is watched, and what the report says about that."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+INFERENCE_AFTER = 3
+"""Forwards without an optimizer and without a backward that make a program one of inference; fewer may be a test."""
+MANUAL_AFTER = 2
+"""Backwards without an optimizer that make a program one that updates its parameters by itself."""
+NO_OPTIMIZER = (
+    "no optimizer of torch.optim was made: a step is taken to begin with the batch or forward after a backward"
+)
+UNSEEN_AFTER = 64
+"""Backwards in one step after which an optimizer whose steps are not seen is no longer waited for."""
+UNSEEN = (
+    "an optimizer was made, and none of its steps is seen (in a compiled function, or not of torch.optim): a step is "
+    "taken to begin with the batch or forward after a backward"
+)
+COMPILED = "the forward is not seen (in a compiled function, for example): its time is part of other"
+INFERENCE = "no optimizer and no backward: inference; a step is one batch of a DataLoader, or else one forward"
+INFERENCE_BEFORE = "the first steps are inference, before the first optimizer was made"
+
+
+class Program(enum.Enum):
+    """What the program does, as far as it has shown."""
+
+    UNKNOWN = enum.auto()
+    TRAINING = enum.auto()
+    """It has made an optimizer."""
+    MANUAL = enum.auto()
+    """It computes gradients without one."""
+    INFERENCE = enum.auto()
+
+
+def unwrap(model: Any) -> list[Any]:
+    """A model, and what DDP or `torch.compile` has wrapped in it."""
+    found = [] if model is None else [model]
+    while (inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None)) is not None:
+        if inner in found or not hasattr(inner, "training"):
+            break
+        found.append(inner)
+        model = inner
+    return found

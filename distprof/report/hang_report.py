@@ -1,0 +1,67 @@
+"""What a report says about a job that hangs or hung."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+StandState = Literal["stands", "silent", "gone", "unknown", "completed", "failed", "terminated", "missing"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PendingReport:
+    """A collective that ranks wait in."""
+
+    kind: str
+    """Such as ``all_reduce``."""
+    in_step: int | None
+    """Its place among the group's collectives of the step, from 1. None: issued outside a step."""
+    number: int
+    """Its number in the process group, as in PyTorch's Flight Recorder."""
+    group: str
+    """The process group: "default", or its description and name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StandReport:
+    """Ranks that stand at the same place."""
+
+    ranks: tuple[int, ...]
+    state: StandState
+    """"stands": they wrote where. "silent": they wrote nothing, though their process lives. "gone": their process is no
+    more, and their stream has no end. "unknown": they wrote nothing, and whether they live is not known. "completed",
+    "failed", "terminated": how they ended. "missing": no stream."""
+    step: int | None
+    """The open step, or the last one. None: before the first, or not known."""
+    inside: bool
+    """Whether the step was open."""
+    phase: str | None
+    pending: PendingReport | None
+    """What they wait in. None: in no collective, or not known."""
+    where: str | None
+    """The innermost frame of the user's own code, ``file.py:line function``. None: not known."""
+    stack: tuple[str, ...]
+    """Frames of the training thread, the innermost first. Empty: not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HangReport:
+    """Ranks whose steps stopped ending, and whom they wait for."""
+
+    kind: Literal["absent", "circle", "mismatch", "together", "elsewhere"]
+    """"absent": ranks have not come to a collective that others wait in. "circle": each rank waits in a collective that
+    another one does not come to. "mismatch": the ranks are in different collectives of the same number. "together": all
+    are in the same one, which does not end. "elsewhere": none is known to wait in a collective."""
+    absent: tuple[int, ...]
+    """The ranks that have not come, and wait in no other collective. Empty unless "absent"."""
+    waiting: tuple[int, ...]
+    """The ranks that wait in ``collective``."""
+    collective: PendingReport | None
+    step: int | None
+    """The step of those that wait."""
+    inside: bool
+    """Whether that step was open."""
+    stalled_s: float | None
+    """How long no step had ended when the ranks wrote this, the longest. None: ranks ended before that."""
+    stands: tuple[StandReport, ...]
+    """Where all ranks stood, those to blame first."""

@@ -1,0 +1,81 @@
+"""Runs the programs on one rank, each plain and then watched, in one process: what starts slowly starts once."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+
+def main() -> int:
+    """Writes what came out into ``RANK.json`` of the current folder.
+
+    ``sys.argv[1]``: by run, its program, arguments, overrides of distprof and environment of the ranks, and ports.
+    """
+    rank, results = os.environ["RANK"], {}
+    for name, run in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")).items():
+        environment = run["environment"].get(rank, {})
+        os.environ.update(environment)
+        before = _list_torch()
+        results[name] = {
+            "plain": _run(run, run["ports"][0], watched=False), "watched": _run(run, run["ports"][1], watched=True),
+            "put_back": _list_torch() == before,
+        }  # fmt: skip
+        for variable in environment:
+            del os.environ[variable]
+    Path(f"{rank}.json").write_text(json.dumps(results), encoding="utf-8")
+    return 0
+
+
+def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
+    from distprof.attach.command import attach
+    from distprof.attach.script import run_script
+    from tests.attach.broken import break_parts
+
+    if run["alone"]:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            os.environ.pop(name, None)
+    os.environ["MASTER_PORT"] = str(port)
+    path, arguments = str(PROGRAMS / f"{run['program']}.py"), run["arguments"]
+    kept, code, error, out = (sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook), None, None, io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), break_parts(run["broken"] if watched else []):
+            if watched:
+                attach([*run["overrides"], "--", path, *arguments])
+            else:
+                run_script(path, arguments)
+    except SystemExit as leaving:
+        code = leaving.code
+    except Exception as raised:
+        error = repr(raised)
+    finally:
+        _kept.append(sys.modules["__main__"])
+        sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = kept
+    return {"out": out.getvalue(), "code": code, "error": error}
+
+
+_kept: list[object] = []
+"""Torch may deadlock where the last reference to a DDP model goes: Python's end never drops those of a script."""
+
+
+def _list_torch() -> list[int]:
+    """Everything of torch that distprof may replace."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint
+    from torch.optim import optimizer
+
+    places = [
+        torch, torch.serialization, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad,
+        torch.nn.parallel.DistributedDataParallel, torch.utils.data.DataLoader, torch.optim.Optimizer,
+        torch.utils.data.dataloader._BaseDataLoaderIter, torch.amp.GradScaler, dist, dist.distributed_c10d,
+        dist.checkpoint, dist.Work,
+    ]  # fmt: skip
+    functions = [id(value) for place in places for _, value in sorted(vars(place).items()) if callable(value)]
+    return [*functions, len(optimizer._global_optimizer_pre_hooks), len(optimizer._global_optimizer_post_hooks)]

@@ -1,0 +1,134 @@
+"""Programs that know nothing of distprof, on two ranks: their output is the same, their steps and phases are found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from distprof.analyze import analyze
+from distprof.facts.run import PHASES, Run
+from distprof.traces.read import read_folder
+from tests.faults.forked import make_rank, run
+from tests.ranks import find_ports
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """One program, and what is to be found in it."""
+
+    program: str
+    steps: int
+    phases: str
+    """Those that take time in measured steps, without the remainder."""
+    stretches: str = ""
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, dict[str, str]] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+    """What of `distprof.observe.step_search.StepSearch` raises at every call."""
+    alone: bool = False
+
+
+STRETCHES = ("evaluation", "checkpoint", "logging")
+DDP = "data forward backward all_reduce optimizer"
+ALONE = "data forward backward optimizer"
+RUNS = {
+    "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
+    "slow_disk": Watched(program="plain_ddp", steps=32, phases=DDP, arguments=("--epochs", "4"),
+                         environment={"1": {"DISK_MS": "3"}}),
+    "fsdp2": Watched(program="fsdp2", steps=12, phases="forward backward all_gather all_reduce grad_norm optimizer"),
+    "accumulation": Watched(program="accumulation", steps=10, phases=f"{DDP} grad_norm"),
+    "gan": Watched(program="gan", steps=28 + 1, phases=DDP),
+    "lbfgs": Watched(program="lbfgs", steps=10, phases="forward backward optimizer"),
+    "inference": Watched(program="inference", steps=10 - 2, phases="data forward"),
+    "nanogpt": Watched(program="nanogpt", steps=12, phases="forward backward all_reduce grad_norm optimizer",
+                       stretches="evaluation checkpoint"),
+    "evaluates": Watched(program="evaluates", steps=16, phases=DDP, stretches="evaluation checkpoint"),
+    "no_loader": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer"),
+    "broken": Watched(program="plain_ddp", steps=16, phases="data optimizer",
+                      broken=("begin_forward", "begin_backward")),
+    "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
+    "fails": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("fail",)),
+    "exits": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("7",)),
+}  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """What the ranks have written, and where."""
+
+    folder: Path
+    ranks: list[dict[str, Any]]
+
+    def read(self, name: str) -> Run:
+        """The run folder of a program."""
+        return read_folder(self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    folder = tmp_path_factory.mktemp("programs")
+    ports = iter(find_ports(2 * len(RUNS) + 1))
+    plan = {
+        name: asdict(run) | {
+            "ports": [next(ports), next(ports)],
+            "overrides": [f"run_dir={folder / name}", "profile.shadow_every=0", "warmup_steps=1"],
+        }
+        for name, run in RUNS.items()
+    }  # fmt: skip
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    before = "from tests.attach.driver import main; raise SystemExit(main())"
+    port = next(ports)
+    done = run(*(make_rank(rank, 2, port, ["plan.json"], before=before) for rank in (0, 1)), cwd=folder)
+    assert [each.code for each in done] == [0, 0], [each.err for each in done]
+    return Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
+
+
+pytestmark = pytest.mark.slow
+NAMES = [pytest.param(name, marks=pytest.mark.sharding) if name == "fsdp2" else name for name in RUNS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_script_does_not_notice(ended: Ended, name: str) -> None:
+    for rank in ended.ranks:
+        assert rank[name]["plain"]["out"], "nothing to compare"
+        assert rank[name]["watched"] == rank[name]["plain"]
+        assert rank[name]["put_back"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_and_phases_are_found(ended: Ended, name: str) -> None:
+    expected, run = RUNS[name], ended.read(name)
+    assert run.column("step").shape == (1 if expected.alone else 2, expected.steps)
+    assert not np.nansum(run.column("failed"))
+    measured = run.column("warmup") == 0
+    stretches = {name for name in STRETCHES if np.nansum(run.column(f"{name}_host_ns")[measured]) > 0}
+    assert stretches == set(expected.stretches.split())
+    found = {str(phase) for phase in PHASES if np.nansum(run.column(f"{phase}_host_ns")[measured]) > 0}
+    assert found - {"other"} == set(expected.phases.split())
+
+
+def test_a_slow_dataset_is_named(ended: Ended) -> None:
+    verdict = analyze(ended.read("slow_disk")).verdict
+    assert verdict is not None
+    assert (verdict.kind, verdict.rank, verdict.phase, verdict.cause) == ("slow_rank", 1, "data", "input")
+
+
+def test_what_failed_is_missing_and_the_report_says_so(ended: Ended) -> None:
+    notes = analyze(ended.read("broken")).coverage.notes
+    for part in ("forward", "backward"):
+        assert f"{part} is not recognised from some step on: LookupError: a fault inside distprof" in notes
+    assert not [note for note in analyze(ended.read("plain_ddp")).coverage.notes if "recognised" in note]
+
+
+def test_the_strategy_is_told_by_the_models(ended: Ended) -> None:
+    found = {name: ended.read(name).meta.strategy for name in ("plain_ddp", "fsdp2", "alone")}
+    assert found == {"plain_ddp": "ddp", "fsdp2": "fsdp", "alone": "single"}
+
+
+def test_autocast_is_seen_without_a_hook_in_the_model(ended: Ended) -> None:
+    found = {name: ended.read(name).meta.precision for name in ("plain_ddp", "accumulation")}
+    assert found == {"plain_ddp": "fp32", "accumulation": "bf16"}

@@ -1,0 +1,280 @@
+"""Rules that find steps, from the calls of made-up programs."""
+
+from __future__ import annotations
+
+from distprof.observe.optimizer_cycle import PATIENCE, OptimizerCycle
+from distprof.observe.program import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER
+from distprof.observe.step_search import StepSearch
+from tests.observe.told import Told
+
+
+class Model:
+    def __init__(self, *, training: bool = True) -> None:
+        self.training = training
+
+
+class Optimizer:
+    pass
+
+
+class Script:
+    """What a script calls, in the order of its lines."""
+
+    def __init__(self, *, optimizers: int = 1, owns_steps: bool = True) -> None:
+        self.told = Told()
+        self.search = StepSearch(self.told, owns_steps=owns_steps)
+        self.model, self.optimizers = Model(), [Optimizer() for _ in range(optimizers)]
+        for _ in self.optimizers:
+            self.search.make_optimizer()
+
+    def fetch(self, *, grad_on: bool = True, got: bool = True) -> bool:
+        found = self.search.begin_fetch(grad_on=grad_on)
+        if found:
+            self.search.end_fetch(got=got)
+        return found
+
+    def forward(self, model: Model | None = None, *, grad_on: bool = True, has_parameters: bool = True) -> bool:
+        found = self.search.begin_forward(model or self.model, grad_on=grad_on, has_parameters=has_parameters)
+        self.search.end_forward()
+        return found
+
+    def backward(self) -> None:
+        self.search.begin_backward()
+
+    def update(self, number: int = 0) -> None:
+        self.search.begin_optimizer()
+        self.search.end_optimizer(self.optimizers[number])
+
+    def train(self, *, fetches: bool = True) -> None:
+        if fetches:
+            self.fetch()
+        self.forward()
+        self.backward()
+        self.update()
+
+    def set_mode(self, *, training: bool) -> None:
+        self.search.change_mode(self.model, training=training, has_parameters=True)
+        self.model.training = training
+
+
+def test_a_step_reaches_from_the_batch_to_the_end_of_the_optimizer() -> None:
+    script = Script()
+    script.train()
+    assert script.told.take() == "begin end"
+    for _ in range(4):  # micro-steps
+        script.fetch()
+        script.forward()
+        script.backward()
+    assert script.told.take() == "begin"
+    script.update()
+    assert script.told.take() == "end"
+
+
+def test_an_exhausted_loader_and_an_unused_batch_make_no_step() -> None:
+    script = Script()
+    script.train()
+    script.fetch(got=False)
+    assert script.told.take() == "begin end begin drop"
+    script.fetch()
+    script.search.finish()
+    assert script.told.take() == "begin drop"
+
+
+def test_a_gan_takes_one_step_for_both_of_its_optimizers() -> None:
+    script = Script(optimizers=2)
+    for number in (0, 1):
+        script.forward()
+        script.backward()
+        script.update(number)
+    assert script.told.take() == "begin end begin end", "the second optimizer is not known at first"
+    for number in (0, 0, 0, 1, 0, 1):
+        script.forward()
+        script.backward()
+        script.update(number)
+    assert script.told.take() == "begin end begin end"
+
+
+def test_an_optimizer_that_is_used_no_more_is_not_waited_for() -> None:
+    cycle, often, once = OptimizerCycle(), Optimizer(), Optimizer()
+    assert cycle.is_empty
+    assert [cycle.ends_with(often), cycle.ends_with(once)] == [True, True]
+    assert [cycle.ends_with(often) for _ in range(PATIENCE + 2)] == [False] * PATIENCE + [True, True]
+
+
+def test_evaluation_begins_with_eval_and_ends_with_train() -> None:
+    script = Script()
+    script.train()
+    script.fetch(got=False)
+    script.set_mode(training=False)
+    assert script.told.take() == "begin end begin drop <evaluation"
+    assert not script.fetch(grad_on=False)
+    assert not script.forward(grad_on=False)
+    assert not script.forward(Model(), grad_on=False, has_parameters=False)  # a loss
+    script.set_mode(training=True)
+    script.train()
+    assert script.told.take() == "> begin end"
+
+
+def test_evaluation_without_eval_begins_with_a_forward_and_ends_with_a_batch() -> None:
+    script = Script()
+    script.train()
+    for _ in range(2):
+        assert not script.fetch(grad_on=False)
+        assert not script.forward(grad_on=False)
+    assert script.told.take() == "begin end <evaluation"
+    script.train()
+    assert script.told.take() == "> begin end"
+
+
+def test_evaluation_with_gradients_on_is_told_by_eval() -> None:
+    script = Script()
+    script.train()
+    script.set_mode(training=False)
+    script.fetch()
+    script.forward()
+    script.forward(Model(), has_parameters=False)  # a loss is never put into eval()
+    assert script.told.take() == "begin end <evaluation"
+    script.set_mode(training=True)
+    assert script.told.take() == ">"
+
+
+def test_a_teacher_without_gradients_is_part_of_the_step() -> None:
+    script, teacher = Script(), Model(training=False)
+    for _ in range(2):
+        script.fetch()
+        assert script.forward(teacher, grad_on=False)
+        script.train(fetches=False)
+    assert script.told.take() == "begin end begin end"
+
+
+def test_a_model_that_is_trained_in_eval_mode_is_trained() -> None:
+    script = Script()
+    script.set_mode(training=False)
+    for _ in range(2):
+        script.train()
+        script.set_mode(training=False)  # some loops say so in every step
+    assert script.told.take() == "begin end begin end"
+    script.forward(grad_on=False)
+    assert script.told.take() == "<evaluation"
+
+
+def test_a_model_frozen_into_eval_mode_later_is_seen_as_training_at_its_backward() -> None:
+    script = Script()
+    script.train()
+    script.set_mode(training=False)
+    script.train()
+    assert script.told.take() == "begin end <evaluation > begin end"
+    script.train()
+    assert script.told.take() == "begin end"
+    assert not script.told.notes
+
+
+def test_what_comes_before_the_first_step_begins_none() -> None:
+    script = Script(optimizers=0)
+    script.fetch()  # statistics of the data
+    script.forward(grad_on=False)  # the sizes of the layers
+    script.search.make_optimizer()
+    script.set_mode(training=False)
+    script.forward(grad_on=False)  # evaluation before training
+    script.set_mode(training=True)
+    assert script.told.take() == ""
+    script.optimizers.append(Optimizer())
+    script.train()
+    assert script.told.take() == "begin end"
+
+
+def test_inference_has_a_step_for_each_batch() -> None:
+    script = Script(optimizers=0)
+    for _ in range(5):
+        script.fetch(grad_on=False)
+        script.forward(grad_on=False)
+        script.forward(grad_on=False, has_parameters=False)
+    script.fetch(grad_on=False, got=False)
+    assert script.told.take() == "begin end begin end begin end begin drop"
+    assert script.told.notes == [INFERENCE]
+
+
+def test_inference_without_a_loader_has_a_step_for_each_forward() -> None:
+    script = Script(optimizers=0)
+    for _ in range(4):
+        script.forward(grad_on=False)
+    assert script.told.take() == "begin end begin end"
+
+
+def test_inference_before_training_ends_with_the_first_optimizer() -> None:
+    script = Script(optimizers=0)
+    for _ in range(4):
+        script.fetch(grad_on=False)
+        script.forward(grad_on=False)
+    script.search.make_optimizer()
+    script.optimizers.append(Optimizer())
+    script.train()
+    assert script.told.take() == "begin end begin end begin end"
+    assert len(script.told.notes) == 2
+
+
+def test_without_an_optimizer_a_step_begins_after_a_backward() -> None:
+    script = Script(optimizers=0)
+    for _ in range(4):
+        script.fetch()
+        script.forward()
+        script.backward()
+    script.search.finish()
+    assert script.told.take() == "begin end begin end begin end"
+    assert NO_OPTIMIZER in script.told.notes
+
+
+def test_an_optimizer_whose_steps_are_not_seen_is_given_up() -> None:
+    script = Script()
+    for _ in range(UNSEEN_AFTER + 3):
+        script.forward()
+        script.backward()
+    assert script.told.take() == "begin end begin end begin"
+    assert script.told.notes == [UNSEEN]
+
+
+def test_a_forward_that_is_not_seen_is_noted_and_its_time_counts_in_the_step() -> None:
+    script = Script()
+    for _ in range(2):
+        script.backward()
+        script.update()
+    assert script.told.take() == "begin end begin end begin"
+    script.set_mode(training=False)
+    script.search.finish()
+    assert script.told.take() == "drop"
+    assert script.told.notes == [COMPILED]
+
+
+def test_a_checkpoint_is_a_stretch_between_steps_only() -> None:
+    script = Script()
+    script.fetch()
+    assert script.search.begin_save()
+    script.told.end_stretch()
+    script.forward()
+    assert not script.search.begin_save()
+    script.backward()
+    script.update()
+    assert script.told.take() == "begin drop <checkpoint > begin end"
+
+
+def test_a_checkpoint_inside_evaluation_does_not_end_it() -> None:
+    script = Script()
+    script.train()
+    script.set_mode(training=False)
+    assert script.search.begin_save()
+    script.told.end_stretch()
+    script.train()
+    assert script.told.take() == "begin end <evaluation <checkpoint > > begin end"
+
+
+def test_steps_of_somebody_else_are_left_alone() -> None:
+    script = Script(owns_steps=False)
+    script.train()
+    script.set_mode(training=False)
+    script.forward(grad_on=False)
+    script.search.finish()
+    assert script.told.take() == ""
+    script = Script()
+    script.told.steps_by = "user"
+    script.train()
+    assert script.told.take() == ""
