@@ -146,7 +146,7 @@ class RankInfo:
     traceback: str | None = None
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
-    rows_dropped: int = 0  # of its first steps, no longer on disk: ``profile.keep_steps``
+    rows_dropped: int = 0  # rows of its first steps that are no longer on disk: profile.keep_steps
     notes: tuple[str, ...] = ()
     """What could not be measured on this rank, and why."""
     unseen_per_step: float = 0.0
@@ -279,10 +279,10 @@ class Run:
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Which steps count, ``[num_ranks, num_steps]``: whole, no warm-up, shadow or window; shadow if all are."""
+        """Which steps count, ``[num_ranks, num_steps]``: whole, no warm-up, shadow (unless all are) or window."""
         whole: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
         whole &= self.column("window") != 1
-        recorded: npt.NDArray[np.bool_] = whole & (self.column("shadow") != 1)
+        recorded = whole & (self.column("shadow") != 1)
         return recorded if recorded.any() else whole
 
 

@@ -193,8 +193,7 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
     if read_fields(header) is None:
         raise DataError(f"{path}: damaged header: no list of distinct fields")
-    read_here = {"last_write", "source", "rows_dropped", "stand"}
-    known = set(RankInfo.__dataclass_fields__) - read_here  # what is read here was recorded
+    known = set(RankInfo.__dataclass_fields__) - {"last_write", "source", "stand", "rows_dropped"}  # found out here
     last = end or ({} if found.state is None else {"error": found.state})
     told = {**header["info"], **{key: last[key] for key in last if key in known}}
     info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
