@@ -2,80 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from torch import nn
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.profiler.overhead_budget import ShadowPlan
-from distprof.profiler.profiler import Profiler
 from distprof.profiler.session import Session
 from distprof.profiler.start import Job
 from distprof.profiler.window_profiler import WindowProfiler
-from distprof.record.recorder import Recorder
-from distprof.record.step_record import StepRecord
-from tests.fakes import FakeClock
+from tests.profiler.session_case import Case, load
 
 DATA, FORWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD]
-
-
-class Files:
-    """In place of a profiler's files and threads."""
-
-    received = None
-    complete = False
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.note = self.notes.append
-        self.ended: list[str] = []
-
-    def take_rest(self) -> None: ...
-
-    def end(self, how: str, **facts: Any) -> None:
-        self.ended.append(f"{how}: {facts.get('error')}")
-
-    def finish(self, *, alone: bool, timeout_s: float) -> None: ...
-
-
-class Case:
-    """A session without files, and what it has recorded and said."""
-
-    def __init__(self, make: Callable[..., Profiler] = Profiler, **options: Any) -> None:
-        self._make = make
-        self.clock, self.files, self.said, self.ends = FakeClock(), Files(), list[str](), list[BaseException | None]()
-        self.recorder = Recorder(now_ns=self.clock)
-        self.session = Session(self.start, end=self.ends.append, say=self.said.append, **options)
-
-    def start(self) -> Job:
-        profiler = self._make(
-            recorder=self.recorder, plan=ShadowPlan(0), step_writer=cast(Any, self.files),
-            gather_thread=cast(Any, self.files), ranges=None, module_depth=0, on_device=False, phases=False,
-            timeout_s=1.0, done=lambda: None, clean=str,
-        )  # fmt: skip
-        return Job(folder=Path("runs/mine"), meta=cast(Any, None), ranks=(), profiler=profiler)
-
-    def work(self, ns: int = 100) -> None:
-        with self.session.phase("forward"):
-            self.clock.advance(ns)
-
-    def steps(self) -> list[StepRecord]:
-        return self.recorder.drain()
-
-    def times(self) -> list[int]:
-        return [record.step_host_ns for record in self.steps()]
-
-
-def load(case: Case, number: int) -> Iterator[int]:
-    for batch in range(number):
-        case.clock.advance(10)
-        yield batch
-    case.clock.advance(7)
 
 
 def test_batches_are_steps_from_one_request_to_the_next() -> None:
@@ -175,71 +114,6 @@ def test_a_step_held_and_entered_later_is_a_block() -> None:
         case.work()
     del step
     assert case.times() == [100] and case.said == []
-
-
-def in_a_thread(work: Any) -> None:
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-
-def test_a_second_thread_changes_nothing() -> None:
-    case = Case()
-    loader = case.session.data(load(case, 3))
-
-    def interfere() -> None:
-        with case.session.phase("data"):
-            case.clock.advance(30)
-        with case.session.step(), case.session.stretch("logging"):
-            next(iter(loader))
-        assert not case.session.enter(FORWARD) and not case.session.begin_stretch("logging")
-        case.session.end_step()
-
-    with case.session.step():
-        case.work()
-        in_a_thread(interfere)
-    (step,) = case.steps()
-    assert step.step_host_ns == 140 and not step.failed and step.broken is None
-    assert (step.phase_host_ns or [])[DATA] == 0 and (step.phase_host_ns or [])[FORWARD] == 100
-    assert len(case.said) == 2 and all("on a second thread" in line for line in case.said)
-
-
-def test_what_belongs_into_a_step_is_said_once_outside() -> None:
-    case = Case()
-    phase = case.session.phase("forward")  # kept from before the first step
-    for _ in range(2):
-        with case.session.step(), phase:
-            case.clock.advance(100)
-        case.work(30)
-        case.session.add_work(tokens=5)
-        case.session.keep_scalars(loss=1.0)
-    assert [(step.phase_host_ns or [])[FORWARD] for step in case.steps()] == [100, 100]
-    assert [line.split(" outside")[0] for line in case.said] == [
-        "distprof: profiler.phase()", "distprof: profiler.add_work()", "distprof: profiler.keep_scalars()",
-    ]  # fmt: skip
-
-
-def test_names_that_are_none_cost_a_sentence() -> None:
-    case = Case()
-    with case.session.step():
-        for _ in range(2):
-            with case.session.phase("fwd"), case.session.stretch("eval"):
-                case.clock.advance(10)
-    case.session.watch([nn.Linear(1, 1)])
-    assert case.times() == [20]
-    assert case.said == [
-        f"distprof: profiler.phase('fwd'): no such phase; there are {', '.join(PHASE_CODE)}",
-        "distprof: profiler.stretch('eval'): no such stretch; there are evaluation, checkpoint, logging",
-        "distprof: profiler.watch(list): not a module; give it the model",
-    ]
-
-
-def test_a_part_of_a_watched_model_is_no_model_of_its_own() -> None:
-    case = Case()
-    model = nn.Sequential(nn.Linear(1, 1))
-    for part in (model, model[0], model):  # evaluation often calls what DDP has wrapped
-        case.session.watch(part)
-    assert case.session.models == (model,)
 
 
 def test_a_stretch_inside_a_step_ends_the_step() -> None:
