@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.jit import ScriptModule
 from torch.nn.parallel import DistributedDataParallel
 
 Wrapped = DistributedDataParallel | FSDPModule | FullyShardedDataParallel
@@ -59,7 +60,7 @@ class PrecisionWatch:
 
     def watch(self, model: nn.Module) -> None:
         """Looks at autocast when the model is first called; nothing is left in the model then."""
-        if unwrap(model) is model:  # a hook would be compiled with the model
+        if unwrap(model) is model and not isinstance(model, ScriptModule):  # a hook would be compiled with the model
             device = find_device([model])
 
             def look(module: nn.Module, inputs: object) -> None:
