@@ -33,15 +33,17 @@ def is_confirmed(cycles: SyncCycles, item: Suspect) -> bool | None:
 
 
 def gather_evidence(cycles: SyncCycles, item: Suspect) -> tuple[Evidence, ...]:
-    """Own time, waits, and own time in the part that is named."""
+    """Own time, waits, and own time in the part that is named, in the cycles that have that part."""
     waits = _find_waits(cycles, item)
     found = [
-        _compare(cycles, item, "own time between waits", cycles.gap_ns[:, :, _find_gaps(item)].sum(axis=2), 1),
-        _compare(cycles, item, "time spent waiting", cycles.exposed_ns[:, :, waits].sum(axis=2), -1),
+        _compare(item, "own time between waits", cycles.gap_ns[:, :, _find_gaps(item)].sum(axis=2), 1, item.acts),
+        _compare(item, "time spent waiting", cycles.exposed_ns[:, :, waits].sum(axis=2), -1, item.acts),
     ]
     if item.part is not None:
         own_ns = cycles.phase_ns[:, :, OWN_PARTS.index(item.part)]
-        found.append(_compare(cycles, item, f"own time in {item.part}", own_ns, 1))
+        there = item.acts & own_ns.any(axis=0)  # evaluation, for example, is in some cycles only
+        acts = there if there.any() else item.acts
+        found.append(_compare(item, f"own time in {item.part}", own_ns, 1, acts))
     return tuple(found)
 
 
@@ -97,9 +99,8 @@ def _find_peers(cycles: SyncCycles, item: Suspect, waits: BoolArray) -> IntArray
     return np.setdiff1d(np.concatenate(groups), item.rows) if groups else np.empty(0, dtype=np.int64)
 
 
-def _compare(cycles: SyncCycles, item: Suspect, sign: str, values_ns: FloatArray, direction: int) -> Evidence:
-    """Medians over the cycles in which it acts; of a host, of its median rank."""
-    acts = item.acts
+def _compare(item: Suspect, sign: str, values_ns: FloatArray, direction: int, acts: BoolArray) -> Evidence:
+    """Medians over the cycles ``acts``; of a host, of its median rank."""
     mine = np.median(values_ns[item.rows], axis=0)[acts]
     others = median_of_others(values_ns, item.rows)[acts]
     if len(item.rows) == 1:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.analyze.confirmation import gather_evidence
 from distprof.analyze.judge import Judgement, judge_suspects
 from distprof.analyze.removal import Removal
 from distprof.analyze.suspect import Suspect
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.facts.run import OWN_PARTS, Clock, Phase
+from distprof.facts.run import OWN_PARTS, Clock, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
 
 STEPS = 12
@@ -73,3 +76,12 @@ def test_parts_add_up_to_what_removing_everything_saves(
     assert left_ns >= made.ideal_ns - 1e-6
     for _, cost in made.named:
         assert max(cost.lost_ratio.value, cost.alone_ratio.value) >= 0.005
+
+
+def test_a_part_that_some_cycles_lack_is_compared_in_those_that_have_it() -> None:
+    """Rank 1 evaluates for 9 every third cycle, the others for 4, and 0 in the other cycles says nothing."""
+    cycles = make_cycles([100, 103, 100], 10)
+    cycles.phase_ns[:, ::3, OWN_PARTS.index(Stretch.EVALUATION)] = [[4], [9], [4]]
+    named = dataclasses.replace(suspect(1, 3), part=Stretch.EVALUATION)
+    told = gather_evidence(cycles, named)[-1]
+    assert (told.sign, told.rank_ns, told.others_ns, told.agree_ratio) == ("own time in evaluation", 9, 4, 1)
