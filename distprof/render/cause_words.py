@@ -14,7 +14,7 @@ CAUSES = {
     Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
     Cause.OUTSIDE: "work outside the phases", Cause.EVALUATION: "its evaluation",
     Cause.CHECKPOINT: "its saving of checkpoints", Cause.LOGGING: "its logging",
-    Cause.BETWEEN: "its work between steps, outside profiler.step(), such as loading data or logging",
+    Cause.BETWEEN: "its work between steps, such as loading data or logging",
     Cause.NETWORK: "its network",
 }  # fmt: skip
 KINDS = {
