@@ -22,3 +22,13 @@ class UsageError(DistprofError):
 
 class DataError(DistprofError):
     """A file is missing, damaged, or not what it claims to be."""
+
+
+def describe_error(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says, cut at 200 characters."""
+    return f"{type(error).__name__}: {read_first_line(error)}"
+
+
+def read_first_line(error: BaseException) -> str:
+    """The first line of what an error says, cut at 200 characters; empty if it says nothing."""
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.compiler import is_dynamo_compiling as is_compiling
 
+from distprof.errors import describe_error
 from distprof.observe.reporting import Reporting
 
 _OFF = 1 << 40
@@ -78,9 +79,8 @@ class Recognition:
     def fail(self, error: Exception) -> None:
         """Gives the part up."""
         self.on = False
-        said = (str(error).strip().splitlines() or [""])[0][:200]
         try:
-            self._session.note(f"{self.name} not recognised from some step on: {type(error).__name__}: {said}")
+            self._session.note(f"{self.name} not recognised from some step on: {describe_error(error)}")
         except Exception:  # the note is lost too
             return
 

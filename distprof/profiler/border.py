@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from distprof.errors import describe_error
+
 
 class Border:
     """What may fail behind it costs a sentence, and never training."""
@@ -41,7 +43,6 @@ class Border:
         try:
             work(*arguments)
         except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0][:200]
-            self.tell(f"{what} was not recorded: {type(error).__name__}: {said}", everywhere=True)
+            self.tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
             return False
         return True

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
+from distprof.errors import read_first_line
 from distprof.facts.run import RunMeta
 from distprof.profiler.setting import Setting
 from distprof.record.clock_sync import read_clocks
@@ -65,7 +66,7 @@ class HostReadings:
         try:
             meta, works = read(), True
         except RuntimeError as error:
-            note = f"{failure}: {str(error).splitlines()[0][:200]}"
+            note = f"{failure}: {read_first_line(error)}"
             meta, works = replace(self._meta, notes=(*self._meta.notes, note)), False
         if self._setting.world.rank == 0 and meta != self._meta:
             try:

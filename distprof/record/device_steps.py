@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distprof.errors import describe_error
 from distprof.record.collective_stride import CollectiveStride
 from distprof.record.device_clock import DeviceAnchors, PendingAnchor
 from distprof.record.event_ring import EventRing, StepEvents
@@ -290,7 +291,6 @@ class DeviceSteps:
 
     def _stop(self, error: Exception) -> None:
         """The border of recording: a device that fails costs device times, and training meets the error by itself."""
-        said = (str(error).strip().splitlines() or [""])[0][:200]
-        self._stopped = f"{type(error).__name__}: {said}"
+        self._stopped = describe_error(error)
         self._short = True
         self.give_up(look=False)

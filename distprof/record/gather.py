@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import all_gather, gather  # the originals, even while training's are wrapped
 
+from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
 
 MAX_ROWS = 4096
@@ -160,7 +161,7 @@ class GatherThread(threading.Thread):
             try:
                 tables, everyone = self._exchange.send(rows, last=finishing)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
-                self._exchange.broken = str(error).splitlines()[0][:200]
+                self._exchange.broken = read_first_line(error)
                 self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
             if self._exchange.stop_recording and self._stop_recording is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from distprof.errors import describe_error, read_first_line
 from distprof.record.protocols import Accelerator
 
 NUM_SLOTS = 1024
@@ -117,5 +118,4 @@ def _find_scalar(value: Any) -> Any:
 
 
 def _describe(error: Exception) -> str:
-    said = (str(error).strip().splitlines() or [""])[0][:200]
-    return said if isinstance(error, ValueError) else f"{type(error).__name__}: {said}"
+    return read_first_line(error) if isinstance(error, ValueError) else describe_error(error)

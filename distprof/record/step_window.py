@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import all_reduce  # the original, even while training's is wrapped
 
+from distprof.errors import describe_error
 from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.recorder import Recorder
 from distprof.world import World
@@ -147,8 +148,7 @@ class StepWindow:
         try:
             work()
         except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0][:200]
-            self._note(f"the {self.NAME} did not {what}: {type(error).__name__}: {said}")
+            self._note(f"the {self.NAME} did not {what}: {describe_error(error)}")
             return False
         return True
 
