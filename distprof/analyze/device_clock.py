@@ -106,26 +106,37 @@ def map_device_clocks(run: Run) -> DeviceClockMap:
     With one anchor, the offset is constant and may drift as fast as two crystals can. Anchors that contradict each
     other are left out; where no more than half of a rank's agree, all of them are.
     """
-    columns = [run.column(f"anchor_{name}_ns") for name in ("host", "device", "bound")]
-    clock, tracks = np.full(len(run.ranks), UNKNOWN), list[Track]()
-    left_out = np.zeros(len(run.ranks), dtype=np.int64)
-    for position in range(len(run.ranks)):
-        host, device, bound = (column[position] for column in columns)
-        there = np.flatnonzero(np.isfinite(host) & np.isfinite(device) & np.isfinite(bound))
-        order = there[np.argsort(host[there], kind="stable")]
-        track = Track(at_ns=host[order], offset_ns=device[order] - host[order], bound_ns=bound[order])
-        kept = _find_longest(track)
-        left_out[position] = len(order) - len(kept)
-        if len(kept):
-            kept = kept[track.bound_ns[kept] <= MAX_WIDTH * np.median(track.bound_ns[kept])]
-            clock[position] = len(tracks)
-            tracks.append(Track(
-                at_ns=track.at_ns[kept], offset_ns=track.offset_ns[kept], bound_ns=track.bound_ns[kept]
-            ))  # fmt: skip
+    found = [_read_track(run, position) for position in range(len(run.ranks))]
+    known = [position for position, (track, _) in enumerate(found) if track is not None]
+    clock = np.full(len(run.ranks), UNKNOWN)
+    clock[known] = np.arange(len(known))
     clocks = DeviceClockMap(
-        devices=ClockMap(clock=clock, tracks=tuple(tracks)), hosts=map_clocks(run), num_left_out=left_out
-    )
+        devices=ClockMap(clock=clock, tracks=tuple(track for track, _ in found if track is not None)),
+        hosts=map_clocks(run), num_left_out=np.array([left_out for _, left_out in found], dtype=np.int64),
+    )  # fmt: skip
     return replace(clocks, checks=_check_ends(run, clocks))
+
+
+def find_host_times(run: Run, position: int, times_ns: npt.ArrayLike) -> FloatArray:
+    """Times of one rank's device on its own host's clock, by the anchors alone; NaN: unknown."""
+    track, _ = _read_track(run, position)
+    clock = np.full(len(run.ranks), UNKNOWN)
+    clock[position] = UNKNOWN if track is None else 0
+    return ClockMap(clock=clock, tracks=() if track is None else (track,)).to_reference(position, times_ns)
+
+
+def _read_track(run: Run, position: int) -> tuple[Track | None, int]:
+    """A rank's anchors, and how many contradict the others. None: there are none to rely on."""
+    host, device, bound = (run.column(f"anchor_{name}_ns")[position] for name in ("host", "device", "bound"))
+    there = np.flatnonzero(np.isfinite(host) & np.isfinite(device) & np.isfinite(bound))
+    order = there[np.argsort(host[there], kind="stable")]
+    track = Track(at_ns=host[order], offset_ns=device[order] - host[order], bound_ns=bound[order])
+    kept = _find_longest(track)
+    left_out = len(order) - len(kept)
+    if not len(kept):
+        return None, left_out
+    kept = kept[track.bound_ns[kept] <= MAX_WIDTH * np.median(track.bound_ns[kept])]
+    return Track(at_ns=track.at_ns[kept], offset_ns=track.offset_ns[kept], bound_ns=track.bound_ns[kept]), left_out
 
 
 def _find_longest(track: Track) -> IntArray:

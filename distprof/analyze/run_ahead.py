@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.device_clock import map_device_clocks
+from distprof.analyze.device_clock import find_host_times
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, IntArray, Phase
 
@@ -53,7 +53,7 @@ def _measure_ahead(measured_steps: MeasuredSteps, position: int, steps: IntArray
     """
     run = measured_steps.run
     rows = run.rows[position, steps]
-    begin_ns = map_device_clocks(run).to_host(position, rows[:, COLUMN["begin_device_ns"]])
+    begin_ns = find_host_times(run, position, rows[:, COLUMN["begin_device_ns"]])
     first_ns = begin_ns - rows[:, COLUMN["begin_host_ns"]]
     last_ns = first_ns + rows[:, COLUMN["step_device_ns"]] - rows[:, COLUMN["step_host_ns"]]
     lengths_ns = {clock: _share_waits(run.phase_ns(clock)[position, steps]) for clock in Clock}
