@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,14 +57,13 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     steps = find_steps(measured_steps, tables, len(positions))
     if not len(steps):
         return None
-    orders = [_find_order(tables, int(position), steps) for position in positions]
-    first = orders[0]
-    if first is None or any(other is None or other.shape != first.shape for other in orders):
+    found = [_find_order(tables, int(position), steps) for position in positions]
+    first, orders = found[0], [item for item in found if item is not None]
+    if first is None or len(orders) < len(found) or any(other.shape != first.shape for other in orders):
         return None
     shape = (len(positions), len(steps), len(first.order))
     arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
     for row, item in enumerate(orders):
-        assert item is not None
         for index, (number, member, column) in enumerate(item.order):
             table = tables[number]
             at = np.searchsorted(table.steps, steps)
@@ -74,7 +74,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     if not blocking.any():
         return None
     count = int(np.flatnonzero(blocking)[-1]) + 1
-    parties = tuple(_find_parties(tables, orders, index) for index in range(count))
+    parties = tuple(find_parties(tables, [item.order[index][0] for item in orders]) for index in range(count))
     return OrderedCollectives(
         positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
         kinds=tuple(CollectiveKind(kind) for kind, _ in first.shape[:count]),
@@ -143,11 +143,9 @@ def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _O
     )
 
 
-def _find_parties(
-    tables: list[Collectives], orders: list[_Order | None], index: int
-) -> tuple[tuple[str, IntArray], ...]:
+def find_parties(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple[tuple[str, IntArray], ...]:
+    """The groups that run a collective, with their members, from the number of each rank's table."""
     members: dict[int, list[int]] = {}
-    for row, item in enumerate(orders):
-        assert item is not None
-        members.setdefault(item.order[index][0], []).append(row)
+    for row, number in enumerate(numbers):
+        members.setdefault(number, []).append(row)
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.collective_order import OrderedCollectives, choose_tables, find_steps
+from distprof.analyze.collective_order import OrderedCollectives, choose_tables, find_parties, find_steps
 from distprof.analyze.device_entries import MIN_UNBOUND, NEAR_NS, Entry, list_entries, sort_entries
 from distprof.analyze.device_follows import Lane
 from distprof.analyze.device_took import measure_took
@@ -165,7 +165,7 @@ def _assemble(
     return OrderedCollectives(
         positions=positions, steps=steps, clock=Clock.DEVICE, awaits=awaits if (awaits >= 0).any() else None,
         follows=follows if (follows >= 0).any() else None,
-        parties=tuple(() if entry.is_await else _find_parties(tables, lanes[entry.lane]) for entry in entries),
+        parties=tuple(() if entry.is_await else find_parties(tables, lanes[entry.lane].numbers) for entry in entries),
         phases=tuple(phases), kinds=tuple(kinds), blocking=blocking,
         sizes_bytes=tuple(
             None if entry.is_await else lanes[entry.lane].first.sizes_bytes[entry.column] for entry in entries
@@ -173,10 +173,3 @@ def _assemble(
         arrival_ns=place_ns, exposed_ns=wait_ns, end_ns=take([lane.end_ns for lane in lanes]),
         took_ns=take([lane.took_ns for lane in lanes]),
     )  # fmt: skip
-
-
-def _find_parties(tables: list[Collectives], lane: Lane) -> tuple[tuple[str, IntArray], ...]:
-    members: dict[int, list[int]] = {}
-    for row, number in enumerate(lane.numbers):
-        members.setdefault(number, []).append(row)
-    return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())
