@@ -14,9 +14,9 @@ US, MS = 1e3, 1e6
 def make_taken(step_us: float) -> dict[str, list[dict[str, float]]]:
     """Three rounds: the second is disturbed; a module costs 0.5 us, a change of phase 2 us."""
     cost_us = {"a step": step_us, "with 101 modules": step_us + 50, "with 9 micro-steps": step_us + 96}
-    plain = {case: 1000 * US for case in cost_us}
+    plain = dict.fromkeys(cost_us, 1000 * US)
     attached = {case: (1000 + more_us) * US for case, more_us in cost_us.items()}
-    slow = {case: 9000 * US for case in cost_us}
+    slow = dict.fromkeys(cost_us, 9000 * US)
     return {
         attach_cost.PLAIN: [plain, slow, plain], attach_cost.ATTACHED: [attached, slow, attached],
         attach_cost.AGAIN: [slow, plain, plain],
