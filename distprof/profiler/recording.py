@@ -75,6 +75,8 @@ class Recording(Border):
         self._context: Context | None = None
         self._found = 0  # open phases that were found
         self._most_marks = 0  # segments of a step that has ended
+        self.own_ns = 0
+        """See `distprof.observe.reporting.Reporting`."""
 
     @property
     def open(self) -> bool:
@@ -176,6 +178,8 @@ class Recording(Border):
         self._most_marks = max(self._most_marks, recorder.timeline.count)
         error = error or (RuntimeError("the step failed") if failed else None)
         self._guard("a step", self._context.__exit__, None if error is None else type(error), error, None)
+        if self._finder is not None:
+            self._finder.end_step()
 
     def cut_step(self, warmup: bool | None = None) -> None:
         """A step ends here, and the next one begins: a bare ``profiler.step()``. Before the first one is no step."""
