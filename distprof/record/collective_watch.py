@@ -48,6 +48,8 @@ class CollectiveWatch:
         """Above 0: what is issued now is part of a collective that is already recorded."""
         self.synchronising = False
         """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
+        self.wrapped = False
+        """Whether some model is wrapped in something that synchronises its gradients."""
         self.bucket: Bucket | None = None
         """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
         self.hidden_hooks: set[CodeType] = set()

@@ -21,6 +21,7 @@ from distprof.record.ddp import watch_hooks
 from distprof.record.functional import watch_functional
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_NUMBER_BYTES = 8
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
 
@@ -142,6 +143,7 @@ class _Watch:
             size_bytes *= collective_watch.find_size(code)
         collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, in a group
         held = not (asynchronous or collected)
+        synchronising = collective_watch.synchronising or self._reduces_gradients(form, size_bytes)
         hidden = asynchronous and collective_watch.in_hidden_hook()
         if hidden:
             recorder.retract()  # the hook's collective before was not the last: the rank went on computing
@@ -152,7 +154,7 @@ class _Watch:
         if collective_watch.synchronising:
             collective_watch.newest = ticket
         if waits:
-            recorder.mark(_ALL_REDUCE, ticket) if collective_watch.synchronising else recorder.wait(ticket)
+            recorder.mark(_ALL_REDUCE, ticket) if synchronising else recorder.wait(ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)
@@ -165,11 +167,21 @@ class _Watch:
         elif held:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
-            code = _ALL_REDUCE if collective_watch.synchronising else -1
-            collective_watch.follow(result, ticket, code, on_device=on_device)
+            collective_watch.follow(result, ticket, _ALL_REDUCE if synchronising else -1, on_device=on_device)
             if hidden:
                 collective_watch.reduce_hidden(ticket, result, on_device)
         return result
+
+    def _reduces_gradients(self, form: _Form, size_bytes: int) -> bool:
+        """Whether a loop that wraps no model synchronises gradients here: it reduces more than a number, such as the
+        loss, right after backward."""
+        return (
+            form.kind in (_REDUCE, _SCATTER)
+            and size_bytes > _NUMBER_BYTES
+            and not self._watch.wrapped
+            and self._recorder.recording
+            and self._recorder.timeline.follows_backward
+        )
 
     def wrap_wait(self) -> Callable[[], None]:
         """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""
