@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.observe.engines import Engines
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
 from distprof.observe.optimizers import Optimizers
@@ -27,6 +28,7 @@ class Finder:
         self._parts = (
             Forwards(session, self._search, self._gate),
             Functions(session, self._search, self._gate, optimizers.end_backward), optimizers,
+            Engines(session, self._search, self._gate),
         )  # fmt: skip
         self._begun = False
 
