@@ -1,7 +1,7 @@
 """Where steps begin and end, and what is evaluation: rules on what the calls of torch show.
 
-- A step ends with the step of an optimizer; with several optimizers, with that of the one that was found last, so that
-  a step is a whole cycle of them. It begins with the first thing after that: a batch taken from a DataLoader while
+- A step ends with the step of an optimizer; with several optimizers, a step is a whole cycle of them
+  (`distprof.observe.optimizer_cycle`). It begins with the first thing after that: a batch taken from a DataLoader while
   gradients are on, or a forward.
 - Without an optimizer, a program that never computes gradients does inference: a step reaches from one batch to the
   next or, without a DataLoader, is one forward. One that computes gradients has steps that begin with the forward, or
@@ -52,14 +52,23 @@ class StepSearch:
         self._worked = False  # the open step has seen a forward with gradients, a backward or an optimizer
         self._backwards = self._forwards = 0  # in this step; before the program is known, all of them
         self._fetched = False  # the open step began with a batch
+        self._updated = False  # the last thing in the open step was an optimizer's step
         self._at_once = False  # the next step begins where the last one ends, because its first call is not seen
         self._cycle = OptimizerCycle()
         self._forwarded: list[tuple[Any, bool]] = []  # in this step with gradients, and whether in training mode
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained_in_eval: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def make_optimizer(self) -> None:
+    def make_optimizer(self, optimizer: object) -> None:
         """An optimizer has been made."""
+        self._cycle.add(optimizer, inner=self._session.open)
+        self._see_optimizer()
+
+    def update_in_backward(self, optimizer: object) -> None:
+        """An optimizer takes its step inside a backward."""
+        self._cycle.discard(optimizer)
+
+    def _see_optimizer(self) -> None:
         if self.program is not Program.TRAINING:
             if self.program is Program.INFERENCE and not self._of_user:
                 self._session.note(INFERENCE_BEFORE)
@@ -81,6 +90,8 @@ class StepSearch:
             case Program.TRAINING if not grad_on and not session.open:
                 self._quiet = True
                 return False
+            case Program.TRAINING if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
+                self._end_step()
             case Program.INFERENCE if self._forwards:
                 self._end_step()
             case Program.MANUAL if self._backwards:
@@ -102,6 +113,9 @@ class StepSearch:
             return True
         if not has_parameters:
             return session.open and (self._worked or self.program is Program.INFERENCE)
+        self._updated = False
+        if self._cycle.learning:
+            self._cycle.see_call(model)
         if self.program is Program.UNKNOWN:
             self._forwards += 1
             if self._forwards < INFERENCE_AFTER:
@@ -150,7 +164,7 @@ class StepSearch:
         if self._begin_step():
             self._at_once = True
             self._session.note(COMPILED)
-        self._worked = True
+        self._worked, self._updated = True, False
         self._backwards += 1
         if self._backwards > UNSEEN_AFTER and self.program is Program.TRAINING and self._cycle.is_empty:
             self.program = Program.MANUAL
@@ -161,15 +175,19 @@ class StepSearch:
         """An optimizer takes a step."""
         if self._of_user:
             return True
-        self.make_optimizer()
+        self._see_optimizer()
         self._begin_step()
         self._worked = True
         return True
 
     def end_optimizer(self, optimizer: object) -> None:
         """It has taken it: that may be the end of the step."""
-        if not self._of_user and self._cycle.ends_with(optimizer):
+        if self._of_user:
+            return
+        if self._cycle.ends_with(optimizer, with_batch=self._fetched):
             self._end_step()
+        else:
+            self._updated = True
 
     def change_mode(self, model: Any, *, training: bool, has_parameters: bool) -> None:
         """``train()`` or ``eval()`` of a model has been called."""
@@ -202,7 +220,10 @@ class StepSearch:
         if not self._session.open:
             return
         self._at_once = False
-        whole = {Program.INFERENCE: self._forwards, Program.MANUAL: self._backwards}.get(self.program, 0) > 0
+        whole = {
+            Program.INFERENCE: self._forwards > 0, Program.MANUAL: self._backwards > 0,
+            Program.TRAINING: self._updated and self._cycle.learning,  # too short to learn what ends a cycle
+        }.get(self.program, False)  # fmt: skip
         self._end_step() if whole else self._drop_step()
 
     @property
@@ -257,6 +278,6 @@ class StepSearch:
         self._session.drop_step()
 
     def _forget_step(self) -> None:
-        self._worked = self._fetched = self._quiet = False
+        self._worked = self._fetched = self._quiet = self._updated = False
         self._backwards = self._forwards = 0
         self._forwarded.clear()
