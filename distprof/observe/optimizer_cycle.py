@@ -52,6 +52,11 @@ class OptimizerCycle:
         """An optimizer takes its steps inside backward: it is not waited for."""
         self._stepped.pop(optimizer, None)
 
+    def list_parameters(self) -> list[Any]:
+        """The parameters of all optimizers."""
+        groups = [group for optimizer in list(self._stepped) for group in getattr(optimizer, "param_groups", ())]
+        return [parameter for group in groups for parameter in group["params"]]
+
     def see_call(self, model: object) -> None:
         """A model has been called in the first cycle."""
         self._called.add(model)

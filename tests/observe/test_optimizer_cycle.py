@@ -81,7 +81,7 @@ class Program:
     ("DG", "DDDDDG DDDDDG", "[DDDDDG][DDDDDG]"),
     ("DG", "bDbDbDG bDbDbDG", "[bDbDbDG][bDbDbDG]"),  # the critic fetches in an inner loop
     ("DG", "bDbDbDbDbDG bDbDbDbDbDG", "[bDbDbDbDbDG][bDbDbDbDbDG]"),
-    ("DG", "bDG bD bD bD bD bDG bD", "[bDG][bDbDbDbDbDG][bD"),  # the generator steps in every fifth batch, from the first
+    ("DG", "bDG bD bD bD bD bDG bD", "[bDG][bDbDbDbDbDG][bD"),  # in every fifth batch, both
     ("AB", "bAB bAB", "[bAB][bAB]"),
     ("ABCD", "ABCD ABCD", "[ABCD][ABCD]"),
     ("QA", "QQA QQA", "[QQA][QQA]"),  # a delayed actor

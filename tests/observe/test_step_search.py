@@ -210,6 +210,8 @@ def test_an_optimizer_whose_steps_are_not_seen_is_given_up() -> None:
         script.forward()
         script.backward()
     assert script.told.take() == "begin end begin end begin"
+    assert not script.told.notes, "not yet sure"
+    script.search.finish()
     assert script.told.notes == [UNSEEN]
 
 
