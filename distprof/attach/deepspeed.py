@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from distprof.observe.engines import find_optimizer
 from distprof.profiler.open_session import start
 from distprof.profiler.session import Session
 
@@ -28,5 +29,5 @@ def watch_engine(engine: Any, name: str = "training", **options: Any) -> Session
     """
     session = start(name, **options)
     session.watch(engine)
-    session.find_steps()
+    session.find_steps(optimizer=find_optimizer(engine))
     return session

@@ -22,6 +22,11 @@ _UPDATE = "_take_model_step"  # called by `step` when gradients are complete, an
 _OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
 
 
+def find_optimizer(engine: Any) -> Any:
+    """The optimizer that a script has made for an engine, or the engine itself, inside what ZeRO has made of it."""
+    return getattr(engine, "basic_optimizer", None) or engine.optimizer
+
+
 class Engines:
     """Recognises the updates that an engine makes, as soon as the script imports DeepSpeed."""
 
@@ -48,6 +53,6 @@ class Engines:
                 self._session.exit(raised=raised)
 
         def after(args: Arguments, result: Any) -> None:
-            self._search.end_optimizer(args[0].optimizer)
+            self._search.end_optimizer(find_optimizer(args[0]))
 
         return surround(original, self._gate, self._part, before=before, after=after, leave=leave, trains=True)

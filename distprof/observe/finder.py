@@ -39,6 +39,10 @@ class Finder:
             for part in self._parts:
                 part.install(self._patches)
 
+    def expect(self, optimizer: object) -> None:
+        """An optimizer was made before anything was watched."""
+        self._search.make_optimizer(optimizer)
+
     def finish(self) -> None:
         """The program ends: a step that is open may be none. Nothing is looked at any more."""
         self._ending.run(self._search.finish)

@@ -1,4 +1,4 @@
-"""Waits for a script to import a module itself: importing torch earlier would fix settings that a script makes before it,
+"""Waits for a script to import a module itself: importing torch earlier would fix settings that a script makes before,
 and a framework may never be needed.
 """
 
@@ -42,7 +42,6 @@ class _Waiting:
             self._action()
 
         loader.exec_module = exec_module
-
 
     def stop(self) -> None:
         """Waits no longer."""

@@ -150,8 +150,9 @@ def test_the_recipe_runs_as_written(trained: Trained) -> None:
 
 def test_losses_are_the_same_to_the_last_bit(trained: Trained) -> None:
     for rank in trained.ranks:
-        assert len(rank["plain"]["out"].splitlines()) > 50
-        assert rank["told"] == rank["plain"] and rank["attached"] == rank["plain"]
+        losses = {name: [line for line in rank[name]["out"].splitlines() if line[0] != "["] for name in rank}
+        assert len(losses["plain"]) > 50  # and DeepSpeed's log, which has the time in it
+        assert losses["told"] == losses["plain"] and losses["attached"] == losses["plain"]
 
 
 def test_steps_and_micro_steps_are_those_of_the_framework(trained: Trained) -> None:

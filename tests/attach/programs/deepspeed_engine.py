@@ -58,7 +58,7 @@ for images, labels in loader:
     engine.backward(loss)
     engine.step()
     print(engine.global_steps, repr(loss.item()))
-    if engine.global_steps == 20 and engine.is_gradient_accumulation_boundary():
+    if engine.micro_steps == 2 * 20:
         with tempfile.TemporaryDirectory() as folder:
             engine.save_checkpoint(folder)
 if args.engine:
