@@ -48,6 +48,8 @@ class CollectiveWatch:
         """Above 0: what is issued now is part of a collective that is already recorded."""
         self.synchronising = False
         """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
+        self.sharding = -1
+        """The phase of blocking collectives while FSDP1 gathers parameters or scatters gradients; otherwise -1."""
         self.bucket: Bucket | None = None
         """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
         self.hidden_hooks: set[CodeType] = set()
