@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.utils.data.dataloader as loaders
 from torch.distributed import checkpoint
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
@@ -52,6 +53,7 @@ class Functions:
         for name in _CLIPPING:
             if hasattr(torch.nn.utils, name):  # not all have the same name where they are defined
                 self._clipping.run(patches.replace, [torch.nn.utils, clip_grad], name, self._watch_clipping)
+        self._clipping.run(patches.replace, [FullyShardedDataParallel], "clip_grad_norm_", self._watch_clipping)
         iterator = loaders._BaseDataLoaderIter
         self._data.run(patches.replace, [iterator], "__next__", self._watch_fetch)
         self._data.run(patches.replace, [loaders.DataLoader], "__iter__", self._watch_start)

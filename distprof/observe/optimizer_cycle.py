@@ -1,8 +1,8 @@
 """Which optimizer's step is the last of a training step, where several optimizers take turns.
 
-- The last one is learnt in the first cycle: it ends when every optimizer that was made has taken a step. Not waited for:
-  one that shares parameters with an optimizer of the cycle (it replaces it, or wraps it); one whose model is not even
-  called, when the next batch is taken; and any of them once another has taken `AT_FIRST` steps.
+- The last one is learnt in the first cycle, which ends when every optimizer that was made has taken a step. Not waited
+  for: one that shares parameters with an optimizer of the cycle (it replaces it, or wraps it); one whose model is not
+  even called, when the next batch is taken; and any of them once another has taken more than `AT_FIRST` steps.
 - From then on that one ends the cycle, after as many steps in a row as it took in the last one.
 - Another one becomes the last one if it replaces it, or steps on its own for long while the last one does not; or if
   the last one has stepped alone for long, and now that other one does (training in blocks). With a DataLoader, the next

@@ -71,7 +71,6 @@ class StepSearch:
 
     def begin_fetch(self, *, grad_on: bool) -> bool:
         """A batch is taken from a DataLoader."""
-        session = self._session
         if self._of_user:
             return True
         if self._evaluation.open:
@@ -82,14 +81,14 @@ class StepSearch:
         match self.program:
             case Program.UNKNOWN:
                 return False
-            case Program.TRAINING if not grad_on and not session.open:
+            case Program.TRAINING if not grad_on and not self._session.open:
                 self._evaluation.announced = True
                 return False
             case Program.TRAINING if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
                 self._end_step()
             case Program.INFERENCE if self._forwards:
                 self._end_step()
-        if not session.open:
+        if not self._session.open:
             self._begin_step()
             self._fetched = True
         return True
@@ -101,11 +100,10 @@ class StepSearch:
 
     def begin_forward(self, model: Any, *, grad_on: bool, has_parameters: bool) -> bool:
         """An outermost module is called."""
-        session = self._session
         if self._of_user:
             return True
         if not has_parameters:
-            return session.open and (self._worked or self.program is Program.INFERENCE)
+            return self._session.open and (self._worked or self.program is Program.INFERENCE)
         self._updated = False
         if self._cycle.learning:
             self._cycle.see_call(model)
@@ -115,17 +113,17 @@ class StepSearch:
             if self._forwards < INFERENCE_AFTER:
                 return False
             self.program, self._forwards = Program.INFERENCE, 0
-            session.note(INFERENCE)
+            self._session.note(INFERENCE)
         if self.program is Program.INFERENCE:
             self._begin_step()
             self._forwards += 1
             return True
-        if not (session.open and self._worked):
+        if not (self._session.open and self._worked):
             if self._evaluation.includes(model, grad_on=grad_on):
                 self._begin_evaluation(by_mode=False)
                 self._evaluation.see_forward(model, grad_on=grad_on)
                 return False
-            if not (grad_on or self._trained or session.open):
+            if not (grad_on or self._trained or self._session.open):
                 return False  # before the first step
             self._begin_step(quiet=not grad_on and model in self._trained)
         if grad_on:
@@ -162,8 +160,7 @@ class StepSearch:
     def end_backward(self) -> None:
         """They are there."""
         if self._waits_for_first:
-            called = [parameter for model in self._trained.called for parameter in model.parameters()]
-            self._unseen.end_backward(called or self._cycle.list_parameters())
+            self._unseen.end_backward(self._cycle.list_parameters())
 
     @property
     def in_work(self) -> bool:
@@ -202,13 +199,12 @@ class StepSearch:
 
     def begin_save(self) -> bool:
         """A checkpoint is saved. Returns whether a stretch has begun: not inside a step that is under way."""
-        session = self._session
         if self._of_user:
-            return not session.open and session.begin_stretch("checkpoint")
-        if session.open and (self._worked or self._forwards):
+            return not self._session.open and self._session.begin_stretch("checkpoint")
+        if self._session.open and (self._worked or self._forwards):
             return False
         self._drop_empty()
-        return session.begin_stretch("checkpoint")
+        return self._session.begin_stretch("checkpoint")
 
     def finish(self) -> None:
         """The program ends: a step without an optimizer's step is none, except in a program without optimizers."""
@@ -234,7 +230,7 @@ class StepSearch:
         return self.program is Program.TRAINING and self._cycle.is_empty
 
     def _see_updates(self, *, grad_on: bool) -> None:
-        """What trains goes on after a backward: parameters may have been updated, though no optimizer has done it."""
+        """The next thing after a backward: parameters may have been updated, though no optimizer has done it."""
         if grad_on and self._unclear and self.program in (Program.UNKNOWN, Program.INFERENCE):
             self._begin_manual()
         if not (grad_on and self._backwards):

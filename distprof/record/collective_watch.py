@@ -50,6 +50,8 @@ class CollectiveWatch:
         """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
         self.wrapped = False
         """Whether some model is wrapped in something that synchronises its gradients."""
+        self.sharding = -1
+        """The phase of blocking collectives while FSDP1 gathers parameters or scatters gradients; otherwise -1."""
         self.bucket: Bucket | None = None
         """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
         self.hidden_hooks: set[CodeType] = set()

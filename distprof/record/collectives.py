@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_hooks
+from distprof.record.fsdp1 import watch_fsdp1
 from distprof.record.functional import watch_functional
 
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
@@ -74,7 +75,10 @@ def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
         A function that undoes it.
     """
     watch = _Watch(collective_watch)
-    undo = [watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait()]
+    undo = [
+        watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait(),
+        watch_fsdp1(collective_watch),
+    ]  # fmt: skip
     for name, form in _FORMS.items():
         if hasattr(dist, name) and not hasattr(dist, _NEWER.get(name, "")):
             undo.append(_replace(name, watch.wrap(getattr(dist, name), form)))
@@ -154,7 +158,8 @@ class _Watch:
         if collective_watch.synchronising:
             collective_watch.newest = ticket
         if waits:
-            recorder.mark(_ALL_REDUCE, ticket) if synchronising else recorder.wait(ticket)
+            code = _ALL_REDUCE if synchronising else collective_watch.sharding
+            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)

@@ -235,4 +235,6 @@ def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
 def describe_stall(stall: Stall) -> str:
     """An unusually long step, in a sentence."""
     who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
+    if stall.phase is None:
+        who = "it ran without recording (a shadow step), so nothing tells where"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"

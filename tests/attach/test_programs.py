@@ -42,7 +42,7 @@ RUNS = {
                          environment={"1": {"DISK_MS": "3"}}),
     "fsdp2": Watched(program="fsdp2", steps=12, phases="forward backward all_gather all_reduce grad_norm optimizer"),
     "accumulation": Watched(program="accumulation", steps=10, phases=f"{DDP} grad_norm"),
-    "gan": Watched(program="gan", steps=28 + 1, phases=DDP),
+    "gan": Watched(program="gan", steps=28, phases=DDP),
     "lbfgs": Watched(program="lbfgs", steps=10, phases="forward backward optimizer"),
     "inference": Watched(program="inference", steps=10 - 2, phases="data forward"),
     "nanogpt": Watched(program="nanogpt", steps=12, phases="forward backward all_reduce grad_norm optimizer",

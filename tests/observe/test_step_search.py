@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from distprof.observe.program import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER
 from distprof.observe.step_search import StepSearch
 from tests.observe.told import Told
@@ -13,7 +15,8 @@ class Model:
 
 
 class Optimizer:
-    pass
+    def __init__(self) -> None:
+        self.param_groups: list[dict[str, list[torch.Tensor]]] = []
 
 
 class Script:
@@ -260,3 +263,102 @@ def test_steps_of_somebody_else_are_left_alone() -> None:
     script.told.steps_by = "user"
     script.train()
     assert script.told.take() == ""
+
+
+def test_forwards_without_gradients_before_every_step_belong_to_it() -> None:
+    """As the fakes for a discriminator, or a rollout: twice they may be an evaluation, then they are a habit."""
+    script = Script()
+    script.train(fetches=False)
+    for _ in range(4):
+        script.forward(grad_on=False)
+        script.train(fetches=False)
+    assert script.told.take() == "begin end" + " <evaluation > begin end" * 2 + " begin end" * 2
+    script.set_mode(training=False)
+    script.forward(grad_on=False)
+    script.set_mode(training=True)
+    assert script.told.take() == "<evaluation >"
+
+
+def test_what_comes_before_a_batch_is_no_part_of_the_step() -> None:
+    """As the accuracy of the step before."""
+    script = Script()
+    for _ in range(5):
+        script.train()
+        script.forward(grad_on=False)
+    assert script.told.take() == " ".join(["begin end <evaluation"] + ["> begin end <evaluation"] * 4)
+
+
+def test_rollouts_now_and_then_stay_apart() -> None:
+    script = Script()
+    script.train(fetches=False)
+    for _ in range(4):
+        script.forward(grad_on=False)
+        script.train(fetches=False)
+        script.train(fetches=False)
+    assert script.told.take() == "begin end" + " <evaluation > begin end begin end" * 4
+
+
+def test_updates_of_nobody_end_steps() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    script = Script(optimizers=0)
+    script.make_optimizer()
+    script.optimizers[0].param_groups = [{"params": [weight]}]
+    for _ in range(5):
+        for _ in range(2):  # micro-steps
+            script.forward()
+            script.backward()
+            script.search.end_backward()
+        weight.data -= 1
+    script.search.finish()
+    assert script.told.take() == "begin end begin end begin end begin end", "the first two are one"
+    assert script.told.notes == [UNSEEN]
+
+
+def test_one_change_of_the_parameters_is_no_update() -> None:
+    """The first half of a step of SAM: the parameters are moved, and a second backward follows."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    script = Script()
+    script.optimizers[0].param_groups = [{"params": [weight]}]
+    for _ in range(4):
+        for change in (1, -1):
+            script.forward()
+            script.backward()
+            script.search.end_backward()
+            weight.data += change
+        script.update()
+    assert script.told.take() == " ".join(["begin end"] * 4)
+    assert not script.told.notes
+
+
+def test_updates_are_seen_where_only_backwards_are() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    script = Script()
+    script.optimizers[0].param_groups = [{"params": [weight]}]
+    for _ in range(6):
+        script.backward()
+        script.search.end_backward()
+        with torch.no_grad():
+            weight -= 1
+    script.search.finish()
+    assert script.told.take() == " ".join(["begin end"] * 5)
+    assert script.told.notes == [COMPILED, UNSEEN]
+
+
+def test_a_short_program_without_a_step_of_its_optimizer_says_so() -> None:
+    script = Script()
+    for _ in range(3):
+        script.forward()
+        script.backward()
+    script.search.finish()
+    assert script.told.take() == "begin end"
+    assert script.told.notes == [UNSEEN]
+
+
+def test_gradients_of_a_test_before_training_make_no_step() -> None:
+    script = Script(optimizers=0)
+    script.forward()
+    script.backward()
+    script.make_optimizer()
+    script.train()
+    assert script.told.take() == "begin end"
+    assert not script.told.notes
