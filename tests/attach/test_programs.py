@@ -48,7 +48,7 @@ RUNS = {
     "nanogpt": Watched(program="nanogpt", steps=12, phases="forward backward all_reduce grad_norm optimizer",
                        stretches="evaluation checkpoint"),
     "evaluates": Watched(program="evaluates", steps=16, phases=DDP, stretches="evaluation checkpoint"),
-    "no_loader": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer"),
+    "no_loader": Watched(program="no_loader", steps=15, phases="forward backward all_reduce grad_norm optimizer"),
     "broken": Watched(program="plain_ddp", steps=16, phases="data optimizer",
                       broken=("begin_forward", "begin_backward")),
     "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
