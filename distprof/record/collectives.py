@@ -15,13 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.facts.run import CollectiveKind
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_hooks
 from distprof.record.fsdp1 import watch_fsdp1
 from distprof.record.functional import watch_functional
 
-_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
 
@@ -155,9 +154,9 @@ class _Watch:
         )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
+        phase = collective_watch.find_phase(form.kind, size_bytes)
         if waits:
-            code = _ALL_REDUCE if collective_watch.synchronising else collective_watch.sharding
-            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
+            recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)
@@ -170,8 +169,7 @@ class _Watch:
         elif held:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
-            code = _ALL_REDUCE if collective_watch.synchronising else -1
-            collective_watch.follow(result, ticket, code, on_device=on_device)
+            collective_watch.follow(result, ticket, phase, on_device=on_device)
             if hidden:
                 collective_watch.reduce_hidden(ticket, result, on_device)
         return result
