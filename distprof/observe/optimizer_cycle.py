@@ -30,7 +30,7 @@ class OptimizerCycle:
         self.learning = True
         """Whether it is not known which optimizer ends the cycle."""
         self.is_empty = True
-        """Whether no optimizer has taken a step."""
+        """Whether no optimizer has begun a step. Its closure may update parameters and compute gradients often."""
         self._stepped: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # whether it ever has
         self._inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # steps in this cycle
@@ -72,7 +72,7 @@ class OptimizerCycle:
         self._last, self._run = weakref.ref(optimizer), run + 1 if last is optimizer else 1
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         is_new, inner = not self._stepped.get(optimizer), optimizer in self._inner
-        self._stepped[optimizer], self.is_empty = True, False
+        self._stepped[optimizer] = True
         ender = None if self._ender is None else self._ender()
         self.learning = ender is None
         if ender is None:

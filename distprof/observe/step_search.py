@@ -172,6 +172,7 @@ class StepSearch:
         if self._of_user:
             return True
         self._see_optimizer()
+        self._cycle.is_empty = False
         self._begin_step()
         self._worked = True
         return True

@@ -105,7 +105,6 @@ class Profiler:
         parts = find_wrapped(model)
         if not parts and not describe_engine(model) and dist.is_initialized() and dist.get_world_size() > 1:
             notes.append(_UNWRAPPED)
-        self._watch.wrapped |= bool(parts)
         for part in parts:
             if isinstance(part, DistributedDataParallel):
                 watch_ddp(part, self._watch, self._step_writer.note)

@@ -15,14 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.facts.run import CollectiveKind
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_hooks
 from distprof.record.fsdp1 import watch_fsdp1
 from distprof.record.functional import watch_functional
 
-_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
-_NUMBER_BYTES = 8
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
 
@@ -147,7 +145,6 @@ class _Watch:
             size_bytes *= collective_watch.find_size(code)
         collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, in a group
         held = not (asynchronous or collected)
-        synchronising = collective_watch.synchronising or self._reduces_gradients(form, size_bytes)
         hidden = asynchronous and collective_watch.in_hidden_hook()
         if hidden:
             recorder.retract()  # the hook's collective before was not the last: the rank went on computing
@@ -157,9 +154,9 @@ class _Watch:
         )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
+        phase = collective_watch.find_phase(form.kind, size_bytes)
         if waits:
-            code = _ALL_REDUCE if synchronising else collective_watch.sharding
-            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
+            recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)
@@ -172,21 +169,10 @@ class _Watch:
         elif held:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
-            collective_watch.follow(result, ticket, _ALL_REDUCE if synchronising else -1, on_device=on_device)
+            collective_watch.follow(result, ticket, phase, on_device=on_device)
             if hidden:
                 collective_watch.reduce_hidden(ticket, result, on_device)
         return result
-
-    def _reduces_gradients(self, form: _Form, size_bytes: int) -> bool:
-        """Whether a loop that wraps no model synchronises gradients here: it reduces more than a number, such as the
-        loss, right after backward."""
-        return (
-            form.kind in (_REDUCE, _SCATTER)
-            and size_bytes > _NUMBER_BYTES
-            and not self._watch.wrapped
-            and self._recorder.recording
-            and self._recorder.timeline.follows_backward
-        )
 
     def wrap_wait(self) -> Callable[[], None]:
         """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""

@@ -18,7 +18,7 @@ from distprof.storage.last_position import BETWEEN, UNKNOWN, make_place
 MAX_SEGMENTS = 5120
 """Room for a step of a large model: FSDP2 waits four times per layer and micro-step, or 4,096 times for 128 layers and
 eight micro-steps. Three such steps fit into the ring of events."""
-OTHER, _BACKWARD, _ALL_REDUCE = (PHASE_CODE[phase] for phase in (Phase.OTHER, Phase.BACKWARD, Phase.ALL_REDUCE))
+OTHER = PHASE_CODE[Phase.OTHER]
 
 
 class Timeline:
@@ -58,16 +58,6 @@ class Timeline:
     def is_inside(self) -> bool:
         """Whether a phase is open."""
         return self.phase != OTHER or bool(self.around)
-
-    @property
-    def follows_backward(self) -> bool:
-        """Whether no phase is open, and the last one was backward or the synchronisation of its gradients."""
-        if self.phase != OTHER or self.lost:
-            return False
-        position = self.count - 1
-        while position >= 0 and self.codes[position] == OTHER:
-            position -= 1
-        return position >= 0 and self.codes[position] in (_BACKWARD, _ALL_REDUCE)
 
     def begin(self, step: int, *, known: bool) -> int:
         """Starts a step with a segment of `OTHER`; returns its stamp, ns. ``known``: its phases are recorded."""

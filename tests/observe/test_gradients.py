@@ -126,6 +126,22 @@ def test_an_optimizer_inside_another_one_is_no_other_one(told: Told) -> None:
         assert told.take() == "begin forward / backward / forward / backward / optimizer / end"
 
 
+def test_updates_inside_an_optimizer_are_its_own(told: Told) -> None:
+    model = make_model()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert told.text.startswith("begin optimizer forward / backward / forward / backward /")
+    assert told.text.count("end") == 2
+
+
 def test_a_scaler_that_skips_one_of_two_optimizers_ends_the_step_with_the_other(told: Told) -> None:
     models = make_model(), make_model()
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]

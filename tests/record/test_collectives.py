@@ -175,29 +175,29 @@ def see_asynchronous_ones(recorder: Recorder) -> None:
 
 
 def see_gradients_of_a_bare_loop(recorder: Recorder) -> None:
-    """What a loop without DDP reduces between backward and the optimizer, other than a number, are gradients."""
+    """What a loop reduces between backward and the optimizer, other than a few numbers, are gradients."""
 
     def run_phase(phase: Phase) -> None:
         recorder.enter(PHASE_CODE[phase])
         recorder.exit()
 
     def work() -> None:
-        dist.all_reduce(torch.ones(5))  # before backward
+        dist.all_reduce(torch.ones(50))  # before backward
         run_phase(Phase.BACKWARD)
         dist.all_reduce(torch.ones(1))  # the loss
-        dist.all_reduce(torch.ones(6))
-        later = dist.all_reduce(torch.ones(7), async_op=True)
+        dist.all_reduce(torch.ones(60))
+        later = dist.all_reduce(torch.ones(70), async_op=True)
         assert later is not None
         later.wait()
         run_phase(Phase.OPTIMIZER)
-        dist.all_reduce(torch.ones(8))  # such as metrics
+        dist.all_reduce(torch.ones(80))  # such as metrics
 
     record, seen = record_step(recorder, work, phase=None)
     exposed_ns = {item.size_bytes // 4: item.exposed_ns or 0 for item in seen}
-    assert list(exposed_ns) == [5, 1, 6, 7, 8] and record.wait_host_ns is not None
+    assert list(exposed_ns) == [50, 1, 60, 70, 80] and record.wait_host_ns is not None
     assert record.phase_host_ns is not None
-    assert record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]] == exposed_ns[6] + exposed_ns[7]
-    assert record.wait_host_ns[OWN_PHASES.index(Phase.OTHER)] == exposed_ns[5] + exposed_ns[1] + exposed_ns[8]
+    assert record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]] == exposed_ns[60] + exposed_ns[70]
+    assert record.wait_host_ns[OWN_PHASES.index(Phase.OTHER)] == exposed_ns[50] + exposed_ns[1] + exposed_ns[80]
 
 
 def see_functional_ones(recorder: Recorder) -> None:
