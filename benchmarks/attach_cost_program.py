@@ -32,7 +32,7 @@ class Samples(Dataset[torch.Tensor]):
         return torch.full((WIDTH,), index / self._number)
 
 
-class Block(nn.Module):
+class FixedWork(nn.Module):
     """Three modules; its layers run ``units`` times, which sets how long a step takes."""
 
     def __init__(self, units: int) -> None:
@@ -60,7 +60,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     micro_steps = 2 if kind == "accumulation" else 1
-    model: nn.Module = nn.Sequential(*(Block(units) for _ in range(BLOCKS)), nn.Linear(WIDTH, 1))
+    model: nn.Module = nn.Sequential(*(FixedWork(units) for _ in range(BLOCKS)), nn.Linear(WIDTH, 1))
     if kind == "ddp":
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model)

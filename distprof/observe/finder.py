@@ -6,6 +6,7 @@ import os
 import statistics
 from collections import deque
 
+from distprof.observe.engines import Engines
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
 from distprof.observe.optimizers import Optimizers
@@ -36,6 +37,7 @@ class Finder:
         self._parts = (
             Forwards(session, self._search, self._gate),
             Functions(session, self._search, self._gate, optimizers.end_backward), optimizers,
+            Engines(session, self._search, self._gate),
         )  # fmt: skip
         self._begun = False
 
@@ -50,6 +52,10 @@ class Finder:
         """A step has ended."""
         self._own_ns.append(self._session.own_ns)
         self._session.own_ns = 0
+
+    def expect(self, optimizer: object) -> None:
+        """An optimizer was made before anything was watched."""
+        self._search.make_optimizer(optimizer)
 
     def finish(self) -> None:
         """The program ends: a step that is open may be none. Nothing is looked at any more."""

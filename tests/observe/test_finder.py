@@ -259,3 +259,15 @@ def test_what_distprof_takes_of_a_step_is_told(monkeypatch: pytest.MonkeyPatch) 
         finder.undo()
     assert taken_ns[-1] >= 5000 and told.own_ns < taken_ns[-1]
     assert f"took {taken_ns[-1] // 1000} us of a step (rank 0, median of 12)" in told.notes[-1]
+
+
+def test_clipping_in_two_calls_is_clipping(told: Told) -> None:
+    """As where a norm is reduced over more ranks between the two."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    norm = nn.utils.get_total_norm([part.grad for part in model.parameters() if part.grad is not None])
+    nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)
+    optimizer.step()
+    assert told.text == "begin forward / backward / grad_norm / grad_norm / optimizer / end"
+    assert told.grad_norms == [float(norm)]
