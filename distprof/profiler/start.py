@@ -38,6 +38,7 @@ from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
 from distprof.record.stall_watch import StallWatch, read_timeout_s
+from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.record.step_window import plan_meeting
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
@@ -264,8 +265,9 @@ def _make_gather_thread(
         setting.warn(text)
 
     return GatherThread(
-        take=step_writer.take, end=partial(step_writer.end, "completed"), exchange=exchange, lost=lose,
-        deliver=None if rank_zero is None else rank_zero.deliver, window_s=setting.profile.window_s,
+        take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),
+        exchange=exchange, lost=lose, window_s=setting.profile.window_s,
+        deliver=None if rank_zero is None else rank_zero.deliver,
         together=None if readings is None else readings.read_last, pause=switch.pause,
         stop_recording=partial(switch.stop, setting.limit_ratio),
         wants_pause=None if rank_zero is None else partial(wants_pause, setting.folder),

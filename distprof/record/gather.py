@@ -19,9 +19,7 @@ from torch.distributed import all_gather, gather  # the originals, even while tr
 
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
-
-MAX_ROWS = 4096
-"""Most rows of one rank in one exchange; the rest waits for the next."""
+from distprof.record.step_record import STEPS_AT_ONCE
 
 
 class Exchange:
@@ -38,6 +36,8 @@ class Exchange:
         self.paused = False
         """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
         self._asked = self._pausing = False
+        self.behind = False
+        """Whether some rank had so many rows in the last exchange that the next should follow at once."""
 
     def ask_to_pause(self, paused: bool) -> None:
         """On rank 0: makes every rank, including this one, pause recording, or go on, after the next exchange."""
@@ -48,7 +48,8 @@ class Exchange:
         self._asked = True
 
     def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
-        """One exchange. Collective among the background threads.
+        """One exchange, of at most `STEPS_AT_ONCE` rows of each rank; the rest waits for the next one. Collective among
+        the background threads.
 
         Args:
             rows: This rank's new rows.
@@ -59,10 +60,11 @@ class Exchange:
             whether every rank has sent its last rows.
         """
         self._pending.extend(rows)
-        batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
+        batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         if self._group is None:
             self.stop_recording, self.paused = self._asked, self._pausing
+            self.behind = len(batch) >= STEPS_AT_ONCE
             return [table], last and not self._pending
         world = dist.get_world_size(self._group)
         heads = [torch.empty(4, dtype=torch.int64) for _ in range(world)]
@@ -70,6 +72,7 @@ class Exchange:
         all_gather(heads, torch.tensor([len(batch), done, self._asked, self._pausing]), group=self._group)
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         counts = [int(head[0]) for head in heads]
+        self.behind = max(counts) >= STEPS_AT_ONCE
         everyone = all(int(head[1]) for head in heads)
         if max(counts) == 0:
             return [np.empty((0, ROW_WIDTH))] * world if dist.get_rank(self._group) == 0 else [], everyone
@@ -102,7 +105,8 @@ class GatherThread(threading.Thread):
         """Prepares the thread; `start` starts it.
 
         Args:
-            take: Takes and writes this rank's finished steps and returns their rows; True: also waits for the device.
+            take: Takes and writes this rank's finished steps and returns their rows; it is called again at once if they
+                are `STEPS_AT_ONCE` or more. True: also waits for the device.
             end: Writes the end of this rank's file; called once, after the last rows.
             deliver: On rank 0: receives the new rows of every rank.
             exchange: Transports them.
@@ -144,26 +148,28 @@ class GatherThread(threading.Thread):
 
     def run(self) -> None:
         """Rounds until every rank is done."""
-        ended = False
+        ended = behind = False
         while True:
-            self._wake.wait(0.0 if ended else self._window_s)
+            self._wake.wait(0.0 if ended or behind else self._window_s)
             finishing = self._finishing
             rows = self._guard("recording", self._take, finishing and not self._alone) or []
-            if finishing and not ended:
+            behind = len(rows) >= STEPS_AT_ONCE
+            if finishing and not ended and not behind:
                 self._guard("recording", self._end)
                 ended = True
             if self._alone or self._exchange.broken:
-                if finishing:
+                if ended:
                     return
                 continue
             if self._wants_pause is not None:
                 self._exchange.ask_to_pause(bool(self._guard("pausing", self._wants_pause)))
             try:
-                tables, everyone = self._exchange.send(rows, last=finishing)
+                tables, everyone = self._exchange.send(rows, last=ended)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
                 self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
+            behind = self._exchange.behind
             if self._exchange.stop_recording and self._stop_recording is not None:
                 self._guard("recording", self._stop_recording)
                 self._stop_recording = None

@@ -15,7 +15,7 @@ from distprof.record.flight_recorder import describe_pending, drop_ring, find_un
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.stand import add_progress, take_stand
-from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
+from distprof.record.step_record import QUEUED_STEPS, STEPS_AT_ONCE, BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_position import drop_place
 from distprof.storage.rank_stream import StreamWriter
@@ -61,15 +61,16 @@ class StepWriter:
     def _stay_on_this_thread(self) -> None:
         self._thread = threading.get_ident()
 
-    def take(self, wait: bool) -> list[FloatArray]:
-        """Packs and writes what has finished, and returns the rows.
+    def take(self, wait: bool, most: int = QUEUED_STEPS) -> list[FloatArray]:
+        """Packs and writes the oldest steps that have finished, and returns the rows, after those written in a stall.
 
         Args:
             wait: Waits for the device's last steps. Synchronises; use it only after training.
+            most: At most so many steps.
         """
         with self._taking:
             saved, self._saved = self._saved, []
-            return [*saved, *self._take(wait)]
+            return [*saved, *self._take(wait, most)]
 
     def take_rest(self) -> None:
         """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
@@ -78,12 +79,15 @@ class StepWriter:
         """
         with self._taking:
             self._recorder.on_device.give_up(look=True)
-            self._take(False)
+            self._take()
 
-    def _take(self, wait: bool) -> list[FloatArray]:
-        records = self._recorder.drain(wait=wait)
-        if not records:
-            return []
+    def _take(self, wait: bool = False, most: int = QUEUED_STEPS) -> list[FloatArray]:
+        rows: list[FloatArray] = []
+        while len(rows) < most and (records := self._recorder.drain(wait=wait, most=min(most, STEPS_AT_ONCE))):
+            rows += self._keep(records)
+        return rows
+
+    def _keep(self, records: list[StepRecord]) -> list[FloatArray]:
         self._last.extend(records)
         for record in records:
             if record.broken is not None:
@@ -163,7 +167,7 @@ class StepWriter:
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._recorder.on_device.give_up(look=False)
-                self._take(False)
+                self._take()
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
@@ -183,7 +187,7 @@ class StepWriter:
         stand = take_stand(recorder, self._thread, stalled_s=stalled_s)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
-                self._saved += self._take(False)
+                self._saved += self._take()
             finally:
                 self._taking.release()
         pending = [
