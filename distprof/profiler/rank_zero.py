@@ -12,6 +12,7 @@ from distprof.profiler.metrics import Metrics
 from distprof.profiler.metrics_server import MetricsServer
 from distprof.profiler.overhead_budget import keep_budget
 from distprof.profiler.setting import Setting
+from distprof.profiler.window_desk import WindowDesk
 from distprof.record.live import Listener, LiveSteps
 from distprof.record.remote import RemoteStreams
 from distprof.record.step_writer import StepWriter
@@ -29,6 +30,7 @@ class RankZero:
         meta: RunMeta,
         on_start: Callable[[], Callable[[FloatArray], None] | None] | None,
         stop_recording: Callable[[], None],
+        desk: WindowDesk,
     ) -> None:
         """Starts the live display and the metrics, if they are wanted.
 
@@ -38,8 +40,9 @@ class RankZero:
             meta: Of the job.
             on_start: Called on a thread of its own; returns what gets the whole steps. None: there is no display.
             stop_recording: Asks every rank to stop recording phases.
+            desk: Orders kernel windows.
         """
-        self._folder, self._warn = setting.folder, setting.warn
+        self._folder, self._warn, self._desk = setting.folder, setting.warn, desk
         self._remote = RemoteStreams(setting.streams.apart, step_writer.refuse)
         self._listener: Listener | None = None
         if on_start is not None:
@@ -62,7 +65,8 @@ class RankZero:
             self._live.add(tables)
 
     def leave(self) -> None:
-        """However training has ended: closes the port."""
+        """However training has ended: closes the port and the desk."""
+        self._desk.close()
         if self._metrics is not None:
             self._metrics[1].close()
 

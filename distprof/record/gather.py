@@ -7,7 +7,9 @@ window and go on writing their own files; what was written stays.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,7 @@ from torch.distributed import all_gather, gather  # the originals, even while tr
 
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
+from distprof.record.window_talk import WindowTalk, Word
 
 MAX_ROWS = 4096
 """Most rows of one rank in one exchange; the rest waits for the next."""
@@ -37,6 +40,12 @@ class Exchange:
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
         self.paused = False
         """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
+        self.word = Word()
+        """What this rank says in the next exchange."""
+        self.words: list[Word] = []
+        """What the ranks have said in the last exchange."""
+        self.done: list[bool] = []
+        """Whether each rank had sent its last rows by then."""
         self._asked = self._pausing = False
 
     def ask_to_pause(self, paused: bool) -> None:
@@ -61,16 +70,14 @@ class Exchange:
         self._pending.extend(rows)
         batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
-        if self._group is None:
-            self.stop_recording, self.paused = self._asked, self._pausing
-            return [table], last and not self._pending
-        world = dist.get_world_size(self._group)
-        heads = [torch.empty(4, dtype=torch.int64) for _ in range(world)]
-        done = int(last and not self._pending)
-        all_gather(heads, torch.tensor([len(batch), done, self._asked, self._pausing]), group=self._group)
+        own = [len(batch), int(last and not self._pending), self._asked, self._pausing, *self.word]
+        heads = self._share(own)
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
-        counts = [int(head[0]) for head in heads]
-        everyone = all(int(head[1]) for head in heads)
+        self.words, self.done = [Word(*head[4:]) for head in heads], [bool(head[1]) for head in heads]
+        counts, everyone = [head[0] for head in heads], all(self.done)
+        if self._group is None:
+            return [table], everyone
+        world = len(heads)
         if max(counts) == 0:
             return [np.empty((0, ROW_WIDTH))] * world if dist.get_rank(self._group) == 0 else [], everyone
         padded = torch.zeros(max(counts), ROW_WIDTH, dtype=torch.float64)
@@ -80,6 +87,14 @@ class Exchange:
         gather(padded, received, group=self._group, group_dst=0)
         tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
         return tables, everyone
+
+    def _share(self, own: list[int]) -> list[list[int]]:
+        """The heads of all ranks, by rank."""
+        if self._group is None:
+            return [own]
+        heads = [torch.empty(len(own), dtype=torch.int64) for _ in range(dist.get_world_size(self._group))]
+        all_gather(heads, torch.tensor(own), group=self._group)
+        return [head.tolist() for head in heads]
 
 
 class GatherThread(threading.Thread):
@@ -98,6 +113,7 @@ class GatherThread(threading.Thread):
         stop_recording: Callable[[], None] | None = None,
         wants_pause: Callable[[], bool] | None = None,
         pause: Callable[[bool], None] | None = None,
+        talk: WindowTalk | None = None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
@@ -112,12 +128,13 @@ class GatherThread(threading.Thread):
             stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
             wants_pause: On rank 0: looked up in each round, whether recording is to pause.
             pause: Called on every rank whenever rank 0 has changed that.
+            talk: Says something in each round, and hears what the others have said.
         """
         super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
         self._window_s, self._lost, self._together = window_s, lost, together
         self._stop_recording, self._wants_pause, self._pause = stop_recording, wants_pause, pause
-        self._paused = False
+        self._paused, self._talk = False, talk
         self._wake = threading.Event()
         self._finishing = self._alone = False
         self.received: Counter[int] = Counter()
@@ -144,20 +161,28 @@ class GatherThread(threading.Thread):
 
     def run(self) -> None:
         """Rounds until every rank is done."""
-        ended = False
+        ended, due_s = False, -math.inf
         while True:
-            self._wake.wait(0.0 if ended else self._window_s)
+            pace_s = math.inf if self._talk is None else self._talk.pace_s
+            self._wake.wait(0.0 if ended else min(self._window_s, pace_s))
             finishing = self._finishing
-            rows = self._guard("recording", self._take, finishing and not self._alone) or []
+            rows: list[FloatArray] = []
+            if finishing or pace_s >= self._window_s or time.monotonic() >= due_s:  # urgent rounds carry words only
+                due_s = time.monotonic() + self._window_s
+                rows = self._guard("recording", self._take, finishing and not self._alone) or []
             if finishing and not ended:
                 self._guard("recording", self._end)
                 ended = True
             if self._alone or self._exchange.broken:
+                if self._talk is not None:
+                    self._talk.break_off()
                 if finishing:
                     return
                 continue
             if self._wants_pause is not None:
                 self._exchange.ask_to_pause(bool(self._guard("pausing", self._wants_pause)))
+            if self._talk is not None:
+                self._exchange.word = self._guard("a window", self._talk.speak) or Word()
             try:
                 tables, everyone = self._exchange.send(rows, last=finishing)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
@@ -170,6 +195,8 @@ class GatherThread(threading.Thread):
             if self._exchange.paused != self._paused and self._pause is not None:
                 self._paused = self._exchange.paused
                 self._guard("pausing", self._pause, self._paused)
+            if self._talk is not None:
+                self._guard("a window", self._talk.hear, self._exchange.words, self._exchange.done)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self._deliver is not None:
                 self._guard("delivery", self._deliver, tables)
