@@ -114,13 +114,18 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
     _require(turn == 0 or turn > 1, f"{where}shadow_every={turn}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
     _require(
-        profile.record == "all" or read_schedule(profile.record) is not None,
-        f"{where}record={profile.record!r}: must be all, or like 100 of 1000, from 1 on",
+        profile.record in ("all", "none") or read_schedule(profile.record) is not None,
+        f"{where}record={profile.record!r}: must be all, none, or like 100 of 1000, from 1 on",
+    )
+    _require(
+        profile.record != "none" or profile.signal != "none",
+        f"{where}record=none: nothing would ever be recorded: add {where}signal=SIGUSR2, or take {where}level=off",
     )
     keep = profile.keep_steps
     _require(keep is None or keep >= 100, f"{where}keep_steps={keep}: must be 100 or more, or null for all")
     port = profile.metrics_port
     _require(port is None or 0 <= port < 1 << 16, f"{where}metrics_port={port}: must be 0 to 65535, or null for none")
+    _require(profile.max_windows >= 1, f"{where}max_windows={profile.max_windows}: must be 1 or more")
     for window in ("kernel", "module"):
         kept, first = getattr(profile, f"{window}_steps"), getattr(profile, f"{window}_from")
         _require(kept >= 1, f"{where}{window}_steps={kept}: must be 1 or more")

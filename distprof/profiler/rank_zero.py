@@ -12,6 +12,7 @@ from distprof.profiler.metrics import Metrics
 from distprof.profiler.metrics_server import MetricsServer
 from distprof.profiler.overhead_budget import keep_budget
 from distprof.profiler.setting import Setting
+from distprof.profiler.step_bands import StepBands
 from distprof.profiler.window_desk import WindowDesk
 from distprof.record.live import Listener, LiveSteps
 from distprof.record.remote import RemoteStreams
@@ -52,6 +53,9 @@ class RankZero:
         receivers = [] if self._listener is None else [self._listener.tell]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
+        if setting.profile.window_on == "slow":
+            bands = StepBands(desk.order, max_windows=setting.profile.max_windows, clock=setting.clock)
+            receivers.append(bands.add)
         on_steps = keep_budget(
             setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
             say=setting.say, on_steps=partial(_tell_all, receivers) if receivers else None,

@@ -26,6 +26,7 @@ from distprof.profiler.rank_zero import RankZero
 from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
+from distprof.profiler.signal_count import SignalCount
 from distprof.profiler.window_desk import WindowDesk
 from distprof.profiler.window_plans import open_desk, plan_level
 from distprof.profiler.window_profiler import WindowProfiler
@@ -183,7 +184,8 @@ def _make_profiler(
     if setting.group is not None and setting.phases:  # at level off there is nothing to compare
         readings = HostReadings(setting, setting.group, meta, step_writer)
         meta = readings.read_first()
-    exchange = Exchange(setting.group)
+    exchange = Exchange(setting.group, paused=profile.record == "none")
+    lefts = [left, *_count_signals(setting, exchange, step_writer)]
     window = plan_level(setting, meta, recorder, step_writer, hooks.predict_memory)
     desk = open_desk(setting, window) if world.rank == 0 else None
     talk = WindowTalk(limit_s=setting.timeout_s, desk=desk)
@@ -193,7 +195,8 @@ def _make_profiler(
     meeting = partial(plan_meeting, world, setting.timeout_s)
     capture = agree_on_capture(ranges, world.device, setting.group, meeting)
     plan = _plan_steps(setting, capture is not None)
-    switch = RecordingSwitch(plan, recorder, step_writer.note)
+    switch = RecordingSwitch(plan, recorder, step_writer.note, signal=profile.signal)
+    switch.pause(exchange.paused)
     gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch, talk)
     gather_thread.start()
     stall_watch = _watch_stalls(setting, recorder, step_writer) if world.size > 1 else None
@@ -203,7 +206,7 @@ def _make_profiler(
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
         timeout_s=setting.timeout_s, clean=clean, stall_watch=stall_watch,
         calls=plan_calls(setting, talk, run_id=meta.run_id, recorder=recorder, step_writer=step_writer),
-        left=[left] if rank_zero is None else [left, rank_zero.leave],
+        left=lefts if rank_zero is None else [*lefts, rank_zero.leave],
         done=(lambda: None) if rank_zero is None else rank_zero.finish,
     )  # fmt: skip
     return profiler, meta
@@ -227,6 +230,19 @@ def _end_on_signal(setting: Setting, signals: SignalWatch | None, step_writer: S
     stopped = f"distprof: stopped early; what was recorded: distprof report {setting.folder}"
     tell = partial(setting.say, stopped) if setting.world.rank == 0 else None
     return end_on_signal(signals, step_writer, tell=tell)
+
+
+def _count_signals(setting: Setting, exchange: Exchange, step_writer: StepWriter) -> list[Callable[[], None]]:
+    """Has a signal turn recording off and on, if it is wanted. Returns what takes that back."""
+    if setting.profile.signal == "none":
+        return []
+    signals = SignalCount()
+    if (why := signals.install(setting.profile.signal)) is not None:
+        text = f"{setting.profile.signal} does not turn recording off and on: {why}"
+        setting.warn(text)
+        step_writer.note(text)
+    exchange.count_signals = lambda: signals.count
+    return [signals.close]
 
 
 def _watch_stalls(setting: Setting, recorder: Recorder, step_writer: StepWriter) -> StallWatch:

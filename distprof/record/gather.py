@@ -30,16 +30,22 @@ MAX_ROWS = 4096
 class Exchange:
     """Brings the rows of all ranks to rank 0."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        """Takes a gloo group that nothing else uses. None: this rank is alone."""
+    def __init__(self, group: dist.ProcessGroup | None, *, paused: bool = False) -> None:
+        """Takes a gloo group that nothing else uses; None: this rank is alone.
+
+        And, the same on all ranks, whether phases are not recorded until a signal arrives.
+        """
         self._group = group
         self._pending: list[FloatArray] = []
         self.broken: str | None = None
         """Why rows no longer reach rank 0: a rank left. None: they do."""
         self.stop_recording = False
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
-        self.paused = False
-        """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
+        self.paused = paused
+        """Whether phases are not to be recorded for now, as of the last exchange."""
+        self.count_signals: Callable[[], int] = lambda: 0
+        """How often this rank has got the signal that turns recording off and on."""
+        self._toggled, self._signals, self._just_toggled = paused, list[int](), False
         self.word = Word()
         """What this rank says in the next exchange."""
         self.words: list[Word] = []
@@ -70,10 +76,11 @@ class Exchange:
         self._pending.extend(rows)
         batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
-        own = [len(batch), int(last and not self._pending), self._asked, self._pausing, *self.word]
-        heads = self._share(own)
-        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
-        self.words, self.done = [Word(*head[4:]) for head in heads], [bool(head[1]) for head in heads]
+        done = int(last and not self._pending)
+        heads = self._share([len(batch), done, self._asked, self._pausing, self.count_signals(), *self.word])
+        self._count([head[4] for head in heads])
+        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3]) or self._toggled
+        self.words, self.done = [Word(*head[5:]) for head in heads], [bool(head[1]) for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
         if self._group is None:
             return [table], everyone
@@ -87,6 +94,16 @@ class Exchange:
         gather(padded, received, group=self._group, group_dst=0)
         tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
         return tables, everyone
+
+    def _count(self, signals: list[int]) -> None:
+        """Turns recording off or on, on every rank, if some rank has got the signal, by the counts of all ranks.
+
+        What others got of the same signal may arrive one exchange later, and counts once.
+        """
+        heard = signals != (self._signals or [0] * len(signals))
+        self._signals = signals
+        self._just_toggled = heard and not self._just_toggled
+        self._toggled ^= self._just_toggled
 
     def _share(self, own: list[int]) -> list[list[int]]:
         """The heads of all ranks, by rank."""
@@ -127,14 +144,14 @@ class GatherThread(threading.Thread):
             together: Called once, when every rank has sent its last rows. Collective among the background threads.
             stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
             wants_pause: On rank 0: looked up in each round, whether recording is to pause.
-            pause: Called on every rank whenever rank 0 has changed that.
+            pause: Called on every rank whenever that, or a signal on any rank, has changed it.
             talk: Says something in each round, and hears what the others have said.
         """
         super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
         self._window_s, self._lost, self._together = window_s, lost, together
         self._stop_recording, self._wants_pause, self._pause = stop_recording, wants_pause, pause
-        self._paused, self._talk = False, talk
+        self._paused, self._talk = exchange.paused, talk
         self._wake = threading.Event()
         self._finishing = self._alone = False
         self.received: Counter[int] = Counter()

@@ -1,0 +1,161 @@
+"""A job that is looked at while it runs: windows that are asked for or order themselves, and recording by a signal."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import distprof
+from distprof.analyze import analyze
+from distprof.cli.parser import run_verb
+from distprof.errors import UsageError
+from distprof.profiler.signal_count import SignalCount
+from distprof.record.gather import Exchange
+from distprof.storage.window_files import STATE, WindowRequest, publish_request, read_state
+from distprof.traces.read import read_folder
+from distprof.traces.sources import list_called
+from distprof.world import World
+from tests.ranks import call_on_ranks
+
+LIMIT_S = 120.0
+
+
+def watch_a_job(world: World, folder: str) -> None:
+    run = Path(folder)
+    session = distprof.start(
+        run_dir=folder, find=False, window_s=0.02, warmup_steps=0, shadow_every=0, signal="SIGUSR2", window_on="slow",
+        max_overhead_ratio=None,
+    )  # fmt: skip
+    model = nn.Linear(8, 8)
+    session.watch(model)
+    recorded = [False]
+
+    def step_until(holds: Callable[[], bool], sleep_s: float = 0.0) -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while True:
+            with session.step():
+                recorded[0] = session.recording
+                with session.phase("forward"):
+                    model(torch.ones(2, 8))
+                    time.sleep(sleep_s)
+                answer = torch.tensor([holds(), time.monotonic() > end_s], dtype=torch.int32)
+                dist.all_reduce(answer)
+            assert not answer[1], "it has not come to that"
+            if answer[0] == world.size:
+                return
+
+    step_until(lambda: recorded[0])
+    if world.rank == 0:
+        assert publish_request(run, WindowRequest(id="mine", steps=2))
+    step_until(lambda: (state := read_state(run)) is not None and (state.id, state.state) == ("mine", "ended"))
+    for expected in (False, True):
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        step_until(lambda expected=expected: recorded[0] is expected)  # type: ignore[misc]
+        rounds = len(list_called(run)), time.monotonic() + 0.1  # the next signal is another one
+        step_until(lambda until_s=rounds[1]: time.monotonic() > until_s)  # type: ignore[misc]
+    step_until(lambda: True)
+    for _ in range(60):
+        step_until(lambda: True)
+    step_until(lambda: len(list_called(run)) > 1, sleep_s=0.03 * world.rank)
+    step_until(lambda: '"ended"' in (run / STATE).read_text())
+    session.close()
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+
+
+def read_steps(path: Path) -> list[int]:
+    trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    marks = [event["name"] for event in trace["traceEvents"] if event.get("name", "").startswith("ProfilerStep#")]
+    assert sorted({int(name[13:]) for name in marks}) == trace["distprof"]["steps"]
+    assert any(event.get("name") == "distprof.forward" for event in trace["traceEvents"])
+    assert any("Linear" in str(event.get("name")) for event in trace["traceEvents"])
+    return list(trace["distprof"]["steps"])
+
+
+@pytest.mark.slow
+def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    call_on_ranks(2, watch_a_job, str(folder), tmp_path=tmp_path)
+    called = list_called(folder)
+    windows = []
+    for name in called:
+        traces = sorted((folder / "kernels" / name).iterdir())
+        assert [path.name for path in traces] == ["rank-00000.json.gz", "rank-00001.json.gz"]
+        first, second = map(read_steps, traces)
+        assert first == second and first[0] == int(name[5:])
+        windows.append(first)
+    assert sorted(map(len, windows))[0] == 2 and max(map(len, windows)) == 3  # as asked for, and kernel_steps
+    run = read_folder(folder)
+    assert run.column("window").tolist()[0] == run.column("window").tolist()[1]
+    marked = run.column("step")[0][run.column("window")[0] == 1].tolist()
+    assert marked == sorted(step for steps in windows for step in (steps[0] - 1, *steps))
+    assert run.traced_rows is not None  # the report has the kernels of the latest
+    notes = analyze(run).coverage.notes
+    assert any("record.stop in the run folder, or until the next SIGUSR2" in note for note in notes)
+    said = capfd.readouterr().err
+    assert "because distprof window has asked for it" in said and "because steps of rank" in said
+    assert run_verb(["window", str(folder)]) == 1
+
+
+def test_the_same_signal_on_several_ranks_counts_once() -> None:
+    exchange = Exchange(None, paused=False)
+    states = []
+    for counts in ([0, 0], [1, 0], [1, 1], [1, 1], [1, 2], [1, 2], [3, 2]):
+        exchange._count(counts)
+        states.append(exchange._toggled)
+    assert states == [False, True, True, True, False, False, True]
+    late = Exchange(None, paused=True)
+    late._count([2, 2])
+    assert late._toggled is False  # off until the first
+
+
+def test_the_scripts_own_handler_goes_on_and_is_put_back() -> None:
+    heard: list[int] = []
+
+    def own(number: int, frame: object) -> None:
+        heard.append(number)
+
+    before = signal.signal(signal.SIGUSR1, own)
+    try:
+        signals = SignalCount()
+        assert signals.install("SIGUSR1") is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signals.count == 1 and heard == [signal.SIGUSR1]
+        signals.close()
+        assert signal.getsignal(signal.SIGUSR1) is own
+        signals.close()
+        other = SignalCount()
+        other.install("SIGUSR1")
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        other.close()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN  # the script has changed its mind
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_recording_may_begin_with_a_signal(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="record=none: nothing would ever be recorded: add signal=SIGUSR2"):
+        distprof.start(record="none")
+    options: dict[str, Any] = {"record": "none", "signal": "SIGUSR2", "window_s": 0.01, "warmup_steps": 0}
+    with distprof.start(run_dir=str(tmp_path / "run"), find=False, shadow_every=0, **options) as session:
+        for _ in range(3):
+            with session.step():
+                assert not session.recording
+        os.kill(os.getpid(), signal.SIGUSR2)
+        end_s = time.monotonic() + LIMIT_S
+        while not session.recording and time.monotonic() < end_s:
+            with session.step():
+                if session.recording:
+                    break
+    assert read_folder(tmp_path / "run").column("shadow").tolist()[0][:3] == [1, 1, 1]
