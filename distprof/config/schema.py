@@ -170,6 +170,8 @@ class ProfileConfig:
     """The port on which rank 0 serves live metrics as Prometheus text, at ``/metrics``; 0: any free one. None: none."""
     metrics_address: str = "127.0.0.1"
     """Where it listens; by default only programs of its own host can ask."""
+    loggers: tuple[Literal["jsonl", "tensorboard", "otel", "wandb"], ...] = ()
+    """What else rank 0 tells live metrics, each on a thread of its own."""
 
     @property
     def window_steps(self) -> int:

@@ -55,12 +55,12 @@ class CalledWindows:
 
     def close(self, error: BaseException | None) -> None:
         """Training is over: ends an open window. Waits for the other ranks without an error."""
-        window, self._window = self._window, None
-        if window is not None and not window.done:
+        if self._window is not None and not self._window.done:
             if error is None:
-                window.finish()
+                self._window.finish()
             else:
-                window.abandon()
+                self._window.abandon()
+        self._window = None
         self.talk.leave()
 
     def _meet(self) -> None:

@@ -74,20 +74,23 @@ class WindowDesk:
         """As `Desk.agreed`."""
         steps = range(first_step + 1, first_step + 1 + kept_steps)
         inside = window_folder(self._folder, steps[0]).relative_to(self._folder)
-        self._answer("agreed", steps=tuple(steps), folder=str(inside))
+        if self._order is None:
+            return
+        self._answer(self._order, "agreed", steps=tuple(steps), folder=str(inside))
         listed = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
         self._say(f"distprof: kernel window of {listed}, because {self._why}")
 
     def refuse(self, why: str) -> None:
         """As `Desk.refuse`."""
-        if self._order is not None:
-            self._answer("refused", text=why)
+        order, self._order = self._order, None  # at once: the end of the job may refuse it too
+        if order is not None:
+            self._answer(order, "refused", text=why)
             self._say(f"distprof: no kernel window: {why}")
-            self._order = None
 
     def ended(self, outcomes: Sequence[WindowOutcome]) -> None:
         """As `Desk.ended`."""
-        if self._order is None or self._state is None:
+        order, self._order = self._order, None
+        if order is None or self._state is None:
             return
         by_outcome: dict[WindowOutcome, list[int]] = {}
         for rank, outcome in enumerate(outcomes):
@@ -99,12 +102,11 @@ class WindowDesk:
         if far:
             missing.append(f"{name_ranks(far)}: on its own host, in the folder of the same name: copy it here")
         state = self._state
-        self._answer("ended", steps=state.steps, folder=state.folder, missing=tuple(missing))
+        self._answer(order, "ended", steps=state.steps, folder=state.folder, missing=tuple(missing))
         if any(outcome == WindowOutcome.WRITTEN for outcome in outcomes):
             self._say(f"distprof: kernel window: {self._folder / state.folder}")
         for text in missing:
             self._say(f"distprof: no trace of {text}")
-        self._order = None
 
     def close(self) -> None:
         """The job ends: an order that is left is refused."""
@@ -128,7 +130,7 @@ class WindowDesk:
 
     def _take(self, request: WindowRequest, why: str) -> None:
         self._order, self._why = request, why
-        self._answer("taken")
+        self._answer(request, "taken")
 
     def _describe_obstacle(self) -> str | None:
         if (obstacle := self._find_obstacle()) is not None:
@@ -141,9 +143,8 @@ class WindowDesk:
             return f"{free_bytes >> 20} MiB are free in the run folder, and {MIN_FREE_BYTES >> 20} MiB are the least"
         return None
 
-    def _answer(self, state: str, **facts: object) -> None:
-        assert self._order is not None
-        self._state = WindowState(id=self._order.id, state=state, **facts)  # type: ignore[arg-type]
+    def _answer(self, order: WindowRequest, state: str, **facts: object) -> None:
+        self._state = WindowState(id=order.id, state=state, **facts)  # type: ignore[arg-type]
         try:
             write_state(self._folder, self._state)
         except OSError as error:

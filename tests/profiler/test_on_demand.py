@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -20,9 +21,10 @@ import distprof
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
 from distprof.errors import UsageError
+from distprof.profiler.session import Session
 from distprof.profiler.signal_count import SignalCount
 from distprof.record.gather import Exchange
-from distprof.storage.window_files import STATE, WindowRequest, publish_request, read_state
+from distprof.storage.window_files import STATE, WindowRequest, WindowState, publish_request, read_state
 from distprof.traces.read import read_folder
 from distprof.traces.sources import list_called
 from distprof.world import World
@@ -106,6 +108,93 @@ def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path, capfd: pytest.
     said = capfd.readouterr().err
     assert "because distprof window has asked for it" in said and "because steps of rank" in said
     assert run_verb(["window", str(folder)]) == 1
+
+
+def begin_window(folder: Path, **options: Any) -> Session:
+    """A session of one rank that has come to the steps of a window."""
+    options = {"find": False, "window_s": 0.01, "warmup_steps": 0, "shadow_every": 0, **options}
+    session = distprof.start(run_dir=str(folder), **options)
+    with session.step():
+        pass
+    assert publish_request(folder, WindowRequest(id="mine", steps=2))
+    end_s = time.monotonic() + LIMIT_S
+    while not ((state := read_state(folder)) and state.state == "agreed") and time.monotonic() < end_s:
+        with session.step():
+            pass
+    return session
+
+
+def run_until(session: Session, folder: Path, state: str) -> WindowState:
+    end_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < end_s:
+        with session.step():
+            pass
+        if (found := read_state(folder)) is not None and found.state == state:
+            return found
+    raise AssertionError(read_state(folder))
+
+
+def test_training_that_fails_in_a_window_ends_at_once(tmp_path: Path) -> None:
+    session = begin_window(tmp_path / "run")
+    while not torch._C._autograd._profiler_enabled():
+        with session.step():
+            pass
+    session.close(KeyError("theirs"))
+    assert not torch._C._autograd._profiler_enabled()
+    assert list_called(tmp_path / "run") == []
+    run = read_folder(tmp_path / "run")
+    assert "the kernel window was interrupted: there is no trace of this rank" in run.ranks[0].notes
+
+
+def test_a_step_that_fails_in_a_window_does_not_end_it(tmp_path: Path) -> None:
+    session = begin_window(tmp_path / "run")
+    while not torch._C._autograd._profiler_enabled():
+        with session.step():
+            pass
+    with contextlib.suppress(KeyError), session.step():
+        raise KeyError("caught by the script")
+    session.begin_step()
+    session.drop_step()
+    assert run_until(session, tmp_path / "run", "ended").missing == ()
+    session.close()
+    (name,) = list_called(tmp_path / "run")
+    assert run_verb(["report", str(tmp_path / "run" / "kernels" / name), "--no-write"]) in (0, 3)
+
+
+def test_the_scripts_own_profiler_is_left_alone(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        session = begin_window(tmp_path / "run")
+        state = run_until(session, tmp_path / "run", "ended")
+        torch.ones(2) + 1
+    assert state.missing == ("rank 0: another profiler was running in the script",)
+    session.close()
+    assert any(event.key == "aten::add" for event in theirs.key_averages()) and not list_called(tmp_path / "run")
+
+
+def test_a_level_with_a_window_of_its_own_comes_first(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    session = distprof.start(
+        run_dir=str(folder), find=False, window_s=0.01, warmup_steps=0, level="kernels", kernel_from=10**6
+    )
+    with session.step():
+        pass
+    publish_request(folder, WindowRequest(id="mine", steps=2))
+    state = run_until(session, folder, "refused")
+    assert state.text == "profile.level=kernels has a window of its own still to come"
+    session.close()
+
+
+def test_the_end_of_training_closes_a_window(tmp_path: Path) -> None:
+    session = begin_window(tmp_path / "run")
+    while not torch._C._autograd._profiler_enabled():
+        with session.step():
+            pass
+    with session.step():
+        pass
+    session.close()
+    assert len(list_called(tmp_path / "run")) == 1
+    state = read_state(tmp_path / "run")
+    assert state is not None and (state.state, state.missing) == ("ended", ())
 
 
 def test_the_same_signal_on_several_ranks_counts_once() -> None:
