@@ -103,6 +103,7 @@ def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path, capfd: pytest.
     marked = run.column("step")[0][run.column("window")[0] == 1].tolist()
     assert marked == sorted(step for steps in windows for step in (steps[0] - 1, *steps))
     assert run.traced_rows is not None  # the report has the kernels of the latest
+    assert any(f"({called[-2]}" in text and "pass their folders" in text for text in run.warnings)
     notes = analyze(run).coverage.notes
     assert any("record.stop in the run folder, or until the next SIGUSR2" in note for note in notes)
     said = capfd.readouterr().err
@@ -159,6 +160,14 @@ def test_a_step_that_fails_in_a_window_does_not_end_it(tmp_path: Path) -> None:
     session.close()
     (name,) = list_called(tmp_path / "run")
     assert run_verb(["report", str(tmp_path / "run" / "kernels" / name), "--no-write"]) in (0, 3)
+
+
+def test_without_phases_there_is_a_window_all_the_same(tmp_path: Path) -> None:
+    with begin_window(tmp_path / "run", level="off") as session:
+        run_until(session, tmp_path / "run", "ended")
+    (name,) = list_called(tmp_path / "run")
+    trace = json.loads(gzip.decompress((tmp_path / "run" / "kernels" / name / "rank-00000.json.gz").read_bytes()))
+    assert len(trace["distprof"]["steps"]) == 2
 
 
 def test_the_scripts_own_profiler_is_left_alone(tmp_path: Path) -> None:
