@@ -39,7 +39,7 @@ class CalledWindows:
     def step(self, number: int, *, warmup: bool) -> WindowStep | None:
         """The context of a step that belongs to a window; may wait for the other ranks. None: it belongs to none."""
         if self._window is None or self._window.done:
-            if not self.talk.begins():
+            if not self.talk.begins(number):
                 self._recorder.between.forget()  # it may have waited
                 return None
             self._window = self._make(number, self.talk.kept_steps, self._meet)

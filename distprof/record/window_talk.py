@@ -152,16 +152,17 @@ class WindowTalk:
                 self.at = NEVER
             if self._desk is not None and (self._proposed or self._agreed):
                 self._desk.refuse("a rank has left the job")
-            self._proposed = False
+            self._proposed = self._agreed = False
             self._changed.notify_all()
 
-    def begins(self) -> bool:
+    def begins(self, step: int) -> bool:
         """Whether the window begins with the step that training has come to. Waits for the decision."""
         with self._changed:
-            decided = self._changed.wait_for(lambda: not self._proposed, self._limit_s)
+            # what was proposed when training looked may have been given up, and a later step proposed, since
+            decided = self._changed.wait_for(lambda: step < self.at or not self._proposed, self._limit_s)
             if not decided:
                 self._leave()
-            return self._agreed and not (self._gone or self._broken)
+            return step >= self.at and self._agreed
 
     def meet(self, outcome: WindowOutcome = WindowOutcome.NONE) -> None:
         """Waits until every rank that takes part has come here as often: once at the begin, once at the end."""

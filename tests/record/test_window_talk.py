@@ -59,11 +59,11 @@ class Job:
 def test_all_ranks_begin_with_the_same_step_and_end_together() -> None:
     job = Job(3)
     job.next_steps = [5, 7, 6]
-    assert job.at == {NEVER} and not any(talk.begins() for talk in job.talks)
+    assert job.at == {NEVER} and not any(talk.begins(100) for talk in job.talks)
     job.round()
     assert job.at == {9} and job.desk.log == []  # two steps after the first of them, as long as none is late
     job.round()
-    assert job.desk.log == ["agreed 9"] and all(talk.begins() and talk.kept_steps == 2 for talk in job.talks)
+    assert job.desk.log == ["agreed 9"] and all(talk.begins(9) and talk.kept_steps == 2 for talk in job.talks)
     for talk in job.talks:
         talk.meet()
     job.round()
@@ -100,11 +100,23 @@ def test_a_rank_that_has_gone_past_the_step_makes_all_try_again() -> None:
     for talk in job.talks:
         talk.hear(words, job.done)
     job.round()
-    assert job.at == {NEVER} and job.desk.log == [] and not any(talk.begins() for talk in job.talks)
+    assert job.at == {NEVER} and job.desk.log == [] and not any(talk.begins(100) for talk in job.talks)
     job.round()
     assert job.at == {8 + 4}  # further ahead
     job.round()
     assert job.desk.log == ["agreed 12"]
+
+
+def test_a_rank_that_looked_for_an_earlier_proposal_goes_on() -> None:
+    job = Job()
+    job.round()  # step 7 is proposed, which a rank has seen; then it is given up, and a later one agreed on
+    words = [talk.speak() for talk in job.talks]
+    for talk in job.talks:
+        talk.hear([words[0], words[1]._replace(answer=StepAnswer.LATE)], job.done)
+    job.round()
+    assert job.at == {9} and not job.talks[0].begins(7)
+    job.round()
+    assert job.desk.log == ["agreed 9"] and not job.talks[0].begins(8) and job.talks[0].begins(9)
 
 
 def test_before_the_first_steps_it_waits_for_the_job_to_be_under_way() -> None:
@@ -131,7 +143,7 @@ def test_nobody_waits_for_a_rank_whose_training_is_over() -> None:
     for talk in job.talks[:2]:
         talk.meet()
     job.talks[2].leave()
-    assert job.talks[2].at == NEVER and not job.talks[2].begins()
+    assert job.talks[2].at == NEVER and not job.talks[2].begins(100)
     job.round()
     for talk in job.talks[:2]:
         talk.meet(WindowOutcome.WRITTEN)
@@ -150,7 +162,7 @@ def test_without_the_others_nothing_begins(rounds: int) -> None:
     for talk in job.talks:
         talk.break_off()
         talk.break_off()
-    assert job.at == {NEVER} and not any(talk.begins() for talk in job.talks)
+    assert job.at == {NEVER} and not any(talk.begins(100) for talk in job.talks)
     assert job.desk.log[rounds - 1 :] == ["refused: a rank has left the job"]
 
 
@@ -171,7 +183,7 @@ def test_a_rank_alone() -> None:
     job = Job(1)
     job.round()
     job.round()
-    assert job.talks[0].begins()
+    assert job.talks[0].begins(7)
     job.talks[0].meet()
     job.round()
     job.talks[0].meet(WindowOutcome.WRITTEN)
@@ -216,7 +228,7 @@ def test_ranks_that_run_as_they_like_begin_each_window_together() -> None:
                 left -= 1
                 if not left:
                     talk.meet(WindowOutcome.WRITTEN)
-            elif number >= talk.at and talk.begins():
+            elif number >= talk.at and talk.begins(number):
                 begun[rank].append(number)
                 talk.meet()
                 left = 3
