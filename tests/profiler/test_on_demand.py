@@ -34,6 +34,11 @@ LIMIT_S = 120.0
 
 
 def watch_a_job(world: World, folder: str) -> None:
+    with Path(f"{folder}.{world.rank}.err").open("w") as file, contextlib.redirect_stderr(file):
+        train_while_watched(world, folder)
+
+
+def train_while_watched(world: World, folder: str) -> None:
     run = Path(folder)
     session = distprof.start(
         run_dir=folder, find=False, window_s=0.02, warmup_steps=0, shadow_every=0, signal="SIGUSR2", window_on="slow",
@@ -86,7 +91,7 @@ def read_steps(path: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     call_on_ranks(2, watch_a_job, str(folder), tmp_path=tmp_path)
     called = list_called(folder)
@@ -106,7 +111,7 @@ def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path, capfd: pytest.
     assert any(f"({called[-2]}" in text and "pass their folders" in text for text in run.warnings)
     notes = analyze(run).coverage.notes
     assert any("record.stop in the run folder, or until the next SIGUSR2" in note for note in notes)
-    said = capfd.readouterr().err
+    said = (tmp_path / "run.0.err").read_text()
     assert "because distprof window has asked for it" in said and "because steps of rank" in said
     assert run_verb(["window", str(folder)]) == 1
 
