@@ -72,11 +72,22 @@ def publish_request(folder: Path, request: WindowRequest) -> bool:
         with os.fdopen(handle, "w") as file:
             file.write(text)
         os.chmod(temporary, 0o644)
-        os.link(temporary, folder / REQUEST)  # unlike a rename, it replaces nothing
+        return _put_in_place(temporary, folder / REQUEST)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _put_in_place(temporary: str, path: Path) -> bool:
+    """Gives a file its name; False: there is such a file."""
+    try:
+        os.link(temporary, path)  # unlike a rename, it replaces nothing
     except FileExistsError:
         return False
-    finally:
-        os.unlink(temporary)
+    except OSError:  # a file system without hard links
+        if os.path.exists(path):
+            return False
+        os.replace(temporary, path)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -50,7 +51,10 @@ def test_a_request_is_taken_once_and_followed_to_its_end(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
 
 
-def test_two_ask_and_one_is_heard(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_two_ask_and_one_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *given: (_ for _ in ()).throw(PermissionError(1, "not permitted")))
     assert publish_request(tmp_path, MINE)
     assert not publish_request(tmp_path, WindowRequest(id="other", steps=None))
     withdraw_request(tmp_path, WindowRequest(id="other", steps=None))
