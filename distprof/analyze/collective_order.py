@@ -13,6 +13,9 @@ from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, I
 MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
 
+ROUNDED_NS = 1.0
+"""Differences of times on one clock up to this are none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedCollectives:
@@ -163,7 +166,7 @@ def find_resumed(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatAr
     """
     arrival_ns = ordered.arrival_ns
     resume_ns: FloatArray = arrival_ns + exposed_ns
-    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1]).any():
+    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1] - ROUNDED_NS).any():
         for index in range(1, arrival_ns.shape[2]):
             begin_ns = np.maximum(arrival_ns[:, :, index], resume_ns[:, :, index - 1])
             resume_ns[:, :, index] = begin_ns + exposed_ns[:, :, index]
