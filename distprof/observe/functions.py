@@ -51,8 +51,8 @@ class Functions:
         self._backward.run(patches.replace, [torch.autograd], "backward", self._watch_backward)
         self._backward.run(patches.replace, [torch.autograd], "grad", self._watch_grad)
         for name in _CLIPPING:
-            if hasattr(clip_grad, name):
-                self._clipping.run(patches.replace, [clip_grad, torch.nn.utils], name, self._watch_clipping)
+            if hasattr(torch.nn.utils, name):  # not all have the same name where they are defined
+                self._clipping.run(patches.replace, [torch.nn.utils, clip_grad], name, self._watch_clipping)
         self._clipping.run(patches.replace, [FullyShardedDataParallel], "clip_grad_norm_", self._watch_clipping)
         iterator = loaders._BaseDataLoaderIter
         self._data.run(patches.replace, [iterator], "__next__", self._watch_fetch)
