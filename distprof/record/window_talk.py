@@ -23,6 +23,8 @@ MAX_APART = 16
 """Ranks whose steps are further apart do not wait for each other in training, and must not begin to for a window."""
 LEAD_S = 0.25
 """The window begins about so long after it is proposed: the ranks then hear of it before they get there."""
+MAX_DOUBLINGS = 8
+"""After each proposal that came too late for some rank, the next one is for twice as far ahead, so many times."""
 DECIDING_S, RUNNING_S = 0.02, 0.2
 """Seconds between two rounds while ranks decide or wait for each other, and while the window's steps run."""
 
@@ -184,12 +186,12 @@ class WindowTalk:
         self._outcome = self._outcome or WindowOutcome.ENDED
 
     def _find_lead(self, next_step: int) -> int:
-        now_s, last = self._now_s(), self._last
+        now_s, last, doublings = self._now_s(), self._last, min(self._retries, MAX_DOUBLINGS)
         self._last = now_s, next_step
         if last is None or now_s <= last[0]:
-            return 2 << self._retries
+            return 2 << doublings
         steps_per_s = max(next_step - last[1], 0) / (now_s - last[0])
-        return (2 + math.ceil(steps_per_s * LEAD_S)) << min(self._retries, 20)
+        return (2 + math.ceil(steps_per_s * LEAD_S)) << doublings
 
     def _propose(self, order: Word, next_steps: Sequence[int]) -> None:
         apart = max(next_steps) - min(next_steps)
