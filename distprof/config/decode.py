@@ -175,8 +175,11 @@ def _describe(option: Any) -> str:
 
 
 def _describe_list(option: Any) -> str:
-    if get_args(option)[0] is int:
+    held = get_args(option)[0]
+    if held is int:
         return "a list of whole numbers"
+    if get_origin(held) is Literal:
+        return "a list of " + ", ".join(map(str, get_args(held)))
     return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
 
 

@@ -21,6 +21,8 @@ from distprof.storage.last_position import drop_place
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
+_LAST_WINDOWS = 8
+"""Windows whose steps may not all have been written yet: they end at least a round of the gather thread apart."""
 FAILING_GRACE_S = 0.5
 """How long a terminated rank may take to record its own failure, which says more than the signal."""
 BUSY_GRACE_S = 0.5
@@ -52,7 +54,7 @@ class StepWriter:
         self._refused = False
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
-        self._window = range(0)
+        self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
         self._thread = threading.get_ident()  # of training
         recorder.at_next_step(self._stay_on_this_thread)
@@ -97,7 +99,7 @@ class StepWriter:
                 self._stalled = None
         in_use, peak = read_memory(self._device)
         rows = [
-            pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
+            pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=self._is_in_window(record))
             for record in records
         ]
         with self._lock:
@@ -106,7 +108,10 @@ class StepWriter:
 
     def mark_window(self, steps: range) -> None:
         """Marks these steps as part of a profiler's window. Call it before the first of them begins."""
-        self._window = steps
+        self._windows.append(steps)
+
+    def _is_in_window(self, record: StepRecord) -> bool:
+        return any(record.step in steps for steps in self._windows)
 
     def note(self, text: str) -> None:
         """Adds a note on what could not be measured, for the end of the file."""
@@ -191,7 +196,7 @@ class StepWriter:
             finally:
                 self._taking.release()
         pending = [
-            pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=record.step in self._window)
+            pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=self._is_in_window(record))
             for record in recorder.on_device.copy_pending()
         ]
         self._stalled = None if stalled_s is None else stand
