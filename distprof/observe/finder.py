@@ -72,6 +72,6 @@ class Finder:
 
 def _describe(own_ns: float, steps: int) -> str:
     return (
-        f"finding and recording steps and phases took {own_ns / 1e3:,.0f} us of a step (rank 0, median of {steps:,}): "
-        "the cost of recording is only what shadow steps go without"
+        f"finding and recording steps and phases took {own_ns / 1e3:,.0f} us of a step (median of {steps:,}); the cost "
+        "of recording is only what shadow steps go without"
     )
