@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
 from benchmarks.long import add_long, run_long
@@ -19,6 +20,7 @@ RUNNERS = {
     "buckets": run_buckets,
     "modules": run_modules,
     "long": run_long,
+    "attach": run_attach,
 }
 
 
@@ -32,6 +34,7 @@ def main(arguments: list[str]) -> int:
     add_buckets(subjects)
     add_modules(subjects)
     add_long(subjects)
+    add_attach(subjects)
     options = parser.parse_args(arguments)
     return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
 
