@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.attach.job import RANKS, Outcome
-from benchmarks.attach.program import Program
+from benchmarks.attach.job import RANKS, ProgramOutcome
+from benchmarks.attach.program import ForeignProgram
 from distprof.errors import DistprofError
 from distprof.facts.run import PHASES, Run, Stretch
 from distprof.traces.read import read_folder
@@ -32,7 +32,7 @@ class Cell:
 NOT_APPLICABLE = Cell(right=None)
 
 
-def compare(plain: Outcome, watched: Outcome, program: Program) -> dict[str, Cell]:
+def compare(plain: ProgramOutcome, watched: ProgramOutcome, program: ForeignProgram) -> dict[str, Cell]:
     """Losses, state, standard output and exit codes."""
     numbers = [result.get("num_losses") for result in plain.results]
     cells = {}
@@ -48,12 +48,12 @@ def compare(plain: Outcome, watched: Outcome, program: Program) -> dict[str, Cel
     return cells
 
 
-def find_runs(outcome: Outcome, program: Program) -> list[Path]:
+def find_runs(outcome: ProgramOutcome, program: ForeignProgram) -> list[Path]:
     """The run folders that there are to be."""
     return [outcome.run] if program.jobs == 1 else [Path(f"{outcome.run}-rank{rank}") for rank in range(RANKS)]
 
 
-def check_recognition(outcome: Outcome, program: Program) -> dict[str, Cell]:
+def check_recognition(outcome: ProgramOutcome, program: ForeignProgram) -> dict[str, Cell]:
     """Steps and phases."""
     try:
         runs = [read_folder(folder) for folder in find_runs(outcome, program)]
@@ -78,13 +78,13 @@ def _find_phases(run: Run) -> set[str]:
     return found - {"other"}
 
 
-def read_verdict(outcome: Outcome) -> dict[str, object]:
+def read_verdict(outcome: ProgramOutcome) -> dict[str, object]:
     """As ``report.json`` has it; empty if there is none."""
     path = outcome.run / "report.json"
     return (json.loads(path.read_text(encoding="utf-8")).get("verdict") or {}) if path.exists() else {}
 
 
-def check_culprit(outcome: Outcome, phase: str, module: str | None = None) -> Cell:
+def check_culprit(outcome: ProgramOutcome, phase: str, module: str | None = None) -> Cell:
     """Whether rank 1 is named, with the phase, and the module if one was slowed down."""
     verdict = read_verdict(outcome)
     named = verdict.get("module")
@@ -95,7 +95,7 @@ def check_culprit(outcome: Outcome, phase: str, module: str | None = None) -> Ce
     return Cell(right=right, text=text if right else f"{found[0]} {found[1]} {text}")
 
 
-def check_nobody(outcomes: list[Outcome]) -> Cell:
+def check_nobody(outcomes: list[ProgramOutcome]) -> Cell:
     """Whether no rank is named where nobody was delayed."""
     named = []
     for outcome in outcomes:

@@ -19,7 +19,7 @@ from benchmarks.attach.check import (
     compare,
 )
 from benchmarks.attach.job import run_job
-from benchmarks.attach.program import Program
+from benchmarks.attach.program import ForeignProgram
 from benchmarks.attach.programs import PROGRAMS
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 
@@ -80,7 +80,7 @@ def run_attach(options: argparse.Namespace) -> int:
     return EXIT_FAILED if wrong else EXIT_OK
 
 
-def check_program(program: Program, folder: Path, *, without: set[str]) -> dict[str, Cell]:
+def check_program(program: ForeignProgram, folder: Path, *, without: set[str]) -> dict[str, Cell]:
     """Every run of one program: a cell for each of `COLUMNS`."""
     cells = dict.fromkeys(COLUMNS, NOT_APPLICABLE)
     plain = run_job(program, folder / "plain")
@@ -106,7 +106,7 @@ def check_program(program: Program, folder: Path, *, without: set[str]) -> dict[
     return cells
 
 
-def _check_ends(program: Program, folder: Path) -> Cell:
+def _check_ends(program: ForeignProgram, folder: Path) -> Cell:
     """Rank 1 ends in the middle: exit codes of both ranks, and standard output."""
     if not program.trains:
         return NOT_APPLICABLE

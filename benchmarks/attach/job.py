@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attach.program import Program
+from benchmarks.attach.program import ForeignProgram
 
 RANKS = 2
 LIMIT_S = 420.0
@@ -20,7 +20,7 @@ _HERE = Path(__file__).resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ProgramOutcome:
     """How the ranks ended, by rank."""
 
     codes: list[int | None]
@@ -34,7 +34,7 @@ class Outcome:
     wall_s: float
 
 
-def run_job(program: Program, folder: Path, *, options: list[str] | None = None, **plan: Any) -> Outcome:
+def run_job(program: ForeignProgram, folder: Path, *, options: list[str] | None = None, **plan: Any) -> ProgramOutcome:
     """Runs it.
 
     Args:
@@ -62,7 +62,7 @@ def run_job(program: Program, folder: Path, *, options: list[str] | None = None,
             rank.kill()
     texts = {name: [(folder / f"{rank}.{name}").read_bytes() for rank in range(RANKS)] for name in ("out", "err")}
     paths = [folder / f"result-{rank}.json" for rank in range(RANKS)]
-    return Outcome(
+    return ProgramOutcome(
         codes=codes, stdout=texts["out"], stderr=texts["err"], run=folder / "run",
         results=[json.loads(path.read_text(encoding="utf-8")) if path.exists() else {} for path in paths],
         wall_s=time.monotonic() - begin_s,

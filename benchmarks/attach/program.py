@@ -10,7 +10,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ForeignProgram:
     """One program on two ranks."""
 
     name: str

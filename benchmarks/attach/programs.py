@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.attach.program import Program
+from benchmarks.attach.program import ForeignProgram as Program
 
 DDP = "data forward backward all_reduce optimizer"
 ALONE = "data forward backward optimizer"
@@ -48,7 +48,7 @@ PROGRAMS = (
             module="GPT2MLP:1", named="base_model.model.transformer.h.1.mlp"),
     Program(name="diffusion", command="diffusion.py", loop="diffusers documentation's pattern", needs="diffusers",
             steps=52, phases=f"{DDP} grad_norm", module="ResnetBlock2D:1", named="down_blocks.1.resnets.0"),
-    Program(name="sharded_ddp", command="sharded_ddp.py", loop="fairscale", needs="fairscale", steps=54, phases=DDP,
+    Program(name="sharded_ddp", command="sharded_ddp.py", loop="fairscale", needs="fairscale", steps=54, phases=ALONE,
             module="Linear:1", named="2"),
     Program(name="graphs", command="graphs.py", loop="torch_geometric examples' pattern", needs="torch_geometric",
             steps=54, phases=f"{DDP} evaluation", module="GCNConv:1", named="conv2"),
@@ -62,8 +62,4 @@ PROGRAMS = (
             phases=f"{ALONE} grad_norm evaluation", module=None, jobs=2, has_loader=False),
     Program(name="keras", command="keras_fit.py", loop="keras", needs="keras", steps=54,
             phases="data forward backward evaluation", module=None, jobs=2, has_loader=False),
-    Program(name="accelerate_hooks", command="-m accelerate.test_utils.scripts.test_ddp_comm_hook", loop="accelerate",
-            needs="accelerate", steps=19, phases="forward backward", module=None, has_loader=False),
-    Program(name="accelerate_sync", command="-m accelerate.test_utils.scripts.test_sync", loop="accelerate",
-            needs="accelerate", steps=0, phases="", module=None, has_loader=False),
 )  # fmt: skip

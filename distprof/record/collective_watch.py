@@ -107,16 +107,20 @@ class CollectiveWatch:
 
         @functools.wraps(original)
         def watched(*args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or self.off or not is_ours():
+            if torch.compiler.is_compiling() or self.off:
                 return original(*args, **options)
-            call = _Call(original)
+            call: _Call | None = None
             try:
-                return watch(call, args, options)
+                if is_ours():
+                    call = _Call(original)
+                    return watch(call, args, options)
             except Exception as error:
-                if error is call.error:
+                if call is not None and error is call.error:
                     raise
                 self.give_up(error)
-            return call.result if call.returned else original(*args, **options)
+                if call is not None and call.error is not None:
+                    raise call.error from error
+            return call.result if call is not None and call.returned else original(*args, **options)
 
         return watched
 
