@@ -124,19 +124,24 @@ def start_profiler(
     secrets = secret_values(hooks.arguments)
     clean = partial(mask, secrets=secrets)
     group = dist.new_group(backend="gloo", group_desc=OWN_GROUP) if world.size > 1 else None
-    folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
-    info = describe_rank(world, precision, hardware, group)
-    meta = _describe_job(
-        world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
-        config=redact(config, secrets),
-    )  # fmt: skip
-    streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
-    setting = Setting(
-        world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
-        warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
-    )  # fmt: skip
-    profiler, meta = _make_profiler(setting, meta, hooks, clean)
-    return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
+    try:
+        folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
+        info = describe_rank(world, precision, hardware, group)
+        meta = _describe_job(
+            world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
+            config=redact(config, secrets),
+        )  # fmt: skip
+        streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
+        setting = Setting(
+            world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
+            warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
+        )  # fmt: skip
+        profiler, meta = _make_profiler(setting, meta, hooks, clean)
+        return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
+    except BaseException:
+        if group is not None:
+            dist.destroy_process_group(group)  # ends what the others may wait for: they train on without recording
+        raise
 
 
 def _describe_job(

@@ -112,7 +112,8 @@ class _Watched:
     def __init__(
         self, collective_watch: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None
     ) -> None:
-        self.inner: Any = None
+        self.allocate: Any = None
+        """As the wrapped object does it."""
         self._call: Callable[..., Any] = lambda: None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Tickets of its newest collectives."""
@@ -121,14 +122,10 @@ class _Watched:
         self.collective_watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
-    def allocate(self, *args: Any, **options: Any) -> torch.Tensor:
-        """Memory for the collective, from the wrapped object."""
-        buffer: torch.Tensor = self.inner.allocate(*args, **options)
-        return buffer
-
     def wrap(self, inner: Any) -> None:
         """Takes the object to be wrapped."""
-        self.inner, self._call = inner, self.collective_watch.surround(inner, self._record, lambda: True)
+        self.allocate = getattr(inner, "allocate", None)
+        self._call = self.collective_watch.surround(inner, self._record, lambda: True)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._call(*args, **options)
