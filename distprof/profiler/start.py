@@ -172,7 +172,7 @@ def _make_profiler(
     Returns:
         The profiler, and the job's facts with the first readings of the hosts' clocks.
     """
-    world, profile = setting.world, setting.profile
+    world = setting.world
     ranges = _make_ranges(setting)
     device = TorchDevice(world.device) if setting.on_device else None
     recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=ranges)
@@ -182,6 +182,27 @@ def _make_profiler(
     if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
         step_writer.note(FEW_CONNECTIONS)
     left = _end_on_signal(setting, hooks.signals, step_writer)
+    try:
+        return _put_together(
+            setting, meta, hooks, clean, ranges=ranges, recorder=recorder, step_writer=step_writer, left=left
+        )
+    except BaseException:
+        left()
+        raise
+
+
+def _put_together(
+    setting: Setting,
+    meta: RunMeta,
+    hooks: Hooks,
+    clean: Callable[[str], str],
+    *,
+    ranges: NvtxRanges | None,
+    recorder: Recorder,
+    step_writer: StepWriter,
+    left: Callable[[], None],
+) -> tuple[Profiler, RunMeta]:
+    world, profile = setting.world, setting.profile
     readings = None
     if setting.group is not None and setting.phases:  # at level off there is nothing to compare
         readings = HostReadings(setting, setting.group, meta, step_writer)
