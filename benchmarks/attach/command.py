@@ -26,7 +26,7 @@ from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 ENDS = {"raise": 1, "exit": 7, "SIGTERM": -15, "SIGKILL": -9}
 END_AT = 12
 """The backward in which rank 1 ends."""
-MODULE_OPTIONS = ["profile.level=modules", "profile.module_from=30"]
+MODULE_OPTIONS = ["profile.level=modules", "profile.module_from=25", "profile.module_steps=12"]
 COLUMNS = (
     "steps", "phases", "losses", "parameters", "random state", "stdout", "exit", "other ends", "nobody", "data",
     "module",
