@@ -13,6 +13,9 @@ from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, I
 MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
 
+ROUNDED_NS = 1.0
+"""Differences of times on one clock up to this are none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedCollectives:
@@ -52,9 +55,8 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     Returns:
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
     """
-    tables = choose_tables(measured_steps)
     positions = np.flatnonzero(measured_steps.present)
-    steps = find_steps(measured_steps, tables, len(positions))
+    tables, steps = find_steps(measured_steps, len(positions))
     if not len(steps):
         return None
     found = [_find_order(tables, int(position), steps) for position in positions]
@@ -110,16 +112,29 @@ def choose_tables(measured_steps: MeasuredSteps, clock: Clock = Clock.HOST) -> l
     return [table for _, table in best.values()]
 
 
-def find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
-    """The counted steps that are in all tables or, where these are too many, every n-th of them."""
+def find_steps(
+    measured_steps: MeasuredSteps, num_ranks: int, clock: Clock = Clock.HOST
+) -> tuple[list[Collectives], IntArray]:
+    """The tables of the groups that take part in most steps, and the counted steps in which these and no others do.
+
+    Where these are too many, every n-th of them. A group that is used now and then, as for a barrier before a
+    checkpoint, so costs the steps that it is used in, and not all others.
+    """
+    chosen = choose_tables(measured_steps, clock)
+    counts = [int(measured_steps.counted[table.steps].sum()) for table in chosen]
+    tables = [table for table, count in zip(chosen, counts, strict=True) if count > max(counts) / 2]
+    usual = {(table.group, tuple(table.ranks.tolist())) for table in tables}
     steps = np.flatnonzero(measured_steps.counted)
     for table in tables:
         steps = np.intersect1d(steps, table.steps, assume_unique=True)
+    for table in list_tables(measured_steps.run, clock):
+        if (table.group, tuple(table.ranks.tolist())) not in usual:
+            steps = np.setdiff1d(steps, table.steps, assume_unique=True)
     widths = np.zeros(len(measured_steps.present), dtype=np.int64)
     for table in tables:
         widths[table.ranks] += len(table.kinds)
     every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)
-    return steps[:: max(every, 1)]
+    return tables, steps[:: max(every, 1)]
 
 
 def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
@@ -149,3 +164,22 @@ def find_parties(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple
     for row, number in enumerate(numbers):
         members.setdefault(number, []).append(row)
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())
+
+
+def find_resumed(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatArray:
+    """When each rank goes on after each collective, in the shape of the arrivals and on the same clocks.
+
+    A host may issue several collectives before it waits for the first one. Then the waits follow each other, and none
+    of them is own time.
+
+    Args:
+        ordered: The collectives.
+        exposed_ns: Waited for each; 0 where not blocking.
+    """
+    arrival_ns = ordered.arrival_ns
+    resume_ns: FloatArray = arrival_ns + exposed_ns
+    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1] - ROUNDED_NS).any():
+        for index in range(1, arrival_ns.shape[2]):
+            begin_ns = np.maximum(arrival_ns[:, :, index], resume_ns[:, :, index - 1])
+            resume_ns[:, :, index] = begin_ns + exposed_ns[:, :, index]
+    return resume_ns

@@ -8,7 +8,8 @@ from typing import Any
 INFERENCE_AFTER = 3
 """Forwards without an optimizer and without a backward that make a program one of inference; fewer may be a test."""
 MANUAL_AFTER = 2
-"""Backwards without an optimizer that make a program one that updates its parameters by itself."""
+"""Backwards without an optimizer that make a program one that updates its parameters by itself; one is enough if a
+forward or batch follows it."""
 NO_OPTIMIZER = (
     "no optimizer of torch.optim was made: a step is taken to begin with the batch or forward after a backward"
 )
@@ -37,9 +38,16 @@ class Program(enum.Enum):
 def unwrap(model: Any) -> list[Any]:
     """A model, and what DDP or `torch.compile` has wrapped in it."""
     found = [] if model is None else [model]
-    while (inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None)) is not None:
+    while (inner := _find_inner(model)) is not None:
         if inner in found or not hasattr(inner, "training"):
             break
         found.append(inner)
         model = inner
     return found
+
+
+def _find_inner(model: Any) -> Any:
+    """What a model has wrapped, once in every step: asking a module for what it does not have is slow."""
+    parts = getattr(model, "_modules", {})
+    inner = parts.get("_orig_mod") or parts.get("module")
+    return model.module if inner is None and hasattr(type(model), "module") else inner  # a property of FSDP1

@@ -39,9 +39,9 @@ def agree_to_start(*, rank: int, num_ranks: int, limit_s: float = LIMIT_S) -> li
     else:
         try:
             _wait(lambda: store.check([answer]), limit_s)
-        except BaseException:
-            store.compare_set(answer, "", _STAY)  # or the others would go on without this rank
-            raise
+        except Exception:
+            if store.compare_set(answer, "", _STAY) != _GO.encode():  # then the others do not go on without this rank
+                raise
         said = store.compare_set(answer, "", _STAY)  # unless there is an answer
     if said == _GO.encode():
         return []

@@ -60,6 +60,18 @@ def test_own_times_by_hand() -> None:
     assert cycles.phase_ns[:, :, optimizer].tolist() == [[25, 25], [37.5, 40]]  # of the step before
 
 
+def test_waits_for_collectives_issued_together_follow_each_other() -> None:
+    """Both are issued before the first is waited for, as when a ZeRO optimizer sends parameters: at 20 and 21, then the
+    waits of 30 and 5 last from 20 to 55. What follows up to 100 takes 45, and 10 lie between the steps."""
+    both = {
+        "arrival_ns": BEGIN[:, :, None] + np.array([20.0, 21.0]), "end_ns": np.full((2, 2, 2), np.nan),
+        "exposed_ns": np.broadcast_to(np.array([30.0, 5.0]), (2, 2, 2)),
+    }  # fmt: skip
+    cycles = find(make_two_steps(make_table(**both)))
+    assert cycles.gap_ns[0, 1].tolist() == [45 + 10 + 20, 0]
+    assert (cycles.gap_ns + cycles.exposed_ns)[0, 1].sum() == 110
+
+
 def test_transfers_by_hand() -> None:
     """Step 0: the last arrivals are at 1030 and 1070; the first is over at 1050, so that the second does not queue."""
     cycles = find(make_two_steps(make_table()))
@@ -86,6 +98,20 @@ def test_own_time_and_waits_make_the_cycle(strategy: str) -> None:
     whole = cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)
     assert cycles.steps.tolist() == list(range(1, 12))  # how late the ranks came into the first step is not recorded
     assert np.abs(whole - made.truth.step_ns[1:]).max() < 10  # the stamps are rounded to ns
+
+
+def test_a_group_that_is_used_now_and_then_costs_only_the_steps_it_is_used_in() -> None:
+    """Such as a barrier of all ranks before a checkpoint, where gradients are reduced in a group of their own."""
+    run = simulate(SimulatedJob(strategy="ddp", num_steps=30), seed=2).run
+    (table,) = run.collectives
+    part = {name: getattr(table, name)[:, [7, 20], :1] for name in ("arrival_ns", "end_ns", "exposed_ns")}
+    barrier = dataclasses.replace(
+        table, group="others", kinds=(CollectiveKind.OTHER,), phases=table.phases[:1], sizes_bytes=(0,),
+        steps=table.steps[[7, 20]], **part,
+    )  # fmt: skip
+    found = find(dataclasses.replace(run, collectives=(table, barrier)))
+    assert found.steps.tolist() == [step for step in find(run).steps.tolist() if step not in barrier.steps]
+    assert len(found.steps) >= 20
 
 
 def test_ranks_with_different_collectives_are_looked_at_by_their_rows() -> None:
