@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.buckets import add_buckets, run_buckets
@@ -21,6 +22,7 @@ RUNNERS = {
     "buckets": run_buckets,
     "modules": run_modules,
     "long": run_long,
+    "attach": run_attach,
     "attach-cost": run_attach_cost,
     "attach-steps": run_attach_steps,
 }
@@ -36,6 +38,7 @@ def main(arguments: list[str]) -> int:
     add_buckets(subjects)
     add_modules(subjects)
     add_long(subjects)
+    add_attach(subjects)
     add_attach_cost(subjects)
     add_attach_steps(subjects)
     options = parser.parse_args(arguments)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distprof.attach.request import USAGE, Request, read_request
 from distprof.attach.script import hide_own_frames, require_script, run_module, run_script
-from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError, describe_error
 from distprof.observe.on_import import after_import
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ class Watch:
             from distprof.profiler.exit_guard import EXIT_WAIT_S
 
             well = isinstance(error, SystemExit) and error.code in (None, 0)
-            self._session.close(None if well else error, wait_s=EXIT_WAIT_S)
+            try:
+                self._session.close(None if well else error, wait_s=EXIT_WAIT_S)
+            except Exception as failure:
+                _say(f"the end was not recorded: {describe_error(failure)}")
         elif error is None:
             _say("the script has not imported torch: nothing is recorded")
 
@@ -46,7 +49,7 @@ class Watch:
             _say(str(error))
             raise SystemExit(EXIT_USAGE) from None
         except Exception as error:
-            _say(f"nothing is recorded: {type(error).__name__}: {error}")
+            _say(f"nothing is recorded: {describe_error(error)}")
 
 
 def attach(arguments: list[str] | None = None) -> None:

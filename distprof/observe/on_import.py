@@ -36,7 +36,8 @@ class _Waiting:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            if vars(loader).get("exec_module") is exec_module:  # else somebody waits in the same way, and calls this
+                del loader.exec_module
             load(module)
             self.stop()
             self._action()

@@ -37,7 +37,11 @@ def agree_to_start(*, rank: int, num_ranks: int, limit_s: float = LIMIT_S) -> li
     if store.add(f"{prefix}/count", 1) == num_ranks:
         said = store.compare_set(answer, "", _GO)
     else:
-        _wait(lambda: store.check([answer]), limit_s)
+        try:
+            _wait(lambda: store.check([answer]), limit_s)
+        except Exception:
+            if store.compare_set(answer, "", _STAY) != _GO.encode():  # then the others do not go on without this rank
+                raise
         said = store.compare_set(answer, "", _STAY)  # unless there is an answer
     if said == _GO.encode():
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,7 @@ class Border:
         try:
             work(*arguments)
         except Exception as error:
-            self.tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
+            with contextlib.suppress(Exception):  # the sentence is lost too
+                self.tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
             return False
         return True

@@ -185,7 +185,7 @@ class OwnSession(Session):
             _open.remove(self)
         if not self._tried:
             advice = "use profiler.steps(loader) or profiler.step() in the training loop"
-            advice = "none was found in the script" if self.finds_steps else advice
+            advice = "; ".join(["none was found in the script", *self.told]) if self.finds_steps else advice
             self.tell(f"no step was recorded: {advice}")
         if self.job is None or self._world is None or self._world.rank != 0:
             return

@@ -83,7 +83,7 @@ class Profiler:
         self._clean, self._done, self._left, self._stall_watch = clean, done, left, stall_watch
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
-        self._watch = CollectiveWatch(recorder)
+        self._watch = CollectiveWatch(recorder, step_writer.note)
         self._undo = watch_collectives(self._watch) if phases else lambda: None
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture
@@ -223,6 +223,8 @@ class Profiler:
         if self._calls is not None:
             self._calls.close(error)
         self._undo()
+        while self._watch.undo:
+            self._watch.undo.pop()()
         if error is None:
             if self._capture is not None:
                 self._capture.end()

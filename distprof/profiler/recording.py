@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
+from distprof.errors import DistprofError, describe_error
 from distprof.facts.run import PHASES
 from distprof.observe.finder import Finder
 from distprof.profiler.border import Border
@@ -287,7 +288,8 @@ class Recording(Border):
         try:
             self.begin()
         except Exception as error:
-            self.tell(f"nothing is recorded: {error or type(error).__name__}")
+            said = str(error) if isinstance(error, DistprofError) else describe_error(error)  # the former on every rank
+            self.tell(f"nothing is recorded: {said}", everywhere=not isinstance(error, DistprofError))
 
     def _begin_finder(self, owns_steps: bool) -> None:
         """Finds phases from now on; see `distprof.profiler.session.Session`."""

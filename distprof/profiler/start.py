@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from distprof.config.check import read_schedule
@@ -21,7 +19,7 @@ from distprof.profiler.host_readings import HostReadings
 from distprof.profiler.module_window import PredictMemory
 from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.profiler import Profiler
-from distprof.profiler.provenance import read_commit, read_versions
+from distprof.profiler.provenance import describe_run
 from distprof.profiler.rank_zero import RankZero
 from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
@@ -128,39 +126,24 @@ def start_profiler(
     secrets = secret_values(hooks.arguments)
     clean = partial(mask, secrets=secrets)
     group = dist.new_group(backend="gloo", group_desc=OWN_GROUP) if world.size > 1 else None
-    folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
-    info = describe_rank(world, precision, hardware, group)
-    meta = _describe_job(
-        world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
-        config=redact(config, secrets),
-    )  # fmt: skip
-    streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
-    setting = Setting(
-        world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
-        warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
-    )  # fmt: skip
-    profiler, meta = _make_profiler(setting, meta, hooks, clean)
-    return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
-
-
-def _describe_job(
-    world: World,
-    *,
-    run_id: str,
-    name: str,
-    strategy: str | None,
-    precision: str | None,
-    work: Work | None,
-    notes: Sequence[str],
-    config: object,
-) -> RunMeta:
-    assert isinstance(config, dict)
-    return RunMeta(
-        run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
-        precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
-        config=config, notes=(*world.notes, *notes),
-    )  # fmt: skip
+    try:
+        folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
+        info = describe_rank(world, precision, hardware, group)
+        meta = describe_run(
+            world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
+            config=redact(config, secrets),
+        )  # fmt: skip
+        streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
+        setting = Setting(
+            world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
+            warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
+        )  # fmt: skip
+        profiler, meta = _make_profiler(setting, meta, hooks, clean)
+        return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
+    except BaseException:
+        if group is not None:
+            dist.destroy_process_group(group)  # ends what the others may wait for: they train on without recording
+        raise
 
 
 def _make_profiler(
@@ -171,7 +154,7 @@ def _make_profiler(
     Returns:
         The profiler, and the job's facts with the first readings of the hosts' clocks.
     """
-    world, profile = setting.world, setting.profile
+    world = setting.world
     ranges = _make_ranges(setting)
     device = TorchDevice(world.device) if setting.on_device else None
     recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=ranges)
@@ -181,6 +164,27 @@ def _make_profiler(
     if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
         step_writer.note(FEW_CONNECTIONS)
     left = _end_on_signal(setting, hooks.signals, step_writer)
+    try:
+        return _put_together(
+            setting, meta, hooks, clean, ranges=ranges, recorder=recorder, step_writer=step_writer, left=left
+        )
+    except BaseException:
+        left()
+        raise
+
+
+def _put_together(
+    setting: Setting,
+    meta: RunMeta,
+    hooks: Hooks,
+    clean: Callable[[str], str],
+    *,
+    ranges: NvtxRanges | None,
+    recorder: Recorder,
+    step_writer: StepWriter,
+    left: Callable[[], None],
+) -> tuple[Profiler, RunMeta]:
+    world, profile = setting.world, setting.profile
     readings = None
     if setting.group is not None and setting.phases:  # at level off there is nothing to compare
         readings = HostReadings(setting, setting.group, meta, step_writer)

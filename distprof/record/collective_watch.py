@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.errors import describe_error
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.timeline import OTHER
@@ -28,6 +31,29 @@ _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 """Backends whose collectives end on the host, also on tensors of a device, whose data they move over the host."""
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
+
+
+Watch = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class _Call:
+    """One call of a function: whether it has returned or raised."""
+
+    __slots__ = ("_function", "error", "result", "returned")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self.returned = function, False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        try:
+            self.result = self._function(*args, **options)
+        except BaseException as error:
+            self.error = error
+            raise
+        self.returned = True
+        return self.result
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,9 +72,18 @@ class Bucket:
 class CollectiveWatch:
     """One per recorder. Used by one thread at a time: the training thread, or autograd's while that one waits."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        """Attaches it to a recorder."""
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, note: Callable[[str], None] = lambda text: None) -> None:
+        """Attaches it to a recorder.
+
+        Args:
+            recorder: Records collectives.
+            note: Receives what has failed.
+        """
+        self.recorder, self._note = recorder, note
+        self.off = False
+        """Whether recording a collective has failed: nothing is looked at any more."""
+        self.undo: list[Callable[[], None]] = []
+        """Puts back what was replaced in models."""
         self.inside = 0
         """Above 0: what is issued now is part of a collective that is already recorded."""
         self.synchronising = False
@@ -67,6 +102,40 @@ class CollectiveWatch:
         self._codes: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}
+
+    def surround(self, original: Callable[..., Any], watch: Watch, is_ours: Callable[[], bool]) -> Callable[..., Any]:
+        """A function of torch with its calls watched: what fails in watching them never reaches the caller.
+
+        Args:
+            original: The function.
+            watch: Gets the function and the arguments of a call, makes the call, and returns what it has returned.
+            is_ours: Whether a call made now is watched.
+        """
+
+        @functools.wraps(original)
+        def watched(*args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling() or self.off:
+                return original(*args, **options)
+            call: _Call | None = None
+            try:
+                if is_ours():
+                    call = _Call(original)
+                    return watch(call, args, options)
+            except Exception as error:
+                if call is not None and error is call.error:
+                    raise
+                self.give_up(error)
+                if call is not None and call.error is not None:
+                    raise call.error from error
+            return call.result if call is not None and call.returned else original(*args, **options)
+
+        return watched
+
+    def give_up(self, error: Exception) -> None:
+        """Ends recording collectives, because an error of distprof's own would have reached the training."""
+        self.off, self.inside, self.synchronising, self.bucket = True, 0, False, None
+        with contextlib.suppress(Exception):
+            self._note(f"collectives are not recorded from step {self.recorder.step} on: {describe_error(error)}")
 
     def issue(
         self,

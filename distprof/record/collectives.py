@@ -116,22 +116,13 @@ class _Watch:
         """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded."""
         if self._watch.inside or not self._recorder.listening:
             return False
-        if threading.get_ident() != self._thread and torch._C._current_graph_task_id() == -1:
-            return False
-        return not torch.compiler.is_compiling()
+        return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
     def wrap(self, original: Callable[..., Any], form: _Form) -> Callable[..., Any]:
         """The function, with its calls recorded."""
+        return self._watch.surround(original, functools.partial(self._call, form), self.is_ours)
 
-        @functools.wraps(original)
-        def watched(*args: Any, **options: Any) -> Any:
-            if not torch.compiler.is_compiling() and self.is_ours():
-                return self._call(original, form, args, options)
-            return original(*args, **options)
-
-        return watched
-
-    def _call(self, original: Callable[..., Any], form: _Form, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _call(self, form: _Form, original: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         collective_watch, recorder = self._watch, self._recorder
         asynchronous = form.flag and bool(_pick(args, options, form.group + 1, "async_op"))
         try:
@@ -178,28 +169,28 @@ class _Watch:
         """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""
         collective_watch, recorder, original = self._watch, self._recorder, dist.Work.wait
 
-        @functools.wraps(original)
-        def wait(work: Any, *args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or not collective_watch.works or not self.is_ours():
-                return original(work, *args, **options)
+        def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+            work = args[0]
             ticket, code, on_device = collective_watch.works.pop(work, _UNKNOWN)
             if ticket < 0 and (recorder.recording or code == _UNKNOWN[1]):
-                return original(work, *args, **options)  # not ours, or nothing is known about it in this step
+                return call(*args, **options)  # not ours, or nothing is known about it in this step
             over = on_device or work.is_completed()  # then its end was not seen
             recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
             try:
-                result = original(work, *args, **options)
+                result = call(*args, **options)
             finally:
                 recorder.resume()
             if not over:
                 recorder.end_collective(ticket)
             return result
 
+        wait = collective_watch.surround(original, watch, lambda: bool(collective_watch.works) and self.is_ours())
+
         def restore() -> None:
             if dist.Work.wait is wait:
                 dist.Work.wait = original  # type: ignore[method-assign]
 
-        dist.Work.wait = wait  # type: ignore[assignment, method-assign]
+        dist.Work.wait = wait  # type: ignore[method-assign]
         return restore
 
 

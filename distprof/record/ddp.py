@@ -127,17 +127,34 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
     # Where a collective ends on the device, its future is done as soon as the work is queued.
     on_device = hold.collective_watch.ends_on_device(group, torch.device(model.device_type))
 
-    def reduce_as_ddp_does(bucket: Any, ready: Bucket) -> torch.futures.Future[torch.Tensor]:
+    def issue(ready: Bucket | None) -> int:
+        """Records a bucket; returns its ticket, -1 if there is none."""
+        collective_watch = hold.collective_watch
+        if ready is None or collective_watch.off:
+            return -1
+        try:
+            return collective_watch.issue_bucket(ready)
+        except Exception as error:
+            collective_watch.give_up(error)
+            return -1
+
+    def end(ticket: int) -> None:
+        collective_watch = hold.collective_watch
+        if not collective_watch.off:
+            try:
+                recorder = collective_watch.recorder
+                recorder.end_on_device(ticket) if on_device else recorder.end_collective(ticket)
+            except Exception as error:
+                collective_watch.give_up(error)
+
+    def reduce_as_ddp_does(bucket: Any, ready: Bucket | None) -> torch.futures.Future[torch.Tensor]:
         if not on_device:
-            hold.collective_watch.issue_bucket(ready)  # DDP's own account of a bucket begins here too
+            issue(ready)  # DDP's own account of a bucket begins here too
         buffer = bucket.buffer()
         buffer.mul_(scale)
-        ticket = hold.collective_watch.issue_bucket(ready)
+        ticket = issue(ready)
         work = all_reduce(buffer, group=group, async_op=True)
         assert work is not None
-
-        recorder = hold.collective_watch.recorder
-        end = recorder.end_on_device if on_device else recorder.end_collective
 
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
             end(ticket)  # on a device in a stream that waits for the collective, as torch runs callbacks there
@@ -147,17 +164,16 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return reduced
 
-    def reduce_as_user_does(bucket: Any, ready: Bucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce_as_user_does(bucket: Any, ready: Bucket | None) -> torch.futures.Future[torch.Tensor]:
         assert hold.users is not None
         hook, state = hold.users
         collective_watch = hold.collective_watch
-        collective_watch.bucket, collective_watch.synchronising = ready, True
+        collective_watch.bucket, collective_watch.synchronising = ready, ready is not None
         try:
             reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
         finally:
             collective_watch.bucket, collective_watch.synchronising = None, False
-        ticket, recorder = collective_watch.issue_bucket(ready), collective_watch.recorder
-        end = recorder.end_on_device if on_device else recorder.end_collective
+        ticket = issue(ready)
 
         def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             end(ticket)
@@ -165,20 +181,33 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
 
         return reduced.then(finish)
 
+    def begin(bucket: Any) -> Bucket:
+        collective_watch = hold.collective_watch
+        collective_watch.recorder.retract()  # another model finished before; it does not wait while this one computes
+        return Bucket(
+            size_bytes=bucket.buffer().nbytes, code=collective_watch.find_code(group),
+            asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
+            on_device=on_device,
+        )  # fmt: skip
+
     def distprof_hook(
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        collective_watch, recorder = hold.collective_watch, hold.collective_watch.recorder
-        recorder.retract()  # another model finished before; it does not wait while this one computes
-        in_phase = collective_watch.in_phase  # otherwise the end of backward is not known
-        ready = Bucket(
-            size_bytes=bucket.buffer().nbytes, code=collective_watch.find_code(group), asynchronous=not in_phase,
-            on_device=on_device,
-        )  # fmt: skip
+        collective_watch, ready = hold.collective_watch, None
+        if not collective_watch.off:
+            try:
+                ready = begin(bucket)
+            except Exception as error:
+                collective_watch.give_up(error)
         reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, ready)
-        if bucket.is_last() and in_phase:
-            recorder.mark(_ALL_REDUCE, collective_watch.issue_bucket(ready))
+        if ready is not None and not ready.asynchronous and bucket.is_last():
+            ticket = issue(ready)
+            if not collective_watch.off:
+                try:
+                    collective_watch.recorder.mark(_ALL_REDUCE, ticket)
+                except Exception as error:
+                    collective_watch.give_up(error)
         return reduced
 
     return distprof_hook

@@ -9,6 +9,7 @@ if a torch release lacks one, that wait stays in forward or backward and a note 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -78,11 +79,31 @@ def _param_groups(unit: FSDPModule) -> list[Any]:
 
 def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -> _Watched:
     if hasattr(group, name):
-        watched.inner = getattr(group, name)
-        setattr(group, name, watched)
+        watched.wrap(getattr(group, name))
+        _replace(group, name, watched, watched.collective_watch)
     else:
         missing.add(name)
     return watched
+
+
+def _replace(group: Any, name: str, new: Any, collective_watch: CollectiveWatch) -> None:
+    """Replaces an attribute of a group until the profiler is closed, unless somebody replaces it in between."""
+    is_own, original, held = name in vars(group), getattr(group, name), weakref.ref(group)
+    setattr(group, name, new)
+
+    def put_back() -> None:
+        there = held()
+        if there is not None and vars(there).get(name) is new:
+            setattr(there, name, original) if is_own else delattr(there, name)
+
+    collective_watch.undo.append(put_back)
+
+
+def _read_arguments(
+    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """What all releases of torch give to a communication object, by position or by name."""
+    return output_tensor, input_tensor, group
 
 
 class _Watched:
@@ -91,23 +112,27 @@ class _Watched:
     def __init__(
         self, collective_watch: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None
     ) -> None:
-        self.inner: Any = None
+        self.allocate: Any = None
+        """As the wrapped object does it."""
+        self._call: Callable[..., Any] = lambda: None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Tickets of its newest collectives."""
         self._group: Any = None  # of the last collective; what is known of it takes a call into torch to find out
         self._group_code, self._on_device = 0, False
-        self._watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
+        self.collective_watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
-    def allocate(self, *args: Any, **options: Any) -> torch.Tensor:
-        """Memory for the collective, from the wrapped object."""
-        buffer: torch.Tensor = self.inner.allocate(*args, **options)
-        return buffer
+    def wrap(self, inner: Any) -> None:
+        """Takes the object to be wrapped."""
+        self.allocate = getattr(inner, "allocate", None)
+        self._call = self.collective_watch.surround(inner, self._record, lambda: True)
 
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
-    ) -> Any:
-        collective_watch, recorder = self._watch, self._watch.recorder
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._call(*args, **options)
+
+    def _record(self, inner: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        output_tensor, input_tensor, group = _read_arguments(*args, **options)
+        collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
         if group is not self._group:
             self._group, self._group_code = group, collective_watch.find_code(group)
             self._on_device = collective_watch.ends_on_device(group, output_tensor.device)
@@ -122,7 +147,7 @@ class _Watched:
             recorder.mark(self._code, ticket)
         collective_watch.inside += 1
         try:
-            work = self.inner(output_tensor, input_tensor, group, *args, **options)
+            work = inner(*args, **options)
         finally:
             collective_watch.inside -= 1
             if not on_device:
@@ -157,7 +182,7 @@ def _wrap_synchronisation(group: Any, collective_watch: CollectiveWatch, missing
             collective_watch.synchronising = False
             reduced[0] = collective_watch.newest
 
-    group.post_backward = post_backward
+    _replace(group, "post_backward", post_backward, collective_watch)
     return reduced
 
 
@@ -212,7 +237,8 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
         ("finalize_backward", before_finalize, None),
     ):
         if hasattr(group, name):
-            setattr(group, name, _surrounded(getattr(group, name), before, after))
+            watched = _surrounded(getattr(group, name), before, after, tickets.collective_watch)
+            _replace(group, name, watched, tickets.collective_watch)
         else:
             missing.add(name)
 
@@ -234,15 +260,23 @@ def _reclaim(context: Any) -> tuple[list[Any], int]:
 
 
 def _surrounded(
-    method: Callable[..., Any], before: Callable[[], None] | None, after: Callable[[], None] | None
+    method: Callable[..., Any],
+    before: Callable[[], None] | None,
+    after: Callable[[], None] | None,
+    collective_watch: CollectiveWatch,
 ) -> Callable[..., Any]:
+    def run(action: Callable[[], None] | None) -> None:
+        if action is not None and not collective_watch.off:
+            try:
+                action()
+            except Exception as error:
+                collective_watch.give_up(error)
+
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
-        if before is not None:
-            before()
+        run(before)
         result = method(*args, **options)
-        if after is not None:
-            after()
+        run(after)
         return result
 
     return call

@@ -5,11 +5,9 @@ They are issued immediately and waited for where the result is first used; that 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed._functional_collectives as functional
 
 from distprof.facts.run import CollectiveKind
@@ -70,28 +68,26 @@ def _wrap_issue(
 ) -> Callable[..., Any]:
     kind, position, is_part = _FORMS[name]
 
-    @functools.wraps(original)
-    def watched(self: Any, *args: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling() or not is_ours():
-            return original(self, *args, **options)
+    def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         try:
-            given = args[position - 1] if len(args) >= position else options["group"]
+            tensor = args[0]
+            given = args[position] if len(args) > position else options["group"]
             group = functional._resolve_group_name(given, options.get("tag", ""))
             code = collective_watch.find_code(group)
-            size_bytes, on_device = self.nbytes, collective_watch.ends_on_device(group, self.device)
-        except (AttributeError, KeyError, TypeError, ValueError):  # torch raises its own error
-            return original(self, *args, **options)
+            size_bytes, on_device = tensor.nbytes, collective_watch.ends_on_device(group, tensor.device)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # torch raises its own error
+            return call(*args, **options)
         size_bytes *= collective_watch.find_size(code) if is_part else 1
         ticket = collective_watch.issue(kind, size_bytes, code, asynchronous=True, on_device=on_device)
         if len(pending) >= _MAX_PENDING:
             pending.clear()
         pending[_ISSUING] = (ticket, on_device)  # some collectives wait before they return
-        result = original(self, *args, **options)
+        result = call(*args, **options)
         if pending.pop(_ISSUING, None) is not None and isinstance(result, functional.AsyncCollectiveTensor):
             pending[_locate(result.elem)] = (ticket, on_device)
         return result
 
-    return watched
+    return collective_watch.surround(original, watch, is_ours)
 
 
 def _wrap_wait(
@@ -102,24 +98,21 @@ def _wrap_wait(
 ) -> Callable[..., Any]:
     recorder = collective_watch.recorder
 
-    @functools.wraps(original)
-    def wait_tensor(tensor: Any) -> Any:
-        if torch.compiler.is_compiling() or not pending or not is_ours():
-            return original(tensor)
-        found = pending.pop(_locate(tensor), None) or pending.pop(_ISSUING, None)
+    def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        found = pending.pop(_locate(*args, **options), None) or pending.pop(_ISSUING, None)
         if found is None:
-            return original(tensor)
+            return call(*args, **options)
         ticket, on_device = found
         began_ns = recorder.wait(ticket)
         try:
-            result = original(tensor)
+            result = call(*args, **options)
         finally:
             ended_ns = recorder.resume()
         if not on_device and ended_ns - began_ns > _HELD_NS:
             recorder.end_collective(ticket, ended_ns)
         return result
 
-    return wait_tensor
+    return collective_watch.surround(original, watch, lambda: bool(pending) and is_ours())
 
 
 def _locate(tensor: Any) -> int:

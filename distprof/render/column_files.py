@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from distprof.render.nsys_tables import clean_cell
+from distprof.render.units import clean_cell
 from distprof.storage.run_folder import write_whole
 
 Columns = Mapping[str, Sequence[str | float | int | None]]

@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from distprof.render.terminal_tables import print_parts
-from distprof.render.units import clean_text, format_time, strip_controls
+from distprof.render.units import clean_cell, clean_text, format_time
 from distprof.traces.tables.six_tables import Table
 
 DROPPED_FIRST = ("StdDev", "TID", "PID", "Min", "Style", "Med", "Max", "Lvl", "Child", "Avg", "Ops")
@@ -26,8 +26,6 @@ NARROWEST = 8
 GAP = 2
 NUMBERED = ("PID", "TID")
 """Heads of numbers that are not quantities."""
-DANGEROUS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""First characters of cells that a spreadsheet would run; the last four are full-width forms of the others."""
 
 Format = Callable[[str, object], str]
 
@@ -47,12 +45,6 @@ def write_csv(table: Table) -> bytes:
             [clean_cell(cell) if isinstance(cell, str) else format_cell(head, cell) for head, cell in cells]
         )
     return file.getvalue().encode("utf-8", "backslashreplace")
-
-
-def clean_cell(text: str) -> str:
-    """A text that no program takes for a formula, without control characters."""
-    kept = strip_controls(text)
-    return f"'{kept}" if kept.lstrip().startswith(DANGEROUS) else kept
 
 
 def format_cell(head: str, cell: object) -> str:

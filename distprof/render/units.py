@@ -13,6 +13,9 @@ NOT_MEASURED = "n/a"
 NAME_LIMIT = 60
 """Characters shown of a name from data."""
 
+DANGEROUS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""First characters of cells that a spreadsheet would run; the last four are full-width forms of the others."""
+
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _TIME = ((1.0, "ns", 0), (1e3, "us", 1), (1e6, "ms", 1), (1e9, "s", 3))
@@ -167,3 +170,9 @@ def strip_controls(text: str) -> str:
         for character in _ESCAPE.sub("", text)
         if character in "\t\r\n" or unicodedata.category(character) not in ("Cc", "Cf")
     )
+
+
+def clean_cell(text: str) -> str:
+    """A text for CSV that no program takes for a formula, without control characters."""
+    kept = strip_controls(text)
+    return f"'{kept}" if kept.lstrip().startswith(DANGEROUS) else kept

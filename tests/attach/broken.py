@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from pkgutil import resolve_name
 
 import pytest
-
-from distprof.observe.step_search import StepSearch
 
 
 @contextlib.contextmanager
 def break_parts(names: Iterable[str]) -> Iterator[None]:
-    """Has methods of `StepSearch` raise, for a while."""
+    """Has functions and methods of distprof, given as ``room.module:Class.method``, raise for a while."""
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
-            patch.setattr(StepSearch, name, _fail)
+            module, _, path = name.partition(":")
+            place, _, attribute = path.rpartition(".")
+            patch.setattr(resolve_name(f"distprof.{module}:{place}"), attribute, _fail)
         yield
 
 

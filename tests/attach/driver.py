@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
+import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,9 @@ def main() -> int:
     for name, run in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")).items():
         environment = run["environment"].get(rank, {})
         os.environ.update(environment)
-        before = _list_torch()
-        results[name] = {
-            "plain": _run(run, run["ports"][0], watched=False), "watched": _run(run, run["ports"][1], watched=True),
-            "put_back": _list_torch() == before,
-        }  # fmt: skip
+        plain, before = _run(run, run["ports"][0], watched=False), _list_torch()
+        watched, after = _run(run, run["ports"][1], watched=True), _list_torch()
+        results[name] = {"plain": plain, "watched": watched, "put_back": before == after}
         for variable in environment:
             del os.environ[variable]
     Path(f"{rank}.json").write_text(json.dumps(results), encoding="utf-8")
@@ -64,10 +65,11 @@ _kept: list[object] = []
 """Torch may deadlock where the last reference to a DDP model goes: Python's end never drops those of a script."""
 
 
-def _list_torch() -> list[int]:
-    """Everything of torch that distprof may replace."""
+def _list_torch() -> list[object]:
+    """Everything of torch and of the process that distprof may replace."""
     import torch
     import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
     import torch.distributed.checkpoint
     from torch.distributed import fsdp
     from torch.optim import optimizer
@@ -76,8 +78,13 @@ def _list_torch() -> list[int]:
         torch, torch.serialization, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad,
         torch.nn.parallel.DistributedDataParallel, torch.utils.data.DataLoader, torch.optim.Optimizer,
         torch.utils.data.dataloader._BaseDataLoaderIter, torch.amp.GradScaler, dist, dist.distributed_c10d,
-        dist.checkpoint, dist.Work, fsdp.FullyShardedDataParallel, fsdp._flat_param.FlatParamHandle,
+        dist.checkpoint, dist.Work, functional, fsdp.FullyShardedDataParallel, fsdp._flat_param.FlatParamHandle,
         fsdp._runtime_utils,
     ]  # fmt: skip
     functions = [id(value) for place in places for _, value in sorted(vars(place).items()) if callable(value)]
-    return [*functions, len(optimizer._global_optimizer_pre_hooks), len(optimizer._global_optimizer_post_hooks)]
+    hooks = [vars(module) for module in (optimizer, torch.nn.modules.module)]
+    counted = [(name, len(value)) for each in hooks for name, value in each.items() if name.startswith("_global_")
+               and isinstance(value, dict)]  # fmt: skip
+    process = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)]
+    lists = [list(map(id, each)) for each in (sys.meta_path, warnings.filters, gc.callbacks)]
+    return [*functions, *counted, *process, *lists]

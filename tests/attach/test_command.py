@@ -108,8 +108,10 @@ def run_python(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[s
 def test_torch_is_imported_by_the_script_and_watched_from_then_on(tmp_path: Path) -> None:
     """A real process, because others have imported torch long before."""
     script = tmp_path / "train.py"
-    checks = "import sys\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
-    script.write_text(checks + (PROGRAMS / "alone.py").read_text(encoding="utf-8"), encoding="utf-8")
+    checks = "import random, sys\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    numbers = "random.seed(0)\nbefore = random.getstate()\nimport torch\n"  # importing rich draws one of them
+    same = "assert random.getstate() == before and 'rich' not in sys.modules\n"
+    script.write_text(checks + numbers + same + (PROGRAMS / "alone.py").read_text(encoding="utf-8"), encoding="utf-8")
     done = run_alone(["run_dir=run", str(script), "fail"], tmp_path, module="distprof.attach")
     assert (done.returncode, len(done.stdout.splitlines())) == (1, 12), done.stderr
     trace = done.stderr[done.stderr.index("Traceback") :]

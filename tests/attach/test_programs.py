@@ -12,6 +12,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
+from distprof.record.recorder import Recorder
 from distprof.traces.read import read_folder
 from tests.faults.forked import make_rank, run
 from tests.ranks import find_ports
@@ -22,20 +23,31 @@ class Watched:
     """One program, and what is to be found in it."""
 
     program: str
-    steps: int
+    steps: int | None
+    """None: nothing is recorded."""
     phases: str
     """Those that take time in measured steps, without the remainder."""
     stretches: str = ""
     arguments: tuple[str, ...] = ()
     environment: dict[str, dict[str, str]] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
-    """What of `distprof.observe.step_search.StepSearch` raises at every call."""
+    """What of distprof raises at every call; see `tests.attach.broken`."""
     alone: bool = False
 
 
 STRETCHES = ("evaluation", "checkpoint", "logging")
 DDP = "data forward backward all_reduce optimizer"
 ALONE = "data forward backward optimizer"
+SEARCH, RECORDER, WATCH = (
+    "observe.step_search:StepSearch", "record.recorder:Recorder", "record.collective_watch:CollectiveWatch",
+)  # fmt: skip
+EVERYWHERE = (
+    *(f"{RECORDER}.{name}" for name in vars(Recorder) if not name.startswith("__") and name != "listening"),
+    *(f"{WATCH}.{name}" for name in ("issue", "follow", "issue_bucket", "find_code", "ends_on_device")),
+    *(f"record.step_writer:StepWriter.{name}" for name in ("take", "take_rest", "note", "end", "save_state")),
+    *(f"{SEARCH}.{name}" for name in ("begin_forward", "end_optimizer", "change_mode", "begin_save", "finish")),
+    "profiler.overhead_budget:ShadowPlan.next_is_shadow", "analyze.make_report:analyze",
+)  # fmt: skip
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
     "slow_disk": Watched(program="plain_ddp", steps=32, phases=DDP, arguments=("--epochs", "4"),
@@ -53,7 +65,14 @@ RUNS = {
     "evaluates": Watched(program="evaluates", steps=16, phases=DDP, stretches="evaluation checkpoint"),
     "no_loader": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer"),
     "broken": Watched(program="plain_ddp", steps=16, phases="data optimizer",
-                      broken=("begin_forward", "begin_backward")),
+                      broken=(f"{SEARCH}.begin_forward", f"{SEARCH}.begin_backward")),
+    "broken_bucket": Watched(program="plain_ddp", steps=16, phases=ALONE, broken=(f"{WATCH}.find_code",)),
+    "broken_collective": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer",
+                                 broken=(f"{RECORDER}.resume", f"{WATCH}.issue")),
+    "broken_unit": Watched(program="fsdp2", steps=12, phases="forward backward grad_norm optimizer",
+                           broken=(f"{RECORDER}.begin_collective",)),
+    "broken_start": Watched(program="no_loader", steps=None, phases="", broken=("profiler.start:_start_rank_zero",)),
+    "broken_everywhere": Watched(program="nanogpt", steps=0, phases="", broken=EVERYWHERE),
     "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
     "fails": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("fail",)),
     "exits": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("7",)),
@@ -91,7 +110,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 pytestmark = pytest.mark.slow
-NAMES = [pytest.param(name, marks=pytest.mark.sharding) if name == "fsdp2" else name for name in RUNS]
+NAMES = [pytest.param(name, marks=[pytest.mark.sharding] * (run.program == "fsdp2")) for name, run in RUNS.items()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,7 +123,11 @@ def test_the_script_does_not_notice(ended: Ended, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_and_phases_are_found(ended: Ended, name: str) -> None:
-    expected, run = RUNS[name], ended.read(name)
+    expected = RUNS[name]
+    if expected.steps is None:
+        assert not (ended.folder / name / "report.json").exists()
+        return
+    run = ended.read(name)
     assert run.column("step").shape == (1 if expected.alone else 2, expected.steps)
     assert not np.nansum(run.column("failed"))
     measured = run.column("warmup") == 0
@@ -120,10 +143,14 @@ def test_a_slow_dataset_is_named(ended: Ended) -> None:
     assert (verdict.kind, verdict.rank, verdict.phase, verdict.cause) == ("slow_rank", 1, "data", "input")
 
 
+@pytest.mark.sharding
 def test_what_failed_is_missing_and_the_report_says_so(ended: Ended) -> None:
     notes = analyze(ended.read("broken")).coverage.notes
     for part in ("forward", "backward"):
         assert f"{part} is not recognised from some step on: LookupError: a fault inside distprof" in notes
+    for name in ("broken_bucket", "broken_collective", "broken_unit"):
+        notes = analyze(ended.read(name)).coverage.notes
+        assert "collectives are not recorded from step 0 on: LookupError: a fault inside distprof" in notes
     assert not [note for note in analyze(ended.read("plain_ddp")).coverage.notes if "recognised" in note]
 
 

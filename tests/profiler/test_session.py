@@ -199,7 +199,7 @@ def test_a_job_that_cannot_start_costs_the_recording_only() -> None:
         with session.step(), session.phase("forward"):
             session.add_work(tokens=1)
     session.close()
-    assert said == ["distprof: nothing is recorded: no disk"]
+    assert said == ["distprof: nothing is recorded: OSError: no disk"]
     with pytest.raises(OSError, match="no disk"):
         Session(start).begin()
 

@@ -175,6 +175,21 @@ def test_a_torch_without_the_private_methods_is_a_note(monkeypatch: pytest.Monke
     assert len(notes) == 5 and "wait_for_unshard: that wait is counted as compute" in notes[-1]
 
 
+def test_a_unit_gets_its_own_methods_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distprof.record import fsdp
+
+    group, kept = GroupOfTwo(0, []), GroupOfTwo(1, [])
+    before = dict(vars(group))
+    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group, kept])
+    collective_watch = CollectiveWatch(Recorder())
+    watch_fsdp(make_unit(), collective_watch, stream_waits=True)
+    assert all(vars(group)[name] is not before[name] for name in ("post_backward", "reshard", "_all_gather_comm"))
+    kept.reshard = users = lambda: None
+    for undo in reversed(collective_watch.undo):
+        undo()
+    assert vars(group) == before and kept.reshard is users
+
+
 class GroupOfTwo(SimpleNamespace):
     """One of the two parameter groups of a unit in torch 2.13, whose compute stream notes what it waits for."""
 

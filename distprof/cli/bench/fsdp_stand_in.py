@@ -7,6 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 
+class _Group(SimpleNamespace):
+    """As FSDP2 keeps one: it can be referred to weakly."""
+
+
 class StandIn:
     """A unit of a model, and its collectives on a device."""
 
@@ -17,7 +21,7 @@ class StandIn:
 
         nothing = lambda *_: None  # noqa: E731
         stream = SimpleNamespace(wait_event=nothing)
-        self._group = SimpleNamespace(
+        self._group = _Group(
             _all_gather_comm=nothing, _reduce_scatter_comm=nothing, post_backward=nothing, wait_for_unshard=nothing,
             reshard=nothing, _wait_for_post_backward=nothing, finalize_backward=nothing,
             device_handle=SimpleNamespace(current_stream=lambda: stream), reduce_grads=True, _post_reduce_event=None,
