@@ -2,7 +2,8 @@
 
 Collectives of a process group have the same number on all its ranks. A group waits for those of its members whose
 newest number is below the oldest one that another member has pending. A member that does not say counts as one of them.
-To blame are those of them that wait in no such collective themselves.
+A rank that waits for a message waits for its peer, unless that is in the other end of it. To blame are those of them
+that wait in nothing of the kind themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from distprof.facts.run import RankInfo, Run
-from distprof.facts.stand import GroupStand, Pending, Stand
+from distprof.facts.stand import GroupStand, Message, Pending, Stand
 from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
 
 _Group = tuple[str, str]
@@ -23,10 +24,12 @@ _Group = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
-    """A collective that members of a process group wait in."""
+    """A collective that members of a process group wait in, or a message that one rank waits for."""
 
     group: str
-    pending: Pending
+    pending: Pending | None
+    """None: it is a message."""
+    message: Message | None = None
     waiting: tuple[int, ...]
     absent: tuple[int, ...]
     """The members that have not come to it, as far as known."""
@@ -35,27 +38,32 @@ class _Wait:
 
 
 def find_hang(run: Run) -> HangReport | None:
-    """Who waits for whom. None: no rank wrote that its steps had stopped ending, and nobody waits for a dead one."""
+    """Who waits for whom. None: no rank wrote that its steps had stopped ending, and nobody waits for one that is dead,
+    or has failed because of one that had ended."""
     infos = {info.rank: info for info in run.ranks if info.source == "recorded"}
     stands = {rank: info.stand for rank, info in infos.items() if info.stand is not None}
     everyone = range(max([run.meta.world_size, *(rank + 1 for rank in infos)]))
     waits = _list_waits(stands, everyone)
     stalled = [stand.stalled_s for stand in stands.values() if stand.stalled_s is not None]
     dead = {rank for rank, info in infos.items() if info.ended is None and _lives(info) is False}
-    if not stalled and not any(dead & {*wait.absent} for wait in waits):
+    ended = {rank for rank, info in infos.items() if info.ended is not None}
+    failed = {rank for rank, info in infos.items() if info.ended == "failed"}
+    lost = any(dead & {*wait.absent} or (ended & {*wait.absent} and failed & {*wait.waiting}) for wait in waits)
+    if not (stalled or lost):
         return None
     kind, wait, blamed = _choose(waits)
     first = stands[wait.waiting[0]] if wait is not None else None
     return HangReport(
         kind=kind, absent=blamed, waiting=wait.waiting if wait is not None else (),
-        collective=None if wait is None else _show(wait.group, wait.pending),
+        collective=None if wait is None or wait.pending is None else _show(wait.group, wait.pending),
+        message=None if wait is None or wait.message is None else wait.message.kind,
         step=None if first is None else first.step, inside=first is not None and first.inside,
         stalled_s=max(stalled, default=None), stands=tuple(_list_stands(run, infos, everyone, blamed)),
     )  # fmt: skip
 
 
 def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
-    """One for each process group in which somebody waits, the one with most waiting first."""
+    """One for each process group in which somebody waits, the one with most waiting first; then for each message."""
     told = {
         rank: {(item.group, item.backend): item for item in stand.groups} for rank, stand in stands.items()
     }  # fmt: skip
@@ -65,7 +73,22 @@ def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
             if item.pending is not None:
                 groups.setdefault(group, []).append((rank, item))
     waits = [_find_wait(group, found, stands, told, everyone) for group, found in groups.items()]
-    return sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group))
+    return [*sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group)), *_list_messages(stands, everyone)]
+
+
+def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
+    """The messages whose other end is not there. From any rank: nobody in particular is missing."""
+    messages = {rank: stand.message for rank, stand in stands.items() if stand.message is not None}
+    waits = []
+    for rank, message in messages.items():
+        other = messages.get(message.peer) if message.peer in everyone else None
+        met = other is not None and other.kind != message.kind and other.peer in (rank, None)
+        if message.peer in everyone and message.peer != rank and not met:
+            absent = () if message.peer is None else (message.peer,)
+            waits.append(_Wait(
+                group="", pending=None, message=message, waiting=(rank,), absent=absent, kinds=(message.kind,)
+            ))  # fmt: skip
+    return waits
 
 
 def _find_wait(
@@ -128,6 +151,8 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
     for rank in everyone:
         info = infos.get(rank)
         place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
+        if info is not None and place.state == "failed" and rank in blamed:
+            place = replace(place, error=info.error)
         places.setdefault(place, []).append(rank)
     found = [replace(place, ranks=tuple(ranks)) for place, ranks in places.items()]
     return sorted(found, key=lambda item: (not {*item.ranks} & {*blamed}, len(item.ranks), item.ranks))
@@ -137,12 +162,15 @@ def _find_place(stand: Stand | None, state: StandState, last_step: int | None) -
     """A place without its ranks."""
     if stand is None:
         return StandReport(
-            ranks=(), state=state, step=last_step, inside=False, phase=None, pending=None, where=None, stack=()
+            ranks=(), state=state, step=last_step, inside=False, phase=None, pending=None, message=None, peer=None,
+            where=None, stack=(), error=None,
         )  # fmt: skip
     waits = next(((item.group, item.pending) for item in stand.groups if item.pending is not None), None)
     return StandReport(
         ranks=(), state=state, step=stand.step, inside=stand.inside, phase=stand.phase,
-        pending=None if waits is None else _show(*waits), where=stand.where, stack=stand.stack,
+        pending=None if waits is None else _show(*waits), where=stand.where, stack=stand.stack, error=None,
+        message=None if stand.message is None else stand.message.kind,
+        peer=None if stand.message is None else stand.message.peer,
     )  # fmt: skip
 
 

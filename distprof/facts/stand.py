@@ -24,6 +24,16 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message between two ranks that a rank waits for."""
+
+    kind: Literal["send", "recv"]
+    """What the rank does."""
+    peer: int | None
+    """The global rank that it sends to, or receives from. None: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStand:
     """How far a rank is in the collectives of one process group."""
 
@@ -50,7 +60,7 @@ class Stand:
     inside: bool
     """Whether the step is open."""
     phase: str | None
-    """Of the open step. None: not recorded."""
+    """Of the open step; between two steps the stretch, such as "evaluation". None: none, or not recorded."""
     stalled_s: float | None = None
     """How long no step had ended. None: written for another reason, such as a signal."""
     stack: tuple[str, ...] = ()
@@ -60,3 +70,5 @@ class Stand:
     """The innermost frame of the user's own code, if there is one, else the innermost."""
     groups: tuple[GroupStand, ...] = ()
     """At most `MAX_GROUPS`."""
+    message: Message | None = None
+    """What it waits for in ``send`` or ``recv``. None: it does not, or that is not known."""

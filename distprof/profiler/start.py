@@ -126,7 +126,7 @@ def start_profiler(
     group = dist.new_group(backend="gloo", group_desc=OWN_GROUP) if world.size > 1 else None
     folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
     info = describe_rank(world, precision, hardware, group)
-    meta = _describe_job(
+    meta = make_meta(
         world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
         config=redact(config, secrets),
     )  # fmt: skip
@@ -139,7 +139,7 @@ def start_profiler(
     return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
 
 
-def _describe_job(
+def make_meta(
     world: World,
     *,
     run_id: str,
@@ -150,6 +150,7 @@ def _describe_job(
     notes: Sequence[str],
     config: object,
 ) -> RunMeta:
+    """The facts about a job that ``run.json`` begins with; the arguments are those of `start_profiler`, masked."""
     assert isinstance(config, dict)
     return RunMeta(
         run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -238,7 +239,7 @@ def _watch_stalls(setting: Setting, recorder: Recorder, step_writer: StepWriter)
     watch = StallWatch(
         position=lambda: (recorder.step, recorder.open), stalled=step_writer.save_state, lost=setting.warn,
         died=peers.have_died,
-        timeout_s=read_timeout_s(setting.world.device) or setting.timeout_s,
+        timeout_s=read_timeout_s() or setting.timeout_s,
     )  # fmt: skip
     watch.start()
     return watch

@@ -10,7 +10,6 @@ import itertools
 import threading
 from collections.abc import Callable
 
-import torch
 import torch.distributed as dist
 
 STALL_RATIO = 0.8
@@ -78,15 +77,14 @@ class StallWatch(threading.Thread):
             self._lost(f"the last state was not written: {type(error).__name__}: {error}")
 
 
-def read_timeout_s(device: torch.device) -> float | None:
-    """How long a collective of the default process group waits for a missing rank, s. None: torch does not tell.
+def read_timeout_s() -> float | None:
+    """How long a collective of the default process group waits for a missing rank, s; the shortest of its backends.
 
-    Args:
-        device: What its collectives run on.
+    None: torch does not tell.
     """
     try:
-        backend = dist.distributed_c10d._get_default_group()._get_backend(device)
-        timeout_s: float = backend.options._timeout.total_seconds()
+        group = dist.distributed_c10d._get_default_group()
+        backends = [group._get_backend(device) for device in group._device_types]
+        return min((float(backend.options._timeout.total_seconds()) for backend in backends), default=None)
     except (AttributeError, RuntimeError, ValueError):
         return None
-    return timeout_s

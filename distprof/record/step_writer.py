@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from distprof.facts.stand import Stand
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
+from distprof.record.stack import read_trace
 from distprof.record.stand import add_progress, take_stand
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
@@ -33,7 +35,13 @@ class StepWriter:
     """Takes steps from the recorder and writes them, on the background thread and once at the end."""
 
     def __init__(
-        self, *, recorder: Recorder, writer: StreamWriter | None, device: torch.device, warn: Callable[[str], None]
+        self,
+        *,
+        recorder: Recorder,
+        writer: StreamWriter | None,
+        device: torch.device,
+        warn: Callable[[str], None],
+        thread: int | None = None,
     ) -> None:
         """Connects a recorder to a file.
 
@@ -42,6 +50,7 @@ class StepWriter:
             writer: The rank's file. None: rows are packed but not written.
             device: The device whose memory use is read.
             warn: Receives a message when writing fails, once.
+            thread: The training thread's identifier. None: the caller's.
         """
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
         self._lock, self._taking = threading.Lock(), threading.Lock()
@@ -54,7 +63,7 @@ class StepWriter:
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._window = range(0)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
-        self._thread = threading.get_ident()  # of training
+        self._thread = threading.get_ident() if thread is None else thread  # of training
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
 
@@ -115,8 +124,12 @@ class StepWriter:
             self._warn(f"{what} ({error.strerror}){then}")
             self.note(f"{what}: {error.strerror}")
 
-    def end(self, ended: str, *, error: str | None = None, traceback: str | None = None) -> None:
+    def end(
+        self, ended: str, *, error: str | None = None, traceback: str | None = None, raised: BaseException | None = None
+    ) -> None:
         """Writes how the rank ended and closes the file. Further calls do nothing.
+
+        ``raised`` is what ended it, for its stack.
 
         PyTorch's Flight Recorder is searched for unseen collectives, or saved next to the file after a failure.
         """
@@ -146,6 +159,9 @@ class StepWriter:
             else:  # after the end, because it asks torch
                 failed = ended == "failed" and bool(self._last) and self._last[-1].failed
                 stand = self._stalled or take_stand(self._recorder, self._thread, failed=failed)
+                if raised is not None and not stand.stack:
+                    stack, where = read_trace(raised)
+                    stand = dataclasses.replace(stand, stack=stack, where=where)
                 broken = failed and any(sign in (error or "").lower() for sign in LOST_PEER)
                 self._write_state(self._writer, _describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
@@ -227,7 +243,7 @@ class StepWriter:
 def _describe_position(recorder: Recorder) -> str:
     """Where the training thread is, seen from another thread."""
     if not recorder.open:
-        return "between two steps"
+        return "between two steps" if recorder.timeline.place[0] >= 0 else "before the first step"
     position = recorder.timeline.count - 1
     phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
     return f"in step {recorder.step}{phase}"

@@ -36,10 +36,17 @@ class StandReport:
     inside: bool
     """Whether the step was open."""
     phase: str | None
+    """Of the open step; between two steps the stretch, such as "evaluation"."""
     pending: PendingReport | None
     """What they wait in. None: in no collective, or not known."""
     where: str | None
     """The innermost frame of the user's own code, ``file.py:line function``. None: not known."""
+    message: Literal["send", "recv"] | None
+    """What they wait in, if it is no collective."""
+    peer: int | None
+    """The rank that they send to, or receive from. None: any, or they do not."""
+    error: str | None
+    """What they failed with, if they are to blame. None: they did not fail, or that is not known."""
     stack: tuple[str, ...]
     """Frames of the training thread, the innermost first. Empty: not known."""
 
@@ -49,14 +56,16 @@ class HangReport:
     """Ranks whose steps stopped ending, and whom they wait for."""
 
     kind: Literal["absent", "circle", "mismatch", "together", "elsewhere"]
-    """"absent": ranks have not come to a collective that others wait in. "circle": each rank waits in a collective that
-    another one does not come to. "mismatch": the ranks are in different collectives of the same number. "together": all
-    are in the same one, which does not end. "elsewhere": none is known to wait in a collective."""
+    """"absent": ranks have not come to a collective, or a message, that others wait in. "circle": each rank waits for
+    one that waits itself. "mismatch": the ranks are in different collectives of the same number. "together": all are in
+    the same one, which does not end. "elsewhere": none is known to wait in a collective."""
     absent: tuple[int, ...]
     """The ranks that have not come, and wait in no other collective. Empty unless "absent"."""
     waiting: tuple[int, ...]
-    """The ranks that wait in ``collective``."""
+    """The ranks that wait in ``collective``, or for a message."""
     collective: PendingReport | None
+    message: Literal["send", "recv"] | None
+    """What the waiting ones are in, if it is no collective."""
     step: int | None
     """The step of those that wait."""
     inside: bool
