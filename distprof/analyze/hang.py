@@ -18,6 +18,8 @@ from distprof.facts.run import RankInfo, Run
 from distprof.facts.stand import GroupStand, Message, Pending, Stand
 from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
 
+LONG_WAIT_S, LONG_WAIT_RATIO = 10.0, 10.0
+"""So long, and so many times the longest step, a rank that is stopped has waited for another one if the job hung."""
 _Group = tuple[str, str]
 """Its name and backend."""
 
@@ -38,8 +40,8 @@ class _Wait:
 
 
 def find_hang(run: Run) -> HangReport | None:
-    """Who waits for whom. None: no rank wrote that its steps had stopped ending, and nobody waits for one that is dead,
-    or has failed because of one that had ended."""
+    """Who waits for whom. None: no rank wrote that its steps had stopped ending, nobody waits for one that is dead, has
+    failed because of one that had ended, or had waited for long when the job was stopped."""
     infos = {info.rank: info for info in run.ranks if info.source == "recorded"}
     stands = {rank: info.stand for rank, info in infos.items() if info.stand is not None}
     everyone = range(max([run.meta.world_size, *(rank + 1 for rank in infos)]))
@@ -49,7 +51,8 @@ def find_hang(run: Run) -> HangReport | None:
     ended = {rank for rank, info in infos.items() if info.ended is not None}
     failed = {rank for rank, info in infos.items() if info.ended == "failed"}
     lost = any(dead & {*wait.absent} or (ended & {*wait.absent} and failed & {*wait.waiting}) for wait in waits)
-    if not (stalled or lost):
+    waited_s = None if stalled or lost else _find_long_wait(run, waits)
+    if not (stalled or lost or waited_s):
         return None
     kind, wait, blamed = _choose(waits)
     first = stands[wait.waiting[0]] if wait is not None else None
@@ -58,7 +61,8 @@ def find_hang(run: Run) -> HangReport | None:
         collective=None if wait is None or wait.pending is None else _show(wait.group, wait.pending),
         message=None if wait is None or wait.message is None else wait.message.kind,
         step=None if first is None else first.step, inside=first is not None and first.inside,
-        stalled_s=max(stalled, default=None), stands=tuple(_list_stands(run, infos, everyone, blamed)),
+        stalled_s=max(stalled, default=None), waited_s=waited_s,
+        stands=tuple(_list_stands(run, infos, everyone, blamed)),
     )  # fmt: skip
 
 
@@ -76,17 +80,25 @@ def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
     return [*sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group)), *_list_messages(stands, everyone)]
 
 
+def _find_long_wait(run: Run, waits: Sequence[_Wait]) -> float | None:
+    """How long ranks had waited for others, if that was long for this job, s."""
+    waited_s = max((wait.pending.waited_s or 0.0 for wait in waits if wait.pending and wait.absent), default=0.0)
+    steps_ns = run.column("step_host_ns")
+    longest_s = 0.0 if np.isnan(steps_ns).all() else float(np.nanmax(steps_ns)) / 1e9
+    return waited_s if waited_s >= max(LONG_WAIT_S, LONG_WAIT_RATIO * longest_s) else None
+
+
 def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
     """The messages whose other end is not there. From any rank: nobody in particular is missing."""
     messages = {rank: stand.message for rank, stand in stands.items() if stand.message is not None}
     waits = []
     for rank, message in messages.items():
-        other = messages.get(message.peer) if message.peer in everyone else None
-        met = other is not None and other.kind != message.kind and other.peer in (rank, None)
-        if message.peer in everyone and message.peer != rank and not met:
-            absent = () if message.peer is None else (message.peer,)
+        if message.peer is None or message.peer not in everyone:
+            continue
+        other = messages.get(message.peer)
+        if other is None or other.kind == message.kind or other.peer not in (rank, None):
             waits.append(_Wait(
-                group="", pending=None, message=message, waiting=(rank,), absent=absent, kinds=(message.kind,)
+                group="", pending=None, message=message, waiting=(rank,), absent=(message.peer,), kinds=(message.kind,)
             ))  # fmt: skip
     return waits
 
@@ -147,10 +159,13 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
         info.rank: None if np.isnan(row).all() else int(np.nanmax(row))
         for info, row in zip(run.ranks, steps, strict=True)
     }  # fmt: skip
+    stopped = {rank for info in infos.values() if info.stand is not None for rank in info.stand.stopped}
     places: dict[StandReport, list[int]] = {}
     for rank in everyone:
         info = infos.get(rank)
         place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
+        if rank in stopped and place.state in ("silent", "gone", "unknown"):
+            place = replace(place, state="stopped")
         if info is not None and place.state == "failed" and rank in blamed:
             place = replace(place, error=info.error)
         places.setdefault(place, []).append(rank)

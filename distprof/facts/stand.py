@@ -9,6 +9,8 @@ MAX_GROUPS = 16
 """Process groups that a rank tells about, the ones with pending collectives first."""
 MAX_FRAMES = 6
 """Frames that it tells."""
+MAX_STOPPED = 16
+"""Stopped ranks of its host that it tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,8 @@ class Pending:
     """Such as ``all_reduce``, as PyTorch's Flight Recorder calls it."""
     in_step: int | None
     """Its place among the group's collectives of the open step, from 1. None: issued outside the open step."""
+    waited_s: float | None = None
+    """How long ago it was issued. None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +76,5 @@ class Stand:
     """At most `MAX_GROUPS`."""
     message: Message | None = None
     """What it waits for in ``send`` or ``recv``. None: it does not, or that is not known."""
+    stopped: tuple[int, ...] = ()
+    """Other ranks of its host whose processes were stopped then, at most `MAX_STOPPED`."""

@@ -30,6 +30,8 @@ from distprof.profiler.start import Hooks, Job, make_meta, start_profiler
 from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
+from distprof.storage.rank_stream import append_end
+from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_world, is_launched, read_identity
 
 _open: list[OwnSession] = []
@@ -183,6 +185,14 @@ class OwnSession(Session):
             world, name=name, strategy=strategy, precision=precision, say=say_aside,
             hooks=Hooks(arguments=sys.argv[1:]), **options,
         )  # fmt: skip
+
+    def end_process(self, error: BaseException | None) -> None:
+        """The process of a closed session ends, with this error if there is one: its record says so."""
+        if self.job is None or self._world is None or error is None:
+            return
+        ended, said = name_exit(error)
+        if ended == "failed":
+            append_end(rank_path(self.job.folder, self._world.rank), ended, error=self._clean(said)[:500])
 
     def _describe_early(self, world: World, run_id: str) -> RunMeta:
         return make_meta(

@@ -105,6 +105,9 @@ class Session(Recording):
         self.finds_steps = True
         self._guard("what is found", self._begin_finder, True)
 
+    def end_process(self, error: BaseException | None) -> None:
+        """The process of a closed session ends, with this error if there is one."""
+
     def see_call(self, model: nn.Module) -> None:
         """An outermost module is found to be called, for the first time and now."""
 

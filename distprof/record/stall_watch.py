@@ -31,6 +31,7 @@ class StallWatch(threading.Thread):
         stalled: Callable[[float | None], object],
         lost: Callable[[str], None],
         died: Callable[[], bool] = lambda: False,
+        looked: Callable[[float], object] = lambda limit_s: None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
@@ -40,9 +41,11 @@ class StallWatch(threading.Thread):
             stalled: Called once per stall, with how long no step has ended, s, and with None when a rank has died.
             lost: Receives a message about an error in that call.
             died: Whether another rank has died since the last call.
+            looked: Called at every look, with how long no step may end, s.
         """
         super().__init__(name="distprof-stalls", daemon=True)
         self._position, self._stalled, self._lost, self._died = position, stalled, lost, died
+        self._looked = looked
         self._seen, self._looks = position(), 0
         self._limit_s = timeout_s * STALL_RATIO
         self._closed = threading.Event()
@@ -53,10 +56,12 @@ class StallWatch(threading.Thread):
 
     def run(self) -> None:
         """Looks until `close`."""
+        self._looked(self._limit_s)
         each = max(round(self._limit_s / LOOKS / PEERS_EVERY_S), 1)
         for number in itertools.count(1):
             if self._closed.wait(self._limit_s / LOOKS / each):
                 return
+            self._looked(self._limit_s)
             if self._died():
                 self._tell(None)
             if number % each == 0:

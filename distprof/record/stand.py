@@ -31,7 +31,7 @@ def take_stand(recorder: Recorder, thread: int, *, stalled_s: float | None = Non
         failed: An exception has just left the last step.
     """
     position = recorder.timeline.count - 1
-    phase = PHASES[recorder.timeline.codes[position]] if recorder.recording and position >= 0 else None
+    phase: str | None = PHASES[recorder.timeline.codes[position]] if recorder.recording and position >= 0 else None
     if not (recorder.open or failed) and (stretches := recorder.between.stretches):
         phase = str(stretches[-1])
     other = thread != threading.get_ident()
@@ -116,7 +116,8 @@ def _find_pending(seen: list[Mapping[str, Any]], begin_ns: int | None) -> Pendin
         _number(each) for each in seen if begin_ns is not None and begin_ns <= int(each["time_created_ns"]) <= made_ns
     }
     in_step = len(since) if _number(entry) in since else None
-    return Pending(number=_number(entry), kind=kind, in_step=in_step)
+    waited_s = max(time.time_ns() - made_ns, 0) / 1e9
+    return Pending(number=_number(entry), kind=kind, in_step=in_step, waited_s=round(waited_s, 3))
 
 
 def _read_members() -> dict[str, tuple[int, ...] | None]:

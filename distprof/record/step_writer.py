@@ -20,6 +20,7 @@ from distprof.record.stand import add_progress, take_stand
 from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_position import drop_place
+from distprof.storage.last_stack import drop_last_stack
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
@@ -66,6 +67,7 @@ class StepWriter:
         self._thread = threading.get_ident() if thread is None else thread  # of training
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
+        self._interrupted: Stand | None = None  # where it stood when SIGINT arrived
 
     def _stay_on_this_thread(self) -> None:
         self._thread = threading.get_ident()
@@ -100,6 +102,8 @@ class StepWriter:
             self._overfull += record.issued is not None and record.issued.lost > 0
             if self._stalled is not None and _has_passed(self._stalled, record):
                 self._stalled = None
+            if self._interrupted is not None and _has_passed(self._interrupted, record):
+                self._interrupted = None
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
@@ -154,11 +158,13 @@ class StepWriter:
                 self.refuse("the end of this rank was not written", failure)
             else:
                 drop_place(self._writer.path)
+                drop_last_stack(self._writer.path)
             if ended == "completed":
                 drop_ring(self._writer.path)
             else:  # after the end, because it asks torch
                 failed = ended == "failed" and bool(self._last) and self._last[-1].failed
-                stand = self._stalled or take_stand(self._recorder, self._thread, failed=failed)
+                stand = self._stalled or self._interrupted
+                stand = stand or take_stand(self._recorder, self._thread, failed=failed)
                 if raised is not None and not stand.stack:
                     stack, where = read_trace(raised)
                     stand = dataclasses.replace(stand, stack=stack, where=where)
@@ -184,7 +190,11 @@ class StepWriter:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
 
-    def save_state(self, stalled_s: float | None) -> None:
+    def hear_interrupt(self) -> None:
+        """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
+        self._interrupted = add_progress(take_stand(self._recorder, self._thread), self._recorder, read_ring())
+
+    def save_state(self, stalled_s: float | None, *, stopped: tuple[int, ...] = ()) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
         What is written first needs nothing from torch. A step that ends later, or a good end, makes it void. Steps that
@@ -192,11 +202,12 @@ class StepWriter:
 
         Args:
             stalled_s: How long no step has ended. None: another rank has died.
+            stopped: Other ranks of the host whose processes are stopped.
         """
         recorder = self._recorder
         why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
         text = f"{why}, {_describe_position(recorder)}"
-        stand = take_stand(recorder, self._thread, stalled_s=stalled_s)
+        stand = dataclasses.replace(take_stand(recorder, self._thread, stalled_s=stalled_s), stopped=stopped)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take(False)

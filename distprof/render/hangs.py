@@ -17,7 +17,9 @@ MOST_TOLD = 3
 MAX_ROWS = 16
 TEXT_LIMIT = 120
 HEADS = ("ranks", "stood in", "waited in", "at", "called from")
+_HOLDS = "does not answer, in code that does not release Python's lock"
 _STATES = {
+    "stopped": "is stopped (SIGSTOP, or a debugger)",
     "silent": "does not answer (stopped, or in code that never releases Python's lock)",
     "unknown": "does not answer (killed, stopped, or in code that never releases Python's lock)",
     "gone": "is gone (killed, aborted, or left by os._exit)", "failed": "failed",
@@ -38,6 +40,8 @@ def describe_hang(report: Report) -> str:
     begun = any(place.step is not None for place in hang.stands)
     waited = "no step had ended" if begun else "before their first steps ranks had waited"
     since = "" if hang.stalled_s is None else f"{waited} for {hang.stalled_s:,.3g} s: "
+    if hang.waited_s is not None:
+        since = f"stopped after a wait of {hang.waited_s:,.3g} s: "
     match hang.kind:
         case "absent" if hang.message is not None:
             missing = "sent what {} waits to receive" if hang.message == "recv" else "received what {} sends"
@@ -112,7 +116,7 @@ def _describe(place: StandReport) -> str:
     if place.state == "stands":
         message = f", {_name_message(place)}" if place.message is not None else ""
         return f"{'stand' if several else 'stands'} {_name_step(place)}{message}{_name_line(place)}"
-    words = _STATES[place.state]
+    words = _HOLDS if place.where is not None and place.state in ("silent", "unknown") else _STATES[place.state]
     if place.error is not None:
         words = f"{words} with {clean_text(place.error, TEXT_LIMIT)}"
     if several:

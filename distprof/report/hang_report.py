@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-StandState = Literal["stands", "silent", "gone", "unknown", "completed", "failed", "terminated", "missing"]
+StandState = Literal["stands", "stopped", "silent", "gone", "unknown", "completed", "failed", "terminated", "missing"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,10 @@ class StandReport:
 
     ranks: tuple[int, ...]
     state: StandState
-    """"stands": they wrote where. "silent": they wrote nothing, though their process lives. "gone": their process is no
-    more, and their stream has no end. "unknown": they wrote nothing, and whether they live is not known. "completed",
-    "failed", "terminated": how they ended. "missing": no stream."""
+    """"stands": they wrote where. "stopped": their process was stopped, as another rank saw. "silent": they wrote
+    nothing, though their process lives. "gone": their process is no more, and their stream has no end. "unknown":
+    they wrote nothing, and whether they live is not known. "completed", "failed", "terminated": how they ended.
+    "missing": no stream."""
     step: int | None
     """The open step, or the last one. None: before the first, or not known."""
     inside: bool
@@ -72,5 +73,7 @@ class HangReport:
     """Whether that step was open."""
     stalled_s: float | None
     """How long no step had ended when the ranks wrote this, the longest. None: ranks ended before that."""
+    waited_s: float | None
+    """How long ranks had waited for others when the job was stopped. None: it was not, or before that."""
     stands: tuple[StandReport, ...]
     """Where all ranks stood, those to blame first."""

@@ -1,4 +1,4 @@
-"""A rank that has died is noticed by the others of its host; one that has ended is none."""
+"""A rank that has died or been stopped is noticed by the others of its host; one that has ended is neither."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.storage.test_rank_stream import INFO
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(ends: bool, tmp_path: Path) -> None:
     stream = tmp_path / "rank-00001.jsonl"
-    peers = Peers([stream, tmp_path / "rank-00002.jsonl"])  # the other one never began
+    peers = Peers({1: stream, 2: tmp_path / "rank-00002.jsonl"})  # the other one never began
     assert not peers.have_died()
     (ready, begun), (wait, go) = os.pipe(), os.pipe()
     child = os.fork()
@@ -33,6 +33,11 @@ def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(ends: bool, tmp_
         os.kill(os.getpid(), signal.SIGKILL)
     os.read(ready, 1)
     assert not peers.have_died()
+    assert peers.find_stopped() == ()
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    assert peers.find_stopped() == (1,) and not peers.have_died()
+    os.kill(child, signal.SIGCONT)
     os.write(go, b".")
     os.waitpid(child, 0)
     assert [peers.have_died(), peers.have_died()] == [not ends, False]

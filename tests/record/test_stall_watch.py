@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, PHASE_CODE, Phase
-from distprof.facts.stand import GroupStand, Pending
+from distprof.facts.stand import GroupStand, Message, Pending
 from distprof.record import stall_watch, step_writer
 from distprof.record.flight_recorder import OWN_GROUP, describe_pending
 from distprof.record.stall_watch import LOOKS, STALL_RATIO, StallWatch, read_timeout_s
@@ -81,13 +80,21 @@ def test_the_time_out_is_that_of_the_default_group(monkeypatch: pytest.MonkeyPat
         class options:  # noqa: N801
             _timeout = timedelta(minutes=2)
 
+    class Longer:
+        class options:  # noqa: N801
+            _timeout = timedelta(minutes=30)
+
     class Group:
-        def _get_backend(self, device: torch.device) -> object:
-            return Backend if device.type == "cuda" else object()
+        _device_types = ("cpu", "cuda")
+        kinds: dict[str, object] = {"cpu": Longer, "cuda": Backend}  # noqa: RUF012
+
+        def _get_backend(self, device: str) -> object:
+            return self.kinds[device]
 
     monkeypatch.setattr(stall_watch.dist.distributed_c10d, "_get_default_group", Group)
-    assert read_timeout_s(torch.device("cuda", 1)) == 120.0
-    assert read_timeout_s(torch.device("cpu")) is None  # a backend that does not tell
+    assert read_timeout_s() == 120.0  # the shorter one: of NCCL by default ten minutes, of gloo thirty
+    Group.kinds["cuda"] = object()  # a backend that does not tell
+    assert read_timeout_s() is None
 
 
 def test_fault_03_what_a_rank_wrote_before_it_was_aborted_says_where_it_stood(
@@ -182,13 +189,18 @@ def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path:
     assert stand.groups == (
         GroupStand(
             group="default", backend="nccl", ranks=None, issued=5,
-            pending=Pending(number=4, kind="all_gather", in_step=3),
+            pending=Pending(number=4, kind="all_gather", in_step=3, waited_s=0.0),
         ),
         GroupStand(group="default", backend="gloo", ranks=None, issued=-1, pending=None),
         GroupStand(group="tensor 4", backend="nccl", ranks=None, issued=3, pending=None),
     )  # fmt: skip
     failed = add_progress(take_stand(recorder, -1, failed=True), recorder, {"entries": entries[:4]}, broken=True)
-    assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2)
+    assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2, waited_s=0.0)
+    entries = [make(6, "nccl:recv 1<-3", DEFAULT, is_p2p=True, retired=False), make(-30, "nccl:barrier", DEFAULT)]
+    entries[1]["retired"] = False
+    late = add_progress(take_stand(recorder, -1), recorder, {"entries": entries})
+    assert late.message == Message(kind="recv", peer=3)
+    assert late.groups[0].pending is not None and (late.groups[0].pending.waited_s or 0.0) >= 30.0
 
 
 def test_a_busy_writer_does_not_keep_the_state_from_being_written(
