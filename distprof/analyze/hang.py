@@ -19,7 +19,7 @@ from distprof.facts.stand import GroupStand, Message, Pending, Stand
 from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
 
 LONG_WAIT_S, LONG_WAIT_RATIO = 10.0, 10.0
-"""So long, and so many times the longest step, a rank that is stopped has waited for another one if the job hung."""
+"""So long, and so many times the median step, a rank that is stopped has waited for another one if the job hung."""
 _Group = tuple[str, str]
 """Its name and backend."""
 
@@ -84,8 +84,8 @@ def _find_long_wait(run: Run, waits: Sequence[_Wait]) -> float | None:
     """How long ranks had waited for others, if that was long for this job, s."""
     waited_s = max((wait.pending.waited_s or 0.0 for wait in waits if wait.pending and wait.absent), default=0.0)
     steps_ns = run.column("step_host_ns")
-    longest_s = 0.0 if np.isnan(steps_ns).all() else float(np.nanmax(steps_ns)) / 1e9
-    return waited_s if waited_s >= max(LONG_WAIT_S, LONG_WAIT_RATIO * longest_s) else None
+    usual_s = 0.0 if np.isnan(steps_ns).all() else float(np.nanmedian(steps_ns)) / 1e9
+    return waited_s if waited_s >= max(LONG_WAIT_S, LONG_WAIT_RATIO * usual_s) else None
 
 
 def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
