@@ -39,7 +39,7 @@ class LockWatch:
 
     def __init__(self, number: int, descriptor: int, timer: ctypes.c_void_p, library: ctypes.CDLL, path: Path) -> None:
         """Takes its parts; see `watch_lock`."""
-        self._number, self._descriptor, self._timer, self._library, self._path = (
+        self.number, self._descriptor, self._timer, self._library, self._path = (
             number, descriptor, timer, library, path,
         )  # fmt: skip
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class LockWatch:
             if self._descriptor < 0 or os.getpid() != self._pid:
                 return
             self._library.timer_delete(self._timer)
-            faulthandler.unregister(self._number)
+            faulthandler.unregister(self.number)
             os.close(self._descriptor)
             self._descriptor = -1
             drop_last_stack(self._path)
