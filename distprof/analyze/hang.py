@@ -159,13 +159,13 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
         info.rank: None if np.isnan(row).all() else int(np.nanmax(row))
         for info, row in zip(run.ranks, steps, strict=True)
     }  # fmt: skip
-    stopped = {rank for info in infos.values() if info.stand is not None for rank in info.stand.stopped}
+    stopped = {told.rank: told for info in infos.values() if info.stand is not None for told in info.stand.stopped}
     places: dict[StandReport, list[int]] = {}
     for rank in everyone:
         info = infos.get(rank)
         place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
         if rank in stopped and place.state in ("silent", "gone", "unknown"):
-            place = replace(place, state="stopped")
+            place = replace(place, state="stopped", stack=stopped[rank].stack, where=stopped[rank].where)
         if info is not None and place.state == "failed" and rank in blamed:
             place = replace(place, error=info.error)
         places.setdefault(place, []).append(rank)

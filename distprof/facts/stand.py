@@ -38,6 +38,17 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRank:
+    """A rank whose process was stopped, as another one saw it."""
+
+    rank: int
+    stack: tuple[str, ...]
+    """As `Stand.stack`."""
+    where: str | None
+    """As `Stand.where`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStand:
     """How far a rank is in the collectives of one process group."""
 
@@ -76,5 +87,5 @@ class Stand:
     """At most `MAX_GROUPS`."""
     message: Message | None = None
     """What it waits for in ``send`` or ``recv``. None: it does not, or that is not known."""
-    stopped: tuple[int, ...] = ()
+    stopped: tuple[StoppedRank, ...] = ()
     """Other ranks of its host whose processes were stopped then, at most `MAX_STOPPED`."""

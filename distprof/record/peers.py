@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distprof.facts.presence import is_held
-from distprof.facts.stand import MAX_STOPPED
+from distprof.facts.stand import MAX_STOPPED, StoppedRank
+from distprof.record.stopped_stack import read_stopped_stack
 from distprof.storage.last_position import SUFFIX
 
 _LOCK = "hhqqi4x"
@@ -36,10 +37,12 @@ class Peers:
                 died |= stream.with_suffix(SUFFIX).exists()  # a rank that ends deletes it while it holds the lock
         return died
 
-    def find_stopped(self) -> tuple[int, ...]:
-        """The ranks, `MAX_STOPPED` at most, whose process is stopped, by SIGSTOP or a debugger."""
-        found = [rank for rank, stream in sorted(self._streams.items()) if _is_stopped(stream)]
-        return tuple(found[:MAX_STOPPED])
+    def find_stopped(self) -> tuple[StoppedRank, ...]:
+        """The ranks, `MAX_STOPPED` at most, whose process is stopped, by SIGSTOP or a debugger, and where."""
+        found = ((rank, _find_stopped(stream)) for rank, stream in sorted(self._streams.items()))
+        stopped = [(rank, pid) for rank, pid in found if pid is not None][:MAX_STOPPED]
+        stacks = [(rank, *read_stopped_stack(pid)) for rank, pid in stopped]
+        return tuple(StoppedRank(rank=rank, stack=stack, where=where) for rank, stack, where in stacks)
 
 
 def _is_locked(stream: Path) -> bool:
@@ -50,15 +53,15 @@ def _is_locked(stream: Path) -> bool:
         return False
 
 
-def _is_stopped(stream: Path) -> bool:
-    """Whether the process that holds a stream's lock is stopped. Of another host or container: False."""
+def _find_stopped(stream: Path) -> int | None:
+    """The process that holds a stream's lock, if it is stopped. Of another host or container: None."""
     try:
         with stream.open("rb") as file:
             asked = struct.pack(_LOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack(_LOCK, fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked))
         if kind == fcntl.F_UNLCK or pid <= 0:
-            return False
+            return None
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
-        return False
-    return told.rpartition(")")[2].split()[:1] in (["T"], ["t"])
+        return None
+    return int(pid) if told.rpartition(")")[2].split()[:1] in (["T"], ["t"]) else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
-from distprof.facts.stand import Stand
+from distprof.facts.stand import Stand, StoppedRank
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
@@ -194,7 +194,7 @@ class StepWriter:
         """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
         self._interrupted = add_progress(take_stand(self._recorder, self._thread), self._recorder, read_ring())
 
-    def save_state(self, stalled_s: float | None, *, stopped: tuple[int, ...] = ()) -> None:
+    def save_state(self, stalled_s: float | None, *, stopped: tuple[StoppedRank, ...] = ()) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
         What is written first needs nothing from torch. A step that ends later, or a good end, makes it void. Steps that

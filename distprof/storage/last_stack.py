@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from distprof.facts.stand import MAX_FRAMES
 
+Stack = tuple[tuple[str, ...], str | None]
+"""As in `distprof.facts.stand.Stand`: the innermost frames, and the one to name."""
 SUFFIX = ".stack"
 MAX_BYTES = 1 << 16
 _FRAME = re.compile(r'  File "(.{1,500})", line (\d{1,9}) in (.{1,500})')
@@ -23,7 +26,7 @@ def drop_last_stack(stream: Path) -> None:
         stream.with_suffix(SUFFIX).unlink()
 
 
-def read_last_stack(stream: Path, *, inside: int) -> tuple[tuple[str, ...], str | None]:
+def read_last_stack(stream: Path, *, inside: int) -> Stack:
     """The frames, as in `distprof.facts.stand.Stand`: the innermost ones, and the one to name. Both empty: none there.
 
     Args:
@@ -42,6 +45,11 @@ def read_last_stack(stream: Path, *, inside: int) -> tuple[tuple[str, ...], str 
     finally:
         os.close(descriptor)
     found = [found for line in text.splitlines() if (found := _FRAME.fullmatch(line))]
-    names = [f"{Path(frame[1]).name}:{frame[2]} {frame[3]}" for frame in found]
-    users = [name for name, frame in zip(names, found, strict=True) if not _NOT_THE_USERS.match(frame[1])]
+    return choose_frames([(frame[1], int(frame[2]), frame[3]) for frame in found])
+
+
+def choose_frames(frames: Sequence[tuple[str, int, str]]) -> Stack:
+    """What to tell of a stack that was read from outside: files, lines and functions, the innermost first."""
+    names = [f"{Path(file).name}:{line} {function}" for file, line, function in frames]
+    users = [name for name, frame in zip(names, frames, strict=True) if not _NOT_THE_USERS.match(frame[0])]
     return tuple(names[:MAX_FRAMES]), next(iter(users or names), None)

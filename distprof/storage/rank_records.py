@@ -90,8 +90,9 @@ def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
     possible = min(numbers, default=0) >= 0 and 0 <= (stand.stalled_s or 0.0) < MAX_EXACT
     possible &= stand.step is None or is_whole(stand.step, MAX_EXACT)
     possible &= len(stand.groups) <= MAX_GROUPS and len(stand.stack) <= MAX_FRAMES
-    peers = [*stand.stopped, 0 if stand.message is None else stand.message.peer or 0]
+    peers = [*(stopped.rank for stopped in stand.stopped), 0 if stand.message is None else stand.message.peer or 0]
     possible &= min(peers) >= 0 and len(stand.stopped) <= MAX_STOPPED
+    possible &= all(len(stopped.stack) <= MAX_FRAMES for stopped in stand.stopped)
     return text, stand if possible else None
 
 

@@ -10,7 +10,7 @@ import pytest
 from distprof.analyze import analyze
 from distprof.facts.presence import LastWrite
 from distprof.facts.run import Run
-from distprof.facts.stand import GroupStand, Message, Pending, Stand
+from distprof.facts.stand import GroupStand, Message, Pending, Stand, StoppedRank
 from distprof.render.ends import describe_ends
 from distprof.render.hangs import MAX_ROWS, describe_hang, show_stands
 from tests.factories import drop_rows, make_run
@@ -212,7 +212,7 @@ def test_a_job_that_is_stopped_hung_if_its_ranks_had_waited_for_long() -> None:
 
 
 def test_a_stopped_rank_and_one_that_holds_the_lock_are_told_apart() -> None:
-    waits = make_stand(make_group(27, 27), stopped=(1,))
+    waits = make_stand(make_group(27, 27), stopped=(StoppedRank(rank=1, stack=(), where=None),))
     written = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=True)
     other = {"last_write": written}
     assert tell(make_hang(waits, PLACE, rank1=other)).endswith(

@@ -99,12 +99,14 @@ def test_fault_03_the_report_names_who_did_not_come_to_which_collective(
     assert run_verb(["report", str(folder), "--width", "1000"]) == EXIT_PARTIAL
     sentence, *rest = (line.rstrip() for line in capsys.readouterr().out.splitlines())
     hang: dict[str, Any] = json.loads((folder / "report.json").read_text())["hang"]
+    culprit = next(stand for stand in hang["stands"] if stand["ranks"] == [CULPRIT])
     expected = CASES[case]
+    if case == "stopped" and culprit["where"] is not None:  # py-spy is there, and may read the process
+        expected = Hang(f"{expected.sentence}, at hangs.py:{{}} misbehave", "stopped", ("misbehave", "<module>"))
     parts = [part.partition(" ")[2] if number else part for number, part in enumerate(sentence.split("hangs.py:"))]
     assert "hangs.py:{} ".join(parts) == expected.sentence
     assert f"distprof: stopped early; {sentence}\n" in said
     assert "where ranks stood" in "\n".join(rest)
-    culprit = next(stand for stand in hang["stands"] if stand["ranks"] == [CULPRIT])
     assert culprit["state"] == expected.state
     assert tuple(frame.split()[1] for frame in culprit["stack"] if "hangs.py" in frame) == expected.stack
     if hang["kind"] == "absent":
