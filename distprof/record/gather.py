@@ -8,6 +8,7 @@ window and go on writing their own files; what was written stays.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,11 @@ from torch.distributed import all_gather, gather  # the originals, even while tr
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
 
+LONGEST_NAP_S = 0.1
+"""How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
+leaves before the others: Python stops it at the end, and C++ then aborts."""
+GIVING_UP_S = 1.0
+"""How long it then takes at most, unless a disk does not respond."""
 MAX_ROWS = 4096
 """Most rows of one rank in one exchange; the rest waits for the next."""
 
@@ -37,7 +43,7 @@ class Exchange:
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
         self.paused = False
         """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
-        self._asked = self._pausing = False
+        self._asked = self._pausing = self._given_up = False
 
     def ask_to_pause(self, paused: bool) -> None:
         """On rank 0: makes every rank, including this one, pause recording, or go on, after the next exchange."""
@@ -46,6 +52,19 @@ class Exchange:
     def ask_to_stop(self) -> None:
         """On rank 0: makes every rank, including this one, stop recording phases after the next exchange."""
         self._asked = True
+
+    def give_up(self) -> None:
+        """Has a `send` that waits for the other ranks raise RuntimeError soon; may be called on another thread."""
+        self._given_up = True
+
+    def _wait(self, work: Any) -> None:
+        nap_s = 0.0005
+        while not work.is_completed():
+            if self._given_up:
+                raise RuntimeError("this rank ends before others have")
+            time.sleep(nap_s)
+            nap_s = min(1.5 * nap_s, LONGEST_NAP_S)
+        work.wait()
 
     def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
         """One exchange. Collective among the background threads.
@@ -67,7 +86,8 @@ class Exchange:
         world = dist.get_world_size(self._group)
         heads = [torch.empty(4, dtype=torch.int64) for _ in range(world)]
         done = int(last and not self._pending)
-        all_gather(heads, torch.tensor([len(batch), done, self._asked, self._pausing]), group=self._group)
+        own = torch.tensor([len(batch), done, self._asked, self._pausing])
+        self._wait(all_gather(heads, own, group=self._group, async_op=True))
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         counts = [int(head[0]) for head in heads]
         everyone = all(int(head[1]) for head in heads)
@@ -77,7 +97,7 @@ class Exchange:
         padded[: len(batch)] = torch.from_numpy(table)
         here = dist.get_rank(self._group) == 0
         received = [torch.empty_like(padded) for _ in range(world)] if here else None
-        gather(padded, received, group=self._group, group_dst=0)
+        self._wait(gather(padded, received, group=self._group, group_dst=0, async_op=True))
         tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
         return tables, everyone
 
@@ -140,6 +160,9 @@ class GatherThread(threading.Thread):
         self._wake.set()
         if self.ident is not None:
             self.join(timeout_s)
+            if self.is_alive():
+                self._exchange.give_up()
+                self.join(GIVING_UP_S)
         return not self.is_alive()
 
     def run(self) -> None:
