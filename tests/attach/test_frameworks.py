@@ -92,19 +92,10 @@ class Trained(NamedTuple):
         return read_folder(self.folder / name)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("accelerate", marks=pytest.mark.slow),
-        *(
-            pytest.param(name, marks=[pytest.mark.frameworks, pytest.mark.slow])
-            for name in ("transformers", "lightning")
-        ),
-    ],
-)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"needs {request.param}: see CONTRIBUTING.md")
+        pytest.skip(f"needs {request.param}, of the extra distprof[frameworks]")
     framework, folder = FRAMEWORKS[request.param], tmp_path_factory.mktemp(request.param)
     script = folder / "recipe.py"
     script.write_text(framework.given + read_recipe(request.param), encoding="utf-8")

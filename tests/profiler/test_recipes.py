@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from distprof.traces.read import read_folder
 from tests.faults.forked import make_rank, run
-from tests.ranks import find_ports
+from tests.ranks import find_ports, make_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def read_programs(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+def read_programs(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
 
 
 @pytest.mark.parametrize("page", ["docs/api.md", "README.md"])
@@ -28,3 +34,18 @@ def test_the_programs_of_the_documents_run_as_written(page: str, tmp_path: Path)
     ended = run(*(make_rank(rank, 2, port, [], before=before) for rank in range(2)), cwd=tmp_path)
     assert [done.code for done in ended] == [0, 0], ended
     assert "run folder: " in ended[0].err and [done.out for done in ended] == ["", ""]
+
+
+@pytest.mark.slow
+def test_a_script_runs_under_the_command_of_the_readme_as_written(tmp_path: Path) -> None:
+    (command,) = (text for text in read_programs("README.md", "bash") if "distprof.attach" in text)
+    shutil.copy(ROOT / "tests" / "attach" / "programs" / "plain_ddp.py", tmp_path / "train.py")
+    environment = make_environment(PET_STANDALONE="1")  # as --standalone: other tests run torchrun at the same time
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        shlex.split(command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2 * 16 and "distprof: run folder: " in done.stderr
+    (folder,) = tmp_path.glob("runs/*_train")
+    assert (folder / "report.html").exists() and read_folder(folder).column("step").shape == (2, 16)
