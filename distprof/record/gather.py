@@ -43,7 +43,9 @@ class Exchange:
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
         self.paused = False
         """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
-        self._asked = self._pausing = self._given_up = False
+        self._asked = self._pausing = False
+        self.given_up = False
+        """Whether this rank no longer waits for the others."""
 
     def ask_to_pause(self, paused: bool) -> None:
         """On rank 0: makes every rank, including this one, pause recording, or go on, after the next exchange."""
@@ -55,12 +57,12 @@ class Exchange:
 
     def give_up(self) -> None:
         """Has a `send` that waits for the other ranks raise RuntimeError soon; may be called on another thread."""
-        self._given_up = True
+        self.given_up = True
 
     def _wait(self, work: Any) -> None:
         nap_s = 0.0005
         while not work.is_completed():
-            if self._given_up:
+            if self.given_up:
                 raise RuntimeError("this rank ends before others have")
             time.sleep(nap_s)
             nap_s = min(1.5 * nap_s, LONGEST_NAP_S)
@@ -185,7 +187,8 @@ class GatherThread(threading.Thread):
                 tables, everyone = self._exchange.send(rows, last=finishing)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
-                self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
+                if not self._exchange.given_up:
+                    self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
             if self._exchange.stop_recording and self._stop_recording is not None:
                 self._guard("recording", self._stop_recording)

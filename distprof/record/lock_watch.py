@@ -23,14 +23,14 @@ _TRIES = 8
 """So many of the last real-time signals are looked at for a free one."""
 
 
-class _Event(ctypes.Structure):
+class _TimerEvent(ctypes.Structure):
     _fields_ = (
         ("value", ctypes.c_void_p), ("number", ctypes.c_int), ("kind", ctypes.c_int), ("thread", ctypes.c_int),
         ("rest", ctypes.c_char * 44),
     )  # fmt: skip
 
 
-class _Spans(ctypes.Structure):
+class _TimerSpans(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("again_s", "again_ns", "first_s", "first_ns"))
 
 
@@ -66,7 +66,7 @@ class LockWatch:
             drop_last_stack(self._path)
 
     def _set(self, limit_s: float) -> None:
-        spans = _Spans(0, 0, int(limit_s), int(limit_s % 1 * 1e9))
+        spans = _TimerSpans(0, 0, int(limit_s), int(limit_s % 1 * 1e9))
         self._library.timer_settime(self._timer, 0, ctypes.byref(spans), None)
 
 
@@ -89,7 +89,7 @@ def watch_lock(stream: Path) -> LockWatch | None:
     except OSError:
         return None
     faulthandler.register(number, file=descriptor, all_threads=False, chain=False)
-    event = _Event(None, number, _TO_THREAD, threading.get_native_id(), b"")
+    event = _TimerEvent(None, number, _TO_THREAD, threading.get_native_id(), b"")
     timer = ctypes.c_void_p()
     if library.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) != 0:
         faulthandler.unregister(number)

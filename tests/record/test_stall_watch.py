@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, PHASE_CODE, Phase
+from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Stretch
 from distprof.facts.stand import GroupStand, Message, Pending
 from distprof.record import stall_watch, step_writer
 from distprof.record.flight_recorder import OWN_GROUP, describe_pending
 from distprof.record.stall_watch import LOOKS, STALL_RATIO, StallWatch, read_timeout_s
 from distprof.record.stand import add_progress, take_stand
+from distprof.record.stretches import StretchContext
 from distprof.render.ends import describe_ends
 from distprof.storage.rank_stream import read_stream
 from tests.factories import make_run
@@ -167,6 +168,35 @@ def test_a_rank_that_ends_early_still_says_whether_it_had_stalled(
     stand = read_stream(tmp_path / "a").info.stand
     assert stand is not None and (stand.stalled_s, stand.inside) == ((None, False) if passes else (480.0, True))
     assert stand.phase == (None if passes else Phase.BACKWARD) and stand.source == "ring"
+
+
+def test_where_a_rank_stood_when_it_was_interrupted_is_kept_unless_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+    for passes in (False, True):
+        path = tmp_path / f"{passes}"
+        recorder, writer, _ = make_step_writer(path, [])
+        recorder.begin_step(4, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        writer.hear_interrupt()
+        monkeypatch.setattr(step_writer, "read_ring", lambda: {**RING, "entries": []})  # what it waited for has failed
+        recorder.end_step(failed=not passes)
+        writer.take(False)
+        error = KeyboardInterrupt()
+        writer.end("terminated", error="KeyboardInterrupt", raised=error)
+        stand = read_stream(path).info.stand
+        assert stand is not None and (stand.step, stand.phase) == (4, None if passes else Phase.BACKWARD)
+        assert bool(stand.groups) is not passes
+        monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+
+
+def test_between_two_steps_the_stretch_is_told(tmp_path: Path) -> None:
+    recorder, _, _ = make_step_writer(tmp_path / "a", [])
+    record(recorder, 0)
+    with StretchContext(recorder, Stretch.EVALUATION):
+        stand = take_stand(recorder, -1)
+    assert (stand.step, stand.inside, stand.phase) == (0, False, "evaluation")
 
 
 def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path: Path) -> None:
