@@ -90,6 +90,8 @@ class EarlyWatch(threading.Thread):
     def end(self, ended: str, error: str, raised: BaseException | None) -> Path | None:
         """The process ends without a step: writes how, if anything was written. On rank 0 returns where."""
         self.close()
+        if self.is_alive():
+            self.join(HELD_WITHIN_S)  # no thread is to be inside torch when Python ends
         with self._held() as held:
             if held and self._writer is not None:
                 self._writer.end(ended, error=error, raised=raised)

@@ -18,6 +18,8 @@ MAX_ROWS = 16
 TEXT_LIMIT = 120
 HEADS = ("ranks", "stood in", "waited in", "at", "called from")
 _HOLDS = "does not answer, in code that does not release Python's lock"
+_UNSAID = ("stopped", "silent", "unknown", "gone", "missing")
+"""How far such a rank is in its collectives is not known: it may have come to this one, and not left it."""
 _STATES = {
     "stopped": "is stopped (SIGSTOP, or a debugger)",
     "silent": "does not answer (stopped, or in code that never releases Python's lock)",
@@ -46,6 +48,8 @@ def describe_hang(report: Report) -> str:
         case "absent" if hang.message is not None:
             missing = "sent what {} waits to receive" if hang.message == "recv" else "received what {} sends"
             return f"{since}{_name(hang.absent)} has not {missing.format(waiting)}: {_tell(hang)}"
+        case "absent" if {place.state for place in _find_absent(hang)} & {*_UNSAID}:
+            return f"{since}{waiting} {wait} for {_name(hang.absent)} in {what}: {_tell(hang)}"
         case "absent":
             return f"{since}{_name(hang.absent)} did not come to {what}, which {waiting} {wait} for: {_tell(hang)}"
         case "circle":
@@ -101,7 +105,7 @@ def _name_group(pending: PendingReport | None) -> str:
 
 def _tell(hang: HangReport) -> str:
     """Where the absent ranks stand."""
-    places = [place for place in hang.stands if {*place.ranks} & {*hang.absent}]
+    places = _find_absent(hang)
     alone = len(places) == 1
     told = [
         f"{'it' if alone and len(place.ranks) == 1 else 'they' if alone else _name(place.ranks)} {_describe(place)}"
@@ -109,6 +113,10 @@ def _tell(hang: HangReport) -> str:
     ]
     more = len(places) - MOST_TOLD
     return "; ".join(told) + (f"; and {more} more places" if more > 0 else "")
+
+
+def _find_absent(hang: HangReport) -> list[StandReport]:
+    return [place for place in hang.stands if {*place.ranks} & {*hang.absent}]
 
 
 def _describe(place: StandReport) -> str:

@@ -34,6 +34,8 @@ attach(sys.argv[1:])
 STALLED = f"no step had ended for {0.8 * TIMEOUT_S:.1f} s: "
 ABSENT = "rank 1 did not come to all_reduce 1 of step 3 (default group), which rank 0 waits for: "
 
+UNSAID = "rank 0 waits for rank 1 in all_reduce 1 of step 3 (default group): "
+
 
 class Hang(NamedTuple):
     """What the report says of a case; ``{}``: a line of the script."""
@@ -50,11 +52,11 @@ CASES = {
     "left": Hang(f"{ABSENT}it has left its training loop and completed; last seen after step 2", "completed"),
     "raises": Hang(f"{ABSENT}it failed with KeyError: 'broken record'; last seen in step 3, at hangs.py:{{}} "
                    "misbehave", "failed", ("misbehave", "<module>")),
-    "stopped": Hang(f"{STALLED}{ABSENT}it is stopped (SIGSTOP, or a debugger); last seen in step 3, outside its "
+    "stopped": Hang(f"{STALLED}{UNSAID}it is stopped (SIGSTOP, or a debugger); last seen in step 3, outside its "
                     "phases", "stopped"),
-    "killed": Hang(f"{ABSENT}it is gone (killed, aborted, or left by os._exit); last seen in step 3, outside its "
+    "killed": Hang(f"{UNSAID}it is gone (killed, aborted, or left by os._exit); last seen in step 3, outside its "
                    "phases", "gone"),
-    "lock": Hang(f"{STALLED}{ABSENT}it does not answer, in code that does not release Python's lock; last seen in "
+    "lock": Hang(f"{STALLED}{UNSAID}it does not answer, in code that does not release Python's lock; last seen in "
                  "step 3, outside its phases, at hangs.py:{} match_title", "silent",
                  ("match_title", "misbehave", "<module>")),
     "message": Hang(f"{STALLED}the ranks wait for each other: rank 0 in all_reduce 1 of step 3 (default group), at "
