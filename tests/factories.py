@@ -37,6 +37,15 @@ WORK = Work(
 )  # fmt: skip
 
 
+def make_shadow_stall(*, lost_ns: float = 500 * MS, shadow: float = 1) -> Run:
+    """41 steps, of which every fifth is a shadow step; step 20 takes longer on every rank."""
+    steps = np.arange(41)
+    shadows = steps % 5 == 0
+    times = {"step_host_ns": 100 * MS + np.where(steps == 20, lost_ns, 0)}
+    phases = {f"{phase}_host_ns": np.where(shadows, np.nan, ns) for phase, ns in USUAL_NS.items()}
+    return make_run(num_steps=41, columns=times | phases | {"shadow": shadow * shadows})
+
+
 def make_run(
     *,
     num_ranks: int = 2,

@@ -52,9 +52,8 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     Returns:
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
     """
-    tables = choose_tables(measured_steps)
     positions = np.flatnonzero(measured_steps.present)
-    steps = find_steps(measured_steps, tables, len(positions))
+    tables, steps = find_steps(measured_steps, len(positions))
     if not len(steps):
         return None
     found = [_find_order(tables, int(position), steps) for position in positions]
@@ -110,16 +109,29 @@ def choose_tables(measured_steps: MeasuredSteps, clock: Clock = Clock.HOST) -> l
     return [table for _, table in best.values()]
 
 
-def find_steps(measured_steps: MeasuredSteps, tables: list[Collectives], num_ranks: int) -> IntArray:
-    """The counted steps that are in all tables or, where these are too many, every n-th of them."""
+def find_steps(
+    measured_steps: MeasuredSteps, num_ranks: int, clock: Clock = Clock.HOST
+) -> tuple[list[Collectives], IntArray]:
+    """The tables of the groups that take part in most steps, and the counted steps in which these and no others do.
+
+    Where these are too many, every n-th of them. A group that is used now and then, as for a barrier before a
+    checkpoint, so costs the steps that it is used in, and not all others.
+    """
+    chosen = choose_tables(measured_steps, clock)
+    counts = [int(measured_steps.counted[table.steps].sum()) for table in chosen]
+    tables = [table for table, count in zip(chosen, counts, strict=True) if count > max(counts) / 2]
+    usual = {(table.group, tuple(table.ranks.tolist())) for table in tables}
     steps = np.flatnonzero(measured_steps.counted)
     for table in tables:
         steps = np.intersect1d(steps, table.steps, assume_unique=True)
+    for table in list_tables(measured_steps.run, clock):
+        if (table.group, tuple(table.ranks.tolist())) not in usual:
+            steps = np.setdiff1d(steps, table.steps, assume_unique=True)
     widths = np.zeros(len(measured_steps.present), dtype=np.int64)
     for table in tables:
         widths[table.ranks] += len(table.kinds)
     every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)
-    return steps[:: max(every, 1)]
+    return tables, steps[:: max(every, 1)]
 
 
 def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.collective_order import OrderedCollectives, choose_tables, find_parties, find_steps
+from distprof.analyze.collective_order import OrderedCollectives, find_parties, find_steps
 from distprof.analyze.device_entries import MIN_UNBOUND, NEAR_NS, Entry, list_entries, sort_entries
 from distprof.analyze.device_follows import Lane
 from distprof.analyze.device_took import measure_took
@@ -28,10 +28,10 @@ def order_on_device(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
     Returns:
         None where the ranks do not issue the same kinds in the same order, wait in different orders, or not at all.
     """
-    tables = choose_tables(measured_steps, Clock.DEVICE)
     positions = np.flatnonzero(measured_steps.present)
+    tables, steps = find_steps(measured_steps, len(positions), Clock.DEVICE)
+    steps = _find_whole_steps(measured_steps, tables, steps, positions)
     parts = _find_parts(tables, positions)
-    steps = _find_whole_steps(measured_steps, tables, positions)
     if not parts or not len(steps):
         return None
     lanes = [_read_lane(tables, part, steps) for part in parts]
@@ -63,10 +63,11 @@ def _describe(table: Collectives) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(kind.value for kind in table.kinds), tuple(phase.value for phase in table.phases)
 
 
-def _find_whole_steps(measured_steps: MeasuredSteps, tables: list[Collectives], positions: IntArray) -> IntArray:
-    """The steps with tables in which all ranks know when each collective was issued and when the step began; of these
-    the ones in which every end was seen, if that is most of them."""
-    steps = find_steps(measured_steps, tables, len(positions))
+def _find_whole_steps(
+    measured_steps: MeasuredSteps, tables: list[Collectives], steps: IntArray, positions: IntArray
+) -> IntArray:
+    """The steps in which all ranks know when each collective was issued and when the step began; of these the ones in
+    which every end was seen, if that is most of them."""
     run = measured_steps.run
     times_ns = run.column("begin_device_ns") + run.column("step_device_ns")
     whole = np.isfinite(times_ns[np.ix_(positions, steps)]).all(axis=0)

@@ -14,6 +14,7 @@ import numpy as np
 
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.overhead import choose_clock, read_costs
 from distprof.analyze.statistics import find_median, find_spread
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, FloatArray, IntArray, Part, Stretch
@@ -76,7 +77,30 @@ def find_far(cycles: SyncCycles) -> IntArray:
 
 
 def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
-    """The longest first, ten at most; each names the rank that was late, if one was."""
+    """The longest first, ten at most; each names the rank that was late, if one was and it is known."""
+    stalls = [*_list_recorded(measured_steps, cycles), *_list_unrecorded(measured_steps)]
+    return sorted(stalls, key=lambda stall: -stall.lost_ns)[:MAX_LISTED]
+
+
+def _list_unrecorded(measured_steps: MeasuredSteps) -> list[Stall]:
+    """Those of shadow steps: they have no phases, and are in no other figure."""
+    run = measured_steps.run
+    costs = read_costs(run.rows[measured_steps.present], choose_clock(run))
+    compared = np.flatnonzero(costs.shadow | costs.plain)
+    if len(compared) < MIN_CYCLES or not costs.plain.any():
+        return []
+    far = compared[mark_far(costs.step_ns[compared])]
+    if len(far) > max(1, MAX_SHARE * len(compared)):
+        return []
+    usual_ns = float(np.median(costs.step_ns[compared]))
+    return [
+        Stall(step=int(np.nanmax(run.rows[:, step, COLUMN["step"]])), rank=None, phase=None,
+              lost_ns=float(costs.step_ns[step]) - usual_ns)
+        for step in far[costs.shadow[far]].tolist()
+    ]  # fmt: skip
+
+
+def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
     far = find_far(cycles).tolist()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from distprof.attach.on_import import after_import
 from distprof.attach.request import USAGE, Request, read_request
 from distprof.attach.script import hide_own_frames, require_script, run_module, run_script
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.observe.on_import import after_import
 
 if TYPE_CHECKING:
     from distprof.profiler.session import Session

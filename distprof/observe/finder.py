@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.observe.engines import Engines
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
 from distprof.observe.optimizers import Optimizers
@@ -27,6 +28,7 @@ class Finder:
         self._parts = (
             Forwards(session, self._search, self._gate),
             Functions(session, self._search, self._gate, optimizers.end_backward), optimizers,
+            Engines(session, self._search, self._gate),
         )  # fmt: skip
         self._begun = False
 
@@ -36,6 +38,10 @@ class Finder:
             self._begun = True
             for part in self._parts:
                 part.install(self._patches)
+
+    def expect(self, optimizer: object) -> None:
+        """An optimizer was made before anything was watched."""
+        self._search.make_optimizer(optimizer)
 
     def finish(self) -> None:
         """The program ends: a step that is open may be none. Nothing is looked at any more."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.utils.data.dataloader as loaders
 from torch.distributed import checkpoint
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
@@ -16,7 +17,9 @@ from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognitio
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
-_BACKWARD, _GRAD_NORM, _DATA = (PHASE_CODE[phase] for phase in (Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA))
+_FORWARD, _BACKWARD, _GRAD_NORM, _DATA = (
+    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA)
+)
 _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
 
 
@@ -30,7 +33,7 @@ class Functions:
             session: Is told what is found.
             search: Finds the steps.
             gate: Of this rank.
-            end_backward: Is called after every backward.
+            end_backward: Is called after every backward, before the search is told.
         """
         self._session, self._search, self._gate, self._end_backward = session, search, gate, end_backward
         self._backward, self._clipping = (
@@ -46,9 +49,11 @@ class Functions:
     def install(self, patches: Patches) -> None:
         """Looks at the functions from now on."""
         self._backward.run(patches.replace, [torch.autograd], "backward", self._watch_backward)
+        self._backward.run(patches.replace, [torch.autograd], "grad", self._watch_grad)
         for name in _CLIPPING:
-            if hasattr(clip_grad, name):
-                self._clipping.run(patches.replace, [clip_grad, torch.nn.utils], name, self._watch_clipping)
+            if hasattr(torch.nn.utils, name):  # not all have the same name where they are defined
+                self._clipping.run(patches.replace, [torch.nn.utils, clip_grad], name, self._watch_clipping)
+        self._clipping.run(patches.replace, [FullyShardedDataParallel], "clip_grad_norm_", self._watch_clipping)
         iterator = loaders._BaseDataLoaderIter
         self._data.run(patches.replace, [iterator], "__next__", self._watch_fetch)
         self._data.run(patches.replace, [loaders.DataLoader], "__iter__", self._watch_start)
@@ -59,16 +64,40 @@ class Functions:
                 self._saving.run(patches.replace, places, name, self._watch_saving)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def before(args: Arguments, options: Options) -> bool:
-            if not self._search.begin_backward():
-                return False
-            if self._session.open:
-                self._session.add_work(tokens=0)
-            return self._session.enter(_BACKWARD)
+        def after(args: Arguments, result: Any) -> None:
+            self._end_backward()
+            self._search.end_backward()
 
         return surround(
-            original, self._gate, self._backward, before=before, after=lambda args, result: self._end_backward(),
+            original, self._gate, self._backward, before=lambda args, options: self._begin_backward(), after=after,
             leave=self._session.exit, trains=True,
+        )  # fmt: skip
+
+    def _begin_backward(self) -> bool:
+        if not self._search.begin_backward():
+            return False
+        if self._session.open:
+            self._session.add_work(tokens=0)
+        return self._session.enter(_BACKWARD)
+
+    def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """It is a backward if it computes gradients of parameters, or of what `torch.func.grad` differentiates.
+
+        Gradients of anything else (an input, a simulation's coordinates) are no reason to look for steps. Those that
+        are differentiated again are part of the loss, as in a gradient penalty, so their time is the forward's.
+        """
+
+        def before(args: Arguments, options: Options) -> bool:
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                return self._begin_backward()
+            again = options.get("create_graph", args[4] if len(args) > 4 else False)
+            if not again and _has_parameters(options.get("inputs", args[1] if len(args) > 1 else ())):
+                return self._begin_backward()
+            return self._search.in_work and self._session.enter(_FORWARD if again else _BACKWARD)
+
+        return surround(
+            original, self._gate, self._backward, before=before, leave=self._session.exit,
+            after=lambda args, result: self._search.end_backward(), trains=True,
         )  # fmt: skip
 
     def _watch_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,3 +139,13 @@ class Functions:
 
     def _end_stretch(self, *, raised: bool) -> None:
         self._session.end_stretch()
+
+
+def _has_parameters(inputs: Any) -> bool:
+    """Whether gradients of parameters are asked for; an iterator, such as of ``model.parameters()``, is left alone."""
+    if isinstance(inputs, Iterator):
+        return True
+    if isinstance(inputs, Mapping):
+        inputs = inputs.values()
+    several = isinstance(inputs, Iterable) and not isinstance(inputs, torch.Tensor)
+    return any(isinstance(each, torch.nn.Parameter) for each in (inputs if several else [inputs]))

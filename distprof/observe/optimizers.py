@@ -54,6 +54,7 @@ class Optimizers:
         if self._gate.inside:  # of a backward, perhaps on a thread of autograd; or nothing is looked at any more
             if torch._C._current_graph_task_id() != -1:
                 self._in_backward = optimizer
+                self._part.run(self._search.update_in_backward, optimizer)
         elif self._part.on and self._gate.admits(trains=True):
             self._part.run(self._begin, optimizer)
 
@@ -84,7 +85,7 @@ class Optimizers:
         def watched(self: Optimizer, *args: Any, **options: Any) -> None:
             original(self, *args, **options)
             if not gate.inside:  # on whichever thread
-                part.run(search.make_optimizer)
+                part.run(search.make_optimizer, self)
 
         leave_to_python(watched)
         return watched

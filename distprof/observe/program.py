@@ -8,7 +8,8 @@ from typing import Any
 INFERENCE_AFTER = 3
 """Forwards without an optimizer and without a backward that make a program one of inference; fewer may be a test."""
 MANUAL_AFTER = 2
-"""Backwards without an optimizer that make a program one that updates its parameters by itself."""
+"""Backwards without an optimizer that make a program one that updates its parameters by itself; one is enough if a
+forward or batch follows it."""
 NO_OPTIMIZER = (
     "no optimizer of torch.optim was made: a step is taken to begin with the batch or forward after a backward"
 )

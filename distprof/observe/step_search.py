@@ -1,21 +1,18 @@
 """Where steps begin and end, and what is evaluation: rules on what the calls of torch show.
 
-- A step ends with the step of an optimizer; with several optimizers, with that of the one that was found last, so that
-  a step is a whole cycle of them. It begins with the first thing after that: a batch taken from a DataLoader while
+- A step ends with the step of an optimizer; with several optimizers, a step is a whole cycle of them
+  (`distprof.observe.optimizer_cycle`). It begins with the first thing after that: a batch taken from a DataLoader while
   gradients are on, or a forward.
 - Without an optimizer, a program that never computes gradients does inference: a step reaches from one batch to the
   next or, without a DataLoader, is one forward. One that computes gradients has steps that begin with the forward, or
   the batch, after a backward.
-- Between two steps, a forward of a trained model with gradients off, or in evaluation mode, begins a stretch of
-  evaluation; so does its ``eval()``. The next forward with gradients, backward or optimizer step ends it; so does
-  ``train()``, or the next batch with gradients on if nobody has called ``eval()``.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
+from distprof.observe.evaluation import Evaluation
 from distprof.observe.optimizer_cycle import OptimizerCycle
 from distprof.observe.program import (
     COMPILED,
@@ -27,9 +24,10 @@ from distprof.observe.program import (
     UNSEEN,
     UNSEEN_AFTER,
     Program,
-    unwrap,
 )
 from distprof.observe.reporting import Reporting
+from distprof.observe.trained_models import TrainedModels
+from distprof.observe.unseen_updates import UnseenUpdates
 
 
 class StepSearch:
@@ -44,22 +42,27 @@ class StepSearch:
         """
         self._session, self._owns_steps = session, owns_steps
         self.program = Program.UNKNOWN
-        self.evaluating = False
-        """Whether a stretch of evaluation is open."""
-        self._by_mode = False  # it began with eval()
-        self._quiet = False  # since the last step, a batch was taken with gradients off or some model put into eval()
-        self._evaluated: weakref.ref[Any] | None = None  # the last model of the evaluation, if gradients were on
         self._worked = False  # the open step has seen a forward with gradients, a backward or an optimizer
-        self._backwards = self._forwards = 0  # in this step; before the program is known, all of them
+        self._backwards = self._forwards = 0  # in this step; forwards before the program is known: all of them
+        self._unclear = 0  # backwards before the program is known
         self._fetched = False  # the open step began with a batch
+        self._updated = False  # the last thing in the open step was an optimizer's step
         self._at_once = False  # the next step begins where the last one ends, because its first call is not seen
         self._cycle = OptimizerCycle()
-        self._forwarded: list[tuple[Any, bool]] = []  # in this step with gradients, and whether in training mode
-        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._trained_in_eval: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._trained = TrainedModels()
+        self._unseen = UnseenUpdates()
+        self._evaluation = Evaluation(session, self._trained)
 
-    def make_optimizer(self) -> None:
+    def make_optimizer(self, optimizer: object) -> None:
         """An optimizer has been made."""
+        self._cycle.add(optimizer, inner=self._session.open)
+        self._see_optimizer()
+
+    def update_in_backward(self, optimizer: object) -> None:
+        """An optimizer takes its step inside a backward."""
+        self._cycle.discard(optimizer)
+
+    def _see_optimizer(self) -> None:
         if self.program is not Program.TRAINING:
             if self.program is Program.INFERENCE and not self._of_user:
                 self._session.note(INFERENCE_BEFORE)
@@ -68,24 +71,24 @@ class StepSearch:
 
     def begin_fetch(self, *, grad_on: bool) -> bool:
         """A batch is taken from a DataLoader."""
-        session = self._session
         if self._of_user:
             return True
-        if self.evaluating:
-            if self._by_mode or not grad_on:
+        if self._evaluation.open:
+            if self._evaluation.by_mode or not grad_on:
                 return False
-            self._end_evaluation()
+            self._evaluation.end(by_batch=True)
+        self._see_updates(grad_on=grad_on)
         match self.program:
             case Program.UNKNOWN:
                 return False
-            case Program.TRAINING if not grad_on and not session.open:
-                self._quiet = True
+            case Program.TRAINING if not grad_on and not self._session.open:
+                self._evaluation.announced = True
                 return False
+            case Program.TRAINING if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
+                self._end_step()
             case Program.INFERENCE if self._forwards:
                 self._end_step()
-            case Program.MANUAL if self._backwards:
-                self._end_step()
-        if not session.open:
+        if not self._session.open:
             self._begin_step()
             self._fetched = True
         return True
@@ -97,34 +100,35 @@ class StepSearch:
 
     def begin_forward(self, model: Any, *, grad_on: bool, has_parameters: bool) -> bool:
         """An outermost module is called."""
-        session = self._session
         if self._of_user:
             return True
         if not has_parameters:
-            return session.open and (self._worked or self.program is Program.INFERENCE)
+            return self._session.open and (self._worked or self.program is Program.INFERENCE)
+        self._updated = False
+        if self._cycle.learning:
+            self._cycle.see_call(model)
+        self._see_updates(grad_on=grad_on)
         if self.program is Program.UNKNOWN:
             self._forwards += 1
             if self._forwards < INFERENCE_AFTER:
                 return False
             self.program, self._forwards = Program.INFERENCE, 0
-            session.note(INFERENCE)
+            self._session.note(INFERENCE)
         if self.program is Program.INFERENCE:
             self._begin_step()
             self._forwards += 1
             return True
-        if self.program is Program.MANUAL and grad_on and self._backwards:
-            self._end_step()
-        if not (session.open and self._worked):
-            if self._is_evaluation(model, grad_on=grad_on):
+        if not (self._session.open and self._worked):
+            if self._evaluation.includes(model, grad_on=grad_on):
                 self._begin_evaluation(by_mode=False)
-                self._evaluated = weakref.ref(model) if grad_on else None
+                self._evaluation.see_forward(model, grad_on=grad_on)
                 return False
-            if not (grad_on or self._trained or session.open):
+            if not (grad_on or self._trained or self._session.open):
                 return False  # before the first step
-            self._begin_step()
+            self._begin_step(quiet=not grad_on and model in self._trained)
         if grad_on:
             self._worked = True
-            self._forwarded.append((model, model.training))
+            self._trained.see_call(model)
         return True
 
     def end_forward(self) -> None:
@@ -137,112 +141,144 @@ class StepSearch:
         if self._of_user:
             return True
         if self.program in (Program.UNKNOWN, Program.INFERENCE):
-            self._forwards = 0
-            self._backwards += 1
-            if self._backwards < MANUAL_AFTER:
+            self._unclear += 1
+            if self._unclear < MANUAL_AFTER:
                 return False
-            if self.program is Program.INFERENCE:
-                self.finish()
-            self.program = Program.MANUAL
-            self._session.note(NO_OPTIMIZER)
-        if self.evaluating and self._evaluated is not None:  # it was training, of a model in evaluation mode
-            self._trained_in_eval.update(unwrap(self._evaluated()))
+            self._begin_manual()
+        self._evaluation.see_backward()
+        if not (self._fetched or self._trained.called):
+            self._see_updates(grad_on=True)  # nothing but backwards is seen
         if self._begin_step():
             self._at_once = True
             self._session.note(COMPILED)
-        self._worked = True
+        self._worked, self._updated = True, False
         self._backwards += 1
-        if self._backwards > UNSEEN_AFTER and self.program is Program.TRAINING and self._cycle.is_empty:
-            self.program = Program.MANUAL
-            self._session.note(UNSEEN)
+        if self._backwards > UNSEEN_AFTER and self._waits_for_first:
+            self._give_up_waiting()
         return True
+
+    def end_backward(self) -> None:
+        """They are there."""
+        if self._waits_for_first:
+            self._unseen.end_backward(self._cycle.list_parameters())
+
+    @property
+    def in_work(self) -> bool:
+        """Whether a step is open, and more than its batch is there."""
+        return self._session.open and (self._worked or self._of_user)
 
     def begin_optimizer(self) -> bool:
         """An optimizer takes a step."""
         if self._of_user:
             return True
-        self.make_optimizer()
+        self._see_optimizer()
+        self._cycle.is_empty = False
         self._begin_step()
         self._worked = True
         return True
 
     def end_optimizer(self, optimizer: object) -> None:
         """It has taken it: that may be the end of the step."""
-        if not self._of_user and self._cycle.ends_with(optimizer):
+        if self._of_user:
+            return
+        if self._cycle.ends_with(optimizer, with_batch=self._fetched):
             self._end_step()
+        else:
+            self._updated = True
 
     def change_mode(self, model: Any, *, training: bool, has_parameters: bool) -> None:
         """``train()`` or ``eval()`` of a model has been called."""
         if self._of_user or self.program is not Program.TRAINING or self._worked:
             return
         if training:
-            if self.evaluating and self._by_mode and model in self._trained:
-                self._end_evaluation()
-        elif model in self._trained and model not in self._trained_in_eval:
+            if self._evaluation.open and self._evaluation.by_mode and model in self._trained:
+                self._evaluation.end()
+        elif model in self._trained and not self._trained.has_in_eval(model):
             self._begin_evaluation(by_mode=True)
         elif has_parameters:
-            self._quiet = True
+            self._evaluation.announced = True
 
     def begin_save(self) -> bool:
         """A checkpoint is saved. Returns whether a stretch has begun: not inside a step that is under way."""
-        session = self._session
         if self._of_user:
-            return not session.open and session.begin_stretch("checkpoint")
-        if session.open and (self._worked or self._forwards):
+            return not self._session.open and self._session.begin_stretch("checkpoint")
+        if self._session.open and (self._worked or self._forwards):
             return False
         self._drop_empty()
-        return session.begin_stretch("checkpoint")
+        return self._session.begin_stretch("checkpoint")
 
     def finish(self) -> None:
         """The program ends: a step without an optimizer's step is none, except in a program without optimizers."""
         if self._of_user:
             return
-        if self.evaluating:
-            self._end_evaluation()
+        if self._evaluation.open:
+            self._evaluation.end()
         if not self._session.open:
             return
+        if self._waits_for_first and self._backwards >= MANUAL_AFTER:
+            self._give_up_waiting()
+        self._say_unseen(at_end=True)
         self._at_once = False
-        whole = {Program.INFERENCE: self._forwards, Program.MANUAL: self._backwards}.get(self.program, 0) > 0
+        whole = {
+            Program.INFERENCE: self._forwards > 0, Program.MANUAL: self._backwards > 0,
+            Program.TRAINING: self._updated and self._cycle.learning,  # too short to learn what ends a cycle
+        }.get(self.program, False)  # fmt: skip
         self._end_step() if whole else self._drop_step()
+
+    @property
+    def _waits_for_first(self) -> bool:
+        """Whether an optimizer was made, and none has taken a step."""
+        return self.program is Program.TRAINING and self._cycle.is_empty
+
+    def _see_updates(self, *, grad_on: bool) -> None:
+        """The next thing after a backward: parameters may have been updated, though no optimizer has done it."""
+        if grad_on and self._unclear and self.program in (Program.UNKNOWN, Program.INFERENCE):
+            self._begin_manual()
+        if not (grad_on and self._backwards):
+            return
+        if self._waits_for_first and self._unseen.are_seen():
+            self._give_up_waiting()
+        if self.program is Program.MANUAL and self._backwards >= self._unseen.backwards_per_update:
+            self._end_step()
+
+    def _begin_manual(self) -> None:
+        self._forwards = 0
+        if self.program is Program.INFERENCE:
+            self.finish()
+        self.program = Program.MANUAL
+        self._session.note(NO_OPTIMIZER)
+
+    def _give_up_waiting(self) -> None:
+        self.program = Program.MANUAL
+        self._unseen.assume()
+
+    def _say_unseen(self, *, at_end: bool) -> None:
+        if self._cycle.is_empty and self._unseen.see_step(at_end=at_end):
+            self._session.note(UNSEEN)
 
     @property
     def _of_user(self) -> bool:
         return not self._owns_steps or self._session.steps_by == "user"
 
-    def _is_evaluation(self, model: Any, *, grad_on: bool) -> bool:
-        known = model in self._trained
-        if grad_on:
-            return not model.training and model not in self._trained_in_eval and (known or self.evaluating)
-        if self.evaluating or (known and not model.training):
-            return True
-        return not self._session.open and bool(self._trained) and (known or self._quiet)
-
     def _begin_evaluation(self, *, by_mode: bool) -> None:
-        if not self.evaluating:
+        if not self._evaluation.open:
             self._drop_empty()
-            self.evaluating = self._session.begin_stretch("evaluation")
-        self._by_mode = self.evaluating and (self._by_mode or by_mode)
+        self._evaluation.begin(by_mode=by_mode)
 
-    def _end_evaluation(self) -> None:
-        self.evaluating = self._by_mode = False
-        self._session.end_stretch()
-
-    def _begin_step(self) -> bool:
+    def _begin_step(self, *, quiet: bool = False) -> bool:
         """Begins a step if none is open. Returns whether it follows immediately on another one."""
-        evaluated = self.evaluating
+        evaluated = self._evaluation.open
         if evaluated:
-            self._end_evaluation()
+            self._evaluation.end()
         if self._session.open:
             return False
+        self._evaluation.begin_step(quiet=quiet)
         self._forget_step()
         return self._session.begin_step() and not evaluated
 
     def _end_step(self) -> None:
-        for model, in_training in self._forwarded:
-            for part in unwrap(model):
-                self._trained.add(part)
-                if not in_training:
-                    self._trained_in_eval.add(part)
+        self._say_unseen(at_end=False)
+        self._trained.end_step()
         self._forget_step()
         self._session.end_step()
         if self._at_once:
@@ -257,6 +293,6 @@ class StepSearch:
         self._session.drop_step()
 
     def _forget_step(self) -> None:
-        self._worked = self._fetched = self._quiet = False
+        self._worked = self._fetched = self._updated = False
         self._backwards = self._forwards = 0
-        self._forwarded.clear()
+        self._trained.forget_step()

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.overhead_budget import ShadowPlan
-from distprof.profiler.watched import find_wrapped, unwrap
+from distprof.profiler.watched import describe_engine, find_wrapped, unwrap
 from distprof.record.between import STRETCH_CODE
 from distprof.record.capture_range import CaptureRange
 from distprof.record.collective_watch import CollectiveWatch
@@ -103,7 +103,7 @@ class Profiler:
         notes: list[str] = []
         model = unwrap(model)
         parts = find_wrapped(model)
-        if not parts and dist.is_initialized() and dist.get_world_size() > 1:
+        if not parts and not describe_engine(model) and dist.is_initialized() and dist.get_world_size() > 1:
             notes.append(_UNWRAPPED)
         for part in parts:
             if isinstance(part, DistributedDataParallel):

@@ -100,10 +100,12 @@ class Session(Recording):
             make = partial(PhaseContext, Switch(self, self._recorder), self._recorder.timeline)
             self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
 
-    def find_steps(self) -> None:
-        """Has steps found as well, from now on: the script marks none."""
+    def find_steps(self, *, optimizer: object = None) -> None:
+        """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""
         self.finds_steps = True
         self._guard("what is found", self._begin_finder, True)
+        if self._finder is not None and optimizer is not None:
+            self._finder.expect(optimizer)
 
     def end_process(self, error: BaseException | None) -> None:
         """The process of a closed session ends, with this error if there is one."""

@@ -29,9 +29,17 @@ def find_wrapped(model: nn.Module) -> list[nn.Module]:
     return [found for child in model.children() for found in find_wrapped(child)]
 
 
+def describe_engine(model: nn.Module) -> str | None:
+    """What DeepSpeed's engine does with the optimizer's state, gradients and parameters; None: it is no such engine."""
+    stage = getattr(model, "zero_optimization_stage", None)
+    if stage is None or not type(model).__module__.startswith("deepspeed."):
+        return None
+    return f"deepspeed, ZeRO stage {stage()}"
+
+
 def describe_strategy(models: Iterable[nn.Module], *, num_ranks: int) -> str | None:
-    """How the models are parallelised: "ddp", "fsdp", "single" or several of them. None: nothing tells."""
-    found = dict.fromkeys(_name_strategy(part) for model in models for part in find_wrapped(model))
+    """How the models are parallelised: "ddp", "fsdp", "single", an engine's or several of them. None: nothing tells."""
+    found = dict.fromkeys(name for model in models for name in _name_strategies(model))
     if not found and num_ranks == 1:
         return "single"
     return " and ".join(found) or None
@@ -44,6 +52,11 @@ def describe_wrapping(models: Iterable[nn.Module]) -> dict[str, object]:
             if isinstance(part, DistributedDataParallel) and hasattr(part, "bucket_bytes_cap"):
                 return {"strategy": {"name": "ddp", "bucket_mb": part.bucket_bytes_cap / 2**20}}
     return {}
+
+
+def _name_strategies(model: nn.Module) -> list[str]:
+    engine = describe_engine(model)
+    return [engine] if engine else [_name_strategy(part) for part in find_wrapped(model)]
 
 
 def _name_strategy(part: nn.Module) -> str:

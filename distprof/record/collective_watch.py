@@ -18,7 +18,12 @@ from distprof.record.recorder import Recorder
 from distprof.record.timeline import OTHER
 
 _SHOWN_RANKS = 4
-_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+FEW_BYTES = 64
+"""A collective of no more moves a loss or a count, and no gradients."""
+_ALL_REDUCE, _BACKWARD = PHASE_CODE[Phase.ALL_REDUCE], PHASE_CODE[Phase.BACKWARD]
+_REDUCTIONS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+_RECENT = 8
+"""Segments in which the last phase is looked for."""
 _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 """Backends whose collectives end on the host, also on tensors of a device, whose data they move over the host."""
 _DEEPEST = 16
@@ -48,6 +53,8 @@ class CollectiveWatch:
         """Above 0: what is issued now is part of a collective that is already recorded."""
         self.synchronising = False
         """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
+        self.sharding = -1
+        """The phase of blocking collectives while FSDP1 gathers parameters or scatters gradients; otherwise -1."""
         self.bucket: Bucket | None = None
         """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
         self.hidden_hooks: set[CodeType] = set()
@@ -114,6 +121,21 @@ class CollectiveWatch:
                 return True
             frame, left = frame.f_back, left - 1
         return False
+
+    def find_phase(self, kind: CollectiveKind, size_bytes: int) -> int:
+        """The code of the phase that waiting for a collective counts as; -1: the one that runs then.
+
+        A loop may synchronise gradients itself: it reduces more than a few numbers outside of all phases, and backward,
+        or another such reduction, was the last phase before.
+        """
+        if self.synchronising or self.sharding >= 0:
+            return _ALL_REDUCE if self.synchronising else self.sharding
+        timeline = self.recorder.timeline
+        if kind not in _REDUCTIONS or size_bytes <= FEW_BYTES or not self.recorder.recording or timeline.is_inside:
+            return -1
+        before = timeline.codes[max(0, timeline.count - _RECENT) : timeline.count]
+        last = next((code for code in reversed(before) if code != OTHER), OTHER)
+        return _ALL_REDUCE if last in (_ALL_REDUCE, _BACKWARD) else -1
 
     @property
     def in_phase(self) -> bool:

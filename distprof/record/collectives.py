@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.facts.run import CollectiveKind
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_hooks
+from distprof.record.fsdp1 import watch_fsdp1
 from distprof.record.functional import watch_functional
 
-_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
 
@@ -73,7 +73,10 @@ def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
         A function that undoes it.
     """
     watch = _Watch(collective_watch)
-    undo = [watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait()]
+    undo = [
+        watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait(),
+        watch_fsdp1(collective_watch),
+    ]  # fmt: skip
     for name, form in _FORMS.items():
         if hasattr(dist, name) and not hasattr(dist, _NEWER.get(name, "")):
             undo.append(_replace(name, watch.wrap(getattr(dist, name), form)))
@@ -151,8 +154,9 @@ class _Watch:
         )
         if collective_watch.synchronising:
             collective_watch.newest = ticket
+        phase = collective_watch.find_phase(form.kind, size_bytes)
         if waits:
-            recorder.mark(_ALL_REDUCE, ticket) if collective_watch.synchronising else recorder.wait(ticket)
+            recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
         collective_watch.inside += 1
         try:
             result = original(*args, **options)
@@ -165,8 +169,7 @@ class _Watch:
         elif held:
             recorder.end_collective(ticket)
         elif asynchronous and isinstance(result, dist.Work):
-            code = _ALL_REDUCE if collective_watch.synchronising else -1
-            collective_watch.follow(result, ticket, code, on_device=on_device)
+            collective_watch.follow(result, ticket, phase, on_device=on_device)
             if hidden:
                 collective_watch.reduce_hidden(ticket, result, on_device)
         return result

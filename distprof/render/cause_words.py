@@ -12,7 +12,7 @@ from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pa
 CAUSES = {
     Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
     Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
-    Cause.OUTSIDE: "work outside the phases", Cause.EVALUATION: "its evaluation",
+    Cause.OUTSIDE: "work outside the phases", Cause.EVALUATION: "its evaluation, or other forwards between steps",
     Cause.CHECKPOINT: "its saving of checkpoints", Cause.LOGGING: "its logging",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
     Cause.NETWORK: "its network",

@@ -26,6 +26,8 @@ MAX_GROUPS = 4
 """So many groups that do the same have a row each; more share one."""
 BLURRED_RATIO = 0.1
 """Where one rank takes over from another is known to this share of the shorter stretch."""
+EVERY_RATIO = 0.8
+"""Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
@@ -85,7 +87,8 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
 
 
 def _say_steps(report: Report, verdict: Verdict) -> str:
-    often = "every step"
+    agrees = [item.agree_ratio for item in verdict.evidence[:1]]  # its own time
+    often = "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
     if verdict.pattern is not Pattern.PERSISTENT:
         often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
     return f"{often}{_say_told_when(report)}"
@@ -235,4 +238,6 @@ def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
 def describe_stall(stall: Stall) -> str:
     """An unusually long step, in a sentence."""
     who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
+    if stall.phase is None:
+        who = "it ran without recording (a shadow step), so nothing tells where"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"

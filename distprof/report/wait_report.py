@@ -213,8 +213,9 @@ class Stall:
     """Of two steps, the first."""
     rank: int | None
     """The rank that arrived last by at least half of the lost time and lost it alone. None: no rank did, or unknown."""
-    phase: str
-    """The phase in which that rank lost the time or, if none is named, in which the ranks spent it."""
+    phase: str | None
+    """The phase in which that rank lost the time or, if none is named, in which the ranks spent it. None: the step ran
+    without recording (a shadow step)."""
     lost_ns: float
     """Step time less the median step's."""
 

@@ -17,7 +17,7 @@ from distprof.render.verdict import describe_stall
 from distprof.report.report import Report
 from distprof.report.wait_report import Stall, VerdictKind
 from distprof.simulate import Clocks, SimulatedJob, Stop, simulate
-from tests.factories import MS, USUAL_NS, make_run
+from tests.factories import MS, USUAL_NS, make_run, make_shadow_stall
 
 
 def make_stalled(*steps: int, num_steps: int = 41) -> Report:
@@ -49,6 +49,16 @@ def test_many_of_them_are_no_single_steps(every: int, kind: VerdictKind, events:
     assert report.causes is not None
     cause = report.causes.causes[0]
     assert (cause.kind, cause.rank, cause.events, cause.period) == (kind, 2, events, every)
+
+
+def test_a_stall_in_a_shadow_step_is_told_and_that_nothing_of_it_was_recorded() -> None:
+    (stall,) = analyze(make_shadow_stall()).stalls
+    assert stall == Stall(step=20, rank=None, phase=None, lost_ns=500 * MS)
+    assert describe_stall(stall) == (
+        "step 20 took 500.0 ms longer than usual: it ran without recording (a shadow step), so nothing tells where"
+    )
+    assert not analyze(make_shadow_stall(lost_ns=40 * MS)).stalls
+    assert not analyze(make_shadow_stall(shadow=0)).stalls, "recorded, and no rank waits for another one"
 
 
 def test_a_smooth_run_has_none() -> None:

@@ -88,6 +88,20 @@ def test_own_time_and_waits_make_the_cycle(strategy: str) -> None:
     assert np.abs(whole - made.truth.step_ns[1:]).max() < 10  # the stamps are rounded to ns
 
 
+def test_a_group_that_is_used_now_and_then_costs_only_the_steps_it_is_used_in() -> None:
+    """Such as a barrier of all ranks before a checkpoint, where gradients are reduced in a group of their own."""
+    run = simulate(SimulatedJob(strategy="ddp", num_steps=30), seed=2).run
+    (table,) = run.collectives
+    part = {name: getattr(table, name)[:, [7, 20], :1] for name in ("arrival_ns", "end_ns", "exposed_ns")}
+    barrier = dataclasses.replace(
+        table, group="others", kinds=(CollectiveKind.OTHER,), phases=table.phases[:1], sizes_bytes=(0,),
+        steps=table.steps[[7, 20]], **part,
+    )  # fmt: skip
+    found = find(dataclasses.replace(run, collectives=(table, barrier)))
+    assert found.steps.tolist() == [step for step in find(run).steps.tolist() if step not in barrier.steps]
+    assert len(found.steps) >= 20
+
+
 def test_ranks_with_different_collectives_are_looked_at_by_their_rows() -> None:
     table = make_table()
     one, other = (

@@ -69,13 +69,15 @@ def _list_torch() -> list[int]:
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint
+    from torch.distributed import fsdp
     from torch.optim import optimizer
 
     places = [
         torch, torch.serialization, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad,
         torch.nn.parallel.DistributedDataParallel, torch.utils.data.DataLoader, torch.optim.Optimizer,
         torch.utils.data.dataloader._BaseDataLoaderIter, torch.amp.GradScaler, dist, dist.distributed_c10d,
-        dist.checkpoint, dist.Work,
+        dist.checkpoint, dist.Work, fsdp.FullyShardedDataParallel, fsdp._flat_param.FlatParamHandle,
+        fsdp._runtime_utils,
     ]  # fmt: skip
     functions = [id(value) for place in places for _, value in sorted(vars(place).items()) if callable(value)]
     return [*functions, len(optimizer._global_optimizer_pre_hooks), len(optimizer._global_optimizer_post_hooks)]

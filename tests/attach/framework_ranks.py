@@ -25,7 +25,16 @@ def main() -> int:
 
 
 def _forget_process_group() -> None:
-    """Accelerate, which the Trainer of Transformers uses, keeps it for the life of a process."""
+    """Accelerate, which the Trainer of Transformers uses, and DeepSpeed keep it for the life of a process."""
+    if "deepspeed.comm.comm" in sys.modules:
+        import deepspeed
+        import torch.distributed as dist
+
+        deepspeed.comm.comm.cdb = None
+        groups = deepspeed.utils.groups
+        for name, value in list(vars(groups).items()):
+            if isinstance(value, dist.ProcessGroup):
+                setattr(groups, name, None)
     if "accelerate" in sys.modules:
         from accelerate.state import AcceleratorState
 

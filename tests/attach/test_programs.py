@@ -41,8 +41,11 @@ RUNS = {
     "slow_disk": Watched(program="plain_ddp", steps=32, phases=DDP, arguments=("--epochs", "4"),
                          environment={"1": {"DISK_MS": "3"}}),
     "fsdp2": Watched(program="fsdp2", steps=12, phases="forward backward all_gather all_reduce grad_norm optimizer"),
+    "fsdp1": Watched(program="fsdp1", steps=12, phases=f"{DDP} all_gather grad_norm"),
+    "zero": Watched(program="zero", steps=12, phases=DDP),
+    "by_hand": Watched(program="by_hand", steps=11, phases="data forward backward all_reduce"),
     "accumulation": Watched(program="accumulation", steps=10, phases=f"{DDP} grad_norm"),
-    "gan": Watched(program="gan", steps=28 + 1, phases=DDP),
+    "gan": Watched(program="gan", steps=28, phases=DDP),
     "lbfgs": Watched(program="lbfgs", steps=10, phases="forward backward optimizer"),
     "inference": Watched(program="inference", steps=10 - 2, phases="data forward"),
     "nanogpt": Watched(program="nanogpt", steps=12, phases="forward backward all_reduce grad_norm optimizer",
@@ -124,9 +127,24 @@ def test_what_failed_is_missing_and_the_report_says_so(ended: Ended) -> None:
     assert not [note for note in analyze(ended.read("plain_ddp")).coverage.notes if "recognised" in note]
 
 
+def test_waits_for_an_optimizer_that_shards_its_state_are_seen_in_its_step(ended: Ended) -> None:
+    run = ended.read("zero")
+    measured = run.column("warmup") == 0
+    assert (run.column("other_count")[measured] == 4).all(), "each parameter is sent by the rank that updates it"
+    assert (run.column("other_exposed_host_ns")[measured] > 0).all()
+
+
+def test_only_gradients_count_as_their_synchronisation(ended: Ended) -> None:
+    """The reduction of the loss after them is no part of it."""
+    run = ended.read("by_hand")
+    measured = run.column("warmup") == 0
+    assert (run.column("all_reduce_count")[measured] == 5).all()
+    assert [note for note in analyze(run).coverage.notes if note.startswith("an optimizer was made")]
+
+
 def test_the_strategy_is_told_by_the_models(ended: Ended) -> None:
-    found = {name: ended.read(name).meta.strategy for name in ("plain_ddp", "fsdp2", "alone")}
-    assert found == {"plain_ddp": "ddp", "fsdp2": "fsdp", "alone": "single"}
+    found = {name: ended.read(name).meta.strategy for name in ("plain_ddp", "fsdp2", "fsdp1", "alone")}
+    assert found == {"plain_ddp": "ddp", "fsdp2": "fsdp", "fsdp1": "fsdp1", "alone": "single"}
 
 
 def test_autocast_is_seen_without_a_hook_in_the_model(ended: Ended) -> None:

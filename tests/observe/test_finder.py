@@ -236,3 +236,15 @@ def test_what_is_compiled_is_the_same(name: str) -> None:
     assert watched == plain
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     assert told.text.count("end") == 3
+
+
+def test_clipping_in_two_calls_is_clipping(told: Told) -> None:
+    """As where a norm is reduced over more ranks between the two."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    norm = nn.utils.get_total_norm([part.grad for part in model.parameters() if part.grad is not None])
+    nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)
+    optimizer.step()
+    assert told.text == "begin forward / backward / grad_norm / grad_norm / optimizer / end"
+    assert told.grad_norms == [float(norm)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from distprof.observe.optimizer_cycle import PATIENCE, OptimizerCycle
+import torch
+
 from distprof.observe.program import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER
 from distprof.observe.step_search import StepSearch
 from tests.observe.told import Told
@@ -14,7 +15,8 @@ class Model:
 
 
 class Optimizer:
-    pass
+    def __init__(self) -> None:
+        self.param_groups: list[dict[str, list[torch.Tensor]]] = []
 
 
 class Script:
@@ -23,9 +25,13 @@ class Script:
     def __init__(self, *, optimizers: int = 1, owns_steps: bool = True) -> None:
         self.told = Told()
         self.search = StepSearch(self.told, owns_steps=owns_steps)
-        self.model, self.optimizers = Model(), [Optimizer() for _ in range(optimizers)]
-        for _ in self.optimizers:
-            self.search.make_optimizer()
+        self.model, self.optimizers = Model(), list[Optimizer]()
+        for _ in range(optimizers):
+            self.make_optimizer()
+
+    def make_optimizer(self) -> None:
+        self.optimizers.append(Optimizer())
+        self.search.make_optimizer(self.optimizers[-1])
 
     def fetch(self, *, grad_on: bool = True, got: bool = True) -> bool:
         found = self.search.begin_fetch(grad_on=grad_on)
@@ -78,27 +84,6 @@ def test_an_exhausted_loader_and_an_unused_batch_make_no_step() -> None:
     script.fetch()
     script.search.finish()
     assert script.told.take() == "begin drop"
-
-
-def test_a_gan_takes_one_step_for_both_of_its_optimizers() -> None:
-    script = Script(optimizers=2)
-    for number in (0, 1):
-        script.forward()
-        script.backward()
-        script.update(number)
-    assert script.told.take() == "begin end begin end", "the second optimizer is not known at first"
-    for number in (0, 0, 0, 1, 0, 1):
-        script.forward()
-        script.backward()
-        script.update(number)
-    assert script.told.take() == "begin end begin end"
-
-
-def test_an_optimizer_that_is_used_no_more_is_not_waited_for() -> None:
-    cycle, often, once = OptimizerCycle(), Optimizer(), Optimizer()
-    assert cycle.is_empty
-    assert [cycle.ends_with(often), cycle.ends_with(once)] == [True, True]
-    assert [cycle.ends_with(often) for _ in range(PATIENCE + 2)] == [False] * PATIENCE + [True, True]
 
 
 def test_evaluation_begins_with_eval_and_ends_with_train() -> None:
@@ -173,12 +158,11 @@ def test_what_comes_before_the_first_step_begins_none() -> None:
     script = Script(optimizers=0)
     script.fetch()  # statistics of the data
     script.forward(grad_on=False)  # the sizes of the layers
-    script.search.make_optimizer()
+    script.make_optimizer()
     script.set_mode(training=False)
     script.forward(grad_on=False)  # evaluation before training
     script.set_mode(training=True)
     assert script.told.take() == ""
-    script.optimizers.append(Optimizer())
     script.train()
     assert script.told.take() == "begin end"
 
@@ -206,8 +190,7 @@ def test_inference_before_training_ends_with_the_first_optimizer() -> None:
     for _ in range(4):
         script.fetch(grad_on=False)
         script.forward(grad_on=False)
-    script.search.make_optimizer()
-    script.optimizers.append(Optimizer())
+    script.make_optimizer()
     script.train()
     assert script.told.take() == "begin end begin end begin end"
     assert len(script.told.notes) == 2
@@ -230,6 +213,8 @@ def test_an_optimizer_whose_steps_are_not_seen_is_given_up() -> None:
         script.forward()
         script.backward()
     assert script.told.take() == "begin end begin end begin"
+    assert not script.told.notes, "not yet sure"
+    script.search.finish()
     assert script.told.notes == [UNSEEN]
 
 
@@ -278,3 +263,102 @@ def test_steps_of_somebody_else_are_left_alone() -> None:
     script.told.steps_by = "user"
     script.train()
     assert script.told.take() == ""
+
+
+def test_forwards_without_gradients_before_every_step_belong_to_it() -> None:
+    """As the fakes for a discriminator, or a rollout: twice they may be an evaluation, then they are a habit."""
+    script = Script()
+    script.train(fetches=False)
+    for _ in range(4):
+        script.forward(grad_on=False)
+        script.train(fetches=False)
+    assert script.told.take() == "begin end" + " <evaluation > begin end" * 2 + " begin end" * 2
+    script.set_mode(training=False)
+    script.forward(grad_on=False)
+    script.set_mode(training=True)
+    assert script.told.take() == "<evaluation >"
+
+
+def test_what_comes_before_a_batch_is_no_part_of_the_step() -> None:
+    """As the accuracy of the step before."""
+    script = Script()
+    for _ in range(5):
+        script.train()
+        script.forward(grad_on=False)
+    assert script.told.take() == " ".join(["begin end <evaluation"] + ["> begin end <evaluation"] * 4)
+
+
+def test_rollouts_now_and_then_stay_apart() -> None:
+    script = Script()
+    script.train(fetches=False)
+    for _ in range(4):
+        script.forward(grad_on=False)
+        script.train(fetches=False)
+        script.train(fetches=False)
+    assert script.told.take() == "begin end" + " <evaluation > begin end begin end" * 4
+
+
+def test_updates_of_nobody_end_steps() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    script = Script(optimizers=0)
+    script.make_optimizer()
+    script.optimizers[0].param_groups = [{"params": [weight]}]
+    for _ in range(5):
+        for _ in range(2):  # micro-steps
+            script.forward()
+            script.backward()
+            script.search.end_backward()
+        weight.data -= 1
+    script.search.finish()
+    assert script.told.take() == "begin end begin end begin end begin end", "the first two are one"
+    assert script.told.notes == [UNSEEN]
+
+
+def test_one_change_of_the_parameters_is_no_update() -> None:
+    """The first half of a step of SAM: the parameters are moved, and a second backward follows."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    script = Script()
+    script.optimizers[0].param_groups = [{"params": [weight]}]
+    for _ in range(4):
+        for change in (1, -1):
+            script.forward()
+            script.backward()
+            script.search.end_backward()
+            weight.data += change
+        script.update()
+    assert script.told.take() == " ".join(["begin end"] * 4)
+    assert not script.told.notes
+
+
+def test_updates_are_seen_where_only_backwards_are() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    script = Script()
+    script.optimizers[0].param_groups = [{"params": [weight]}]
+    for _ in range(6):
+        script.backward()
+        script.search.end_backward()
+        with torch.no_grad():
+            weight -= 1
+    script.search.finish()
+    assert script.told.take() == " ".join(["begin end"] * 5)
+    assert script.told.notes == [COMPILED, UNSEEN]
+
+
+def test_a_short_program_without_a_step_of_its_optimizer_says_so() -> None:
+    script = Script()
+    for _ in range(3):
+        script.forward()
+        script.backward()
+    script.search.finish()
+    assert script.told.take() == "begin end"
+    assert script.told.notes == [UNSEEN]
+
+
+def test_gradients_of_a_test_before_training_make_no_step() -> None:
+    script = Script(optimizers=0)
+    script.forward()
+    script.backward()
+    script.make_optimizer()
+    script.train()
+    assert script.told.take() == "begin end"
+    assert not script.told.notes

@@ -28,12 +28,16 @@ REDUCE, SCATTER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
 GATHER, EXCHANGE, OTHER = CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER
 
 
-def record_step(recorder: Recorder, work: Callable[[], Any]) -> tuple[StepRecord, list[SeenCollective]]:
-    """One step with ``work`` in its forward."""
+def record_step(
+    recorder: Recorder, work: Callable[[], Any], *, phase: int | None = FORWARD
+) -> tuple[StepRecord, list[SeenCollective]]:
+    """One step with ``work`` in its forward, or outside of all phases."""
     recorder.begin_step(0, warmup=False)
-    recorder.enter(FORWARD)
+    if phase is not None:
+        recorder.enter(phase)
     work()
-    recorder.exit()
+    if phase is not None:
+        recorder.exit()
     recorder.end_step()
     (record,) = recorder.drain()
     assert record.phase_host_ns is not None and sum(record.phase_host_ns) == record.step_host_ns
@@ -56,6 +60,7 @@ def see_what_users_issue(world: World) -> None:
     see_gathers_into_one(recorder)
     see_groups(recorder, pair)
     see_asynchronous_ones(recorder)
+    see_gradients_of_a_bare_loop(recorder)
     see_functional_ones(recorder)
     see_no_others(recorder)
     see_autograd(recorder)
@@ -167,6 +172,32 @@ def see_asynchronous_ones(recorder: Recorder) -> None:
     assert record.exposed_host_ns is not None and record.exposed_host_ns[KINDS.index(REDUCE)] is None
     record, seen = record_step(recorder, lambda: kept[0][0].wait())
     assert seen == [] and wait_in_forward(record) == 0
+
+
+def see_gradients_of_a_bare_loop(recorder: Recorder) -> None:
+    """What a loop reduces between backward and the optimizer, other than a few numbers, are gradients."""
+
+    def run_phase(phase: Phase) -> None:
+        recorder.enter(PHASE_CODE[phase])
+        recorder.exit()
+
+    def work() -> None:
+        dist.all_reduce(torch.ones(50))  # before backward
+        run_phase(Phase.BACKWARD)
+        dist.all_reduce(torch.ones(1))  # the loss
+        dist.all_reduce(torch.ones(60))
+        later = dist.all_reduce(torch.ones(70), async_op=True)
+        assert later is not None
+        later.wait()
+        run_phase(Phase.OPTIMIZER)
+        dist.all_reduce(torch.ones(80))  # such as metrics
+
+    record, seen = record_step(recorder, work, phase=None)
+    exposed_ns = {item.size_bytes // 4: item.exposed_ns or 0 for item in seen}
+    assert list(exposed_ns) == [50, 1, 60, 70, 80] and record.wait_host_ns is not None
+    assert record.phase_host_ns is not None
+    assert record.phase_host_ns[PHASE_CODE[Phase.ALL_REDUCE]] == exposed_ns[60] + exposed_ns[70]
+    assert record.wait_host_ns[OWN_PHASES.index(Phase.OTHER)] == exposed_ns[50] + exposed_ns[1] + exposed_ns[80]
 
 
 def see_functional_ones(recorder: Recorder) -> None:

@@ -36,7 +36,7 @@ from distprof.report import (
 from distprof.report.report import SCHEMA, Report
 from distprof.report.wait_report import VerdictKind
 from distprof.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
-from tests.factories import USUAL_NS, drop_rows, make_run
+from tests.factories import USUAL_NS, drop_rows, make_run, make_shadow_stall
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
 from tests.traces.traced_ranks import make_activity
@@ -89,6 +89,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "buckets": lambda: simulate(SimulatedJob(num_ranks=2, ranks_per_host=2, buckets=BUCKETS), seed=1).run,
     "two clocks apart": lambda: simulate(LINK, seed=1).run,
     "device clocks": lambda: make_run(device_ns=USUAL_NS, columns=ANCHORS),
+    "a stall in a shadow step": make_shadow_stall,
     "modules": make_module_run,
     "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
 }

@@ -1,4 +1,6 @@
-"""Waits for a script to import torch itself: importing it earlier would fix settings that a script makes before it."""
+"""Waits for a script to import a module itself: importing torch earlier would fix settings that a script makes before,
+and a framework may never be needed.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,30 @@ class _Waiting:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             load(module)
-            sys.meta_path.remove(self)
+            self.stop()
             self._action()
 
         loader.exec_module = exec_module
 
+    def stop(self) -> None:
+        """Waits no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
-def after_import(name: str, action: Callable[[], None]) -> None:
+
+def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
     """Calls an action right after a module has been imported for the first time, or now if it has been.
 
     Args:
         name: Of the module.
         action: Raises nothing.
+
+    Returns:
+        A function after which the action is no longer called.
     """
+    waiting = _Waiting(name, action)
     if name in sys.modules:
         action()
     else:
-        sys.meta_path.insert(0, _Waiting(name, action))
+        sys.meta_path.insert(0, waiting)
+    return waiting.stop

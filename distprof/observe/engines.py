@@ -1,0 +1,58 @@
+"""DeepSpeed's engine: a model that updates its parameters by itself.
+
+Its forward, backward, collectives and batches are torch's own, and found like those of any other loop. What it does at
+the end of a step, with optimizers that need not be torch's or are stepped once per group of parameters, is one
+optimizer step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.observe.on_import import after_import
+from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
+from distprof.observe.reporting import Reporting
+from distprof.observe.step_search import StepSearch
+
+_MODULE = "deepspeed.runtime.engine"
+_UPDATE = "_take_model_step"  # called by `step` when gradients are complete, and by the engine of a pipeline
+_OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
+
+
+def find_optimizer(engine: Any) -> Any:
+    """The optimizer that a script has made for an engine, or the engine itself, inside what ZeRO has made of it."""
+    return getattr(engine, "basic_optimizer", None) or engine.optimizer
+
+
+class Engines:
+    """Recognises the updates that an engine makes, as soon as the script imports DeepSpeed."""
+
+    def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
+        """Looks at nothing yet."""
+        self._session, self._search, self._gate = session, search, gate
+        self._part = Recognition("DeepSpeed's steps are", session)
+        self._entered = False
+
+    def install(self, patches: Patches) -> None:
+        """Looks at all engines from now on."""
+        patches.add(after_import(_MODULE, lambda: self._part.run(self._install, patches)))
+
+    def _install(self, patches: Patches) -> None:
+        patches.replace([sys.modules[_MODULE].DeepSpeedEngine], _UPDATE, self._watch_update)
+
+    def _watch_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def before(args: Arguments, options: Options) -> bool:
+            self._entered = self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
+            return True
+
+        def leave(*, raised: bool) -> None:
+            if self._entered:
+                self._session.exit(raised=raised)
+
+        def after(args: Arguments, result: Any) -> None:
+            self._search.end_optimizer(find_optimizer(args[0]))
+
+        return surround(original, self._gate, self._part, before=before, after=after, leave=leave, trains=True)

@@ -1,0 +1,56 @@
+"""Which models are trained, by what was called in steps that an optimizer has ended."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from distprof.observe.program import unwrap
+
+
+class TrainedModels:
+    """The models of steps that are over, and those of the step that is open."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._in_eval: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._called: list[tuple[Any, bool]] = []  # in the open step with gradients, and whether in training mode
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._trained)
+
+    def __contains__(self, model: object) -> bool:
+        """Whether it is trained."""
+        return model in self._trained
+
+    def has_in_eval(self, model: object) -> bool:
+        """Whether it is trained in evaluation mode."""
+        return model in self._in_eval
+
+    @property
+    def called(self) -> Iterable[Any]:
+        """The models that were called with gradients in the open step."""
+        return [model for model, _ in self._called]
+
+    def see_call(self, model: Any) -> None:
+        """A model has been called with gradients in the open step."""
+        self._called.append((model, model.training))
+
+    def see_in_eval(self, model: Any) -> None:
+        """A model that seemed to be evaluated is trained."""
+        self._in_eval.update(unwrap(model))
+
+    def end_step(self) -> None:
+        """The open step was one of training."""
+        for model, in_training in self._called:
+            for part in unwrap(model):
+                self._trained.add(part)
+                if not in_training:
+                    self._in_eval.add(part)
+
+    def forget_step(self) -> None:
+        """No step is open."""
+        self._called.clear()
