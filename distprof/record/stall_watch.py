@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -16,6 +17,8 @@ STALL_RATIO = 0.8
 """The part of the group's time-out after which a rank without an ended step has stalled."""
 LOOKS = 16
 """How often it is looked at within that time; the last look comes well before the time-out."""
+LATE_LOOKS = 4
+"""So many that a busy machine has delayed are made up for; more were a process that did not run at all."""
 PEERS_EVERY_S = 2.0
 """How often it is looked at whether another rank has died, if that is more often than the above."""
 
@@ -58,8 +61,10 @@ class StallWatch(threading.Thread):
         """Looks until `close`."""
         self._looked(self._limit_s)
         each = max(round(self._limit_s / LOOKS / PEERS_EVERY_S), 1)
+        every_s, due_s = self._limit_s / LOOKS / each, time.monotonic()
         for number in itertools.count(1):
-            if self._closed.wait(self._limit_s / LOOKS / each):
+            due_s = max(due_s + every_s, time.monotonic() - LATE_LOOKS * every_s)
+            if self._closed.wait(max(due_s - time.monotonic(), 0.0)):
                 return
             self._looked(self._limit_s)
             if self._died():

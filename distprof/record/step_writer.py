@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
-from distprof.facts.stand import Stand, StoppedRank
+from distprof.facts.stand import GroupStand, Stand, StoppedRank
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
@@ -162,17 +162,28 @@ class StepWriter:
             if ended == "completed":
                 drop_ring(self._writer.path)
             else:  # after the end, because it asks torch
-                failed = ended == "failed" and bool(self._last) and self._last[-1].failed
-                stand = self._stalled or self._interrupted
-                stand = stand or take_stand(self._recorder, self._thread, failed=failed)
-                if raised is not None and not stand.stack:
-                    stack, where = read_trace(raised)
-                    stand = dataclasses.replace(stand, stack=stack, where=where)
-                broken = failed and any(sign in (error or "").lower() for sign in LOST_PEER)
+                broken = ended == "failed" and any(sign in (error or "").lower() for sign in LOST_PEER)
+                stand = self._take_last_stand(ended, raised, broken=broken)
                 self._write_state(self._writer, _describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
             self._writer = None
             self._ended.set()
+
+    def _take_last_stand(self, ended: str, raised: BaseException | None, *, broken: bool) -> Stand:
+        """Where the rank stood when it ended early: as it was in a stall, unless that was noticed after its collective
+        had failed.
+        """
+        before = self._stalled or self._interrupted
+        if before is not None and not (broken and before.message is None and not any(map(_waits, before.groups))):
+            return before
+        failed = ended == "failed" and bool(self._last) and self._last[-1].failed
+        stand = take_stand(self._recorder, self._thread, failed=failed)
+        if raised is not None and not stand.stack:
+            stack, where = read_trace(raised)
+            stand = dataclasses.replace(stand, stack=stack, where=where)
+        if before is None:
+            return stand
+        return dataclasses.replace(stand, stalled_s=before.stalled_s, stopped=before.stopped, phase=before.phase)
 
     def terminate(self, signal_name: str) -> None:
         """Writes finished steps and the end, wherever the training thread is. Waits for a second at most.
@@ -249,6 +260,10 @@ class StepWriter:
         except OSError as error:
             self._unwritten += len(rows)
             self.refuse("steps are no longer written", error, "; training goes on")
+
+
+def _waits(group: GroupStand) -> bool:
+    return group.pending is not None
 
 
 def _describe_position(recorder: Recorder) -> str:

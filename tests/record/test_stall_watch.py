@@ -170,6 +170,33 @@ def test_a_rank_that_ends_early_still_says_whether_it_had_stalled(
     assert stand.phase == (None if passes else Phase.BACKWARD) and stand.source == "ring"
 
 
+def test_a_stall_that_is_noticed_late_does_not_hide_the_collective_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine: the collective has timed out already, and the ring has it as over."""
+    over = [{**entry, "retired": True} for entry in RING["entries"]]
+    monkeypatch.setattr(step_writer, "read_ring", lambda: {"entries": over})
+    for between in (False, True):
+        path = tmp_path / f"{between}"
+        recorder, writer, _ = make_step_writer(path, [])
+        record(recorder, 3)
+        if not between:
+            recorder.begin_step(4, warmup=False)
+            recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        writer.save_state(3.2)
+        if not between:
+            recorder.end_step(failed=True)
+        writer.take(False)
+        try:
+            raise RuntimeError("gloo: Timed out")
+        except RuntimeError as error:
+            writer.end("failed", error="RuntimeError: gloo: Timed out", raised=error)
+        stand = read_stream(path).info.stand
+        assert stand is not None and stand.where is not None and stand.where.startswith("test_stall_watch.py:")
+        assert (stand.stalled_s, stand.inside) == (3.2, not between)
+        assert [group.pending.kind for group in stand.groups if group.pending is not None] == ["all_gather"]
+
+
 def test_where_a_rank_stood_when_it_was_interrupted_is_kept_unless_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
