@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.attach_cost import add_attach_cost, run_attach_cost
+from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
 from benchmarks.long import add_long, run_long
@@ -19,6 +21,8 @@ RUNNERS = {
     "buckets": run_buckets,
     "modules": run_modules,
     "long": run_long,
+    "attach-cost": run_attach_cost,
+    "attach-steps": run_attach_steps,
 }
 
 
@@ -32,6 +36,8 @@ def main(arguments: list[str]) -> int:
     add_buckets(subjects)
     add_modules(subjects)
     add_long(subjects)
+    add_attach_cost(subjects)
+    add_attach_steps(subjects)
     options = parser.parse_args(arguments)
     return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import distprof
+from benchmarks.long import measure_folder
 
 READINGS = 40
 WINDOW_S = 0.2
@@ -20,7 +21,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def main(folder: Path, num_steps: int, keep_steps: int | None) -> None:
-    """Runs the loop, and writes ``readings-RANK.json``: step, resident memory, size of the streams, both in bytes.
+    """Runs the loop, and writes ``readings-RANK.json``: step, resident memory, size of the run folder, both in bytes.
 
     Args:
         folder: Where the run folder and the readings go.
@@ -43,17 +44,13 @@ def main(folder: Path, num_steps: int, keep_steps: int | None) -> None:
                     dist.all_reduce(value)
             if step % (num_steps // READINGS) == 0:
                 gc.collect()
-                readings.append((step, _read_resident_bytes(), _measure_streams(run)))
+                readings.append((step, _read_resident_bytes(), measure_folder(run)))
     (folder / f"readings-{rank}.json").write_text(json.dumps(readings))
     dist.destroy_process_group()
 
 
 def _read_resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-
-
-def _measure_streams(run: Path) -> int:
-    return sum(path.stat().st_size for path in (run / "ranks").iterdir() if path.suffix == ".jsonl")
 
 
 if __name__ == "__main__":

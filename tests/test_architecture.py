@@ -35,6 +35,8 @@ ALLOWED = {
     "lightning": "attach/lightning.py",
     "pytorch_lightning": "attach/lightning.py",
     "wandb": "render/wandb_log.py render/wandb_sweep.py",
+    "opentelemetry": "profiler/loggers/opentelemetry.py",
+    "tensorboard": "profiler/loggers/tensorboard.py",
     "wandb_workspaces": "render/wandb_workspace.py",
     "rich": "render/terminal.py render/terminal_tables.py render/nsys_tables.py render/progress.py cli __main__ "
     "train/job.py",
@@ -164,7 +166,9 @@ def test_the_page_is_made_without_rich() -> None:
 def test_slow_imports_wait_until_they_are_needed() -> None:
     for path in FILES:
         at_import = {name.split(".")[0] for name in read_code(path).at_import} - {path.stem}  # a framework's own file
-        wrong = at_import & {"wandb", "wandb_workspaces", "accelerate", "nvtx", "pyarrow", "pynvml"}
+        wrong = at_import & {
+            "wandb", "wandb_workspaces", "accelerate", "nvtx", "opentelemetry", "pyarrow", "pynvml", "tensorboard",
+        }  # fmt: skip
         assert not wrong, f"{name_file(path)}: import {sorted(wrong)} inside a function"
 
 

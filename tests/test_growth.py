@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +23,7 @@ from distprof.record.flight_recorder import read_ring
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.live import LiveSteps
 from distprof.record.recorder import Recorder
+from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.record.step_writer import StepWriter
 from distprof.storage.rank_stream import StreamWriter
 from tests.factories import make_info
@@ -48,8 +50,8 @@ class Job:
         assert take is not None
         self.live = LiveSteps(1, take)
         self.gather_thread = GatherThread(
-            take=self.step_writer.take, end=lambda: self.step_writer.end("completed"), deliver=self.live.add,
-            exchange=self.exchange, window_s=60.0, lost=print,
+            take=partial(self.step_writer.take, most=STEPS_AT_ONCE), exchange=self.exchange, lost=print,
+            end=lambda: self.step_writer.end("completed"), deliver=self.live.add, window_s=60.0,
         )  # fmt: skip
         self.profiler = Profiler(
             recorder=self.recorder, plan=ShadowPlan(EVERY), step_writer=self.step_writer,
@@ -160,6 +162,22 @@ def test_a_list_that_grows_would_be_seen(tmp_path: Path) -> None:
     assert dict(measure_containers(job, "job", set())) != before
     assert count_operations(job) != early
     job.profiler.close()
+
+
+def test_a_backlog_takes_no_memory_beyond_its_own(tmp_path: Path) -> None:
+    """What a process once had it keeps: a busy machine, on which steps queue up, must not make rank 0 larger."""
+    job, backlog = Job(tmp_path), 5 * STEPS_AT_ONCE
+    tracemalloc.start()
+    for _ in range(backlog):
+        job.run_step()
+    queued_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    job.gather_thread.start()
+    job.profiler.close()
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert job.seen == backlog and job.gather_thread.complete
+    assert most_bytes - queued_bytes < 2 * STEPS_AT_ONCE * 4096  # with all at once, 6 KB for each in the backlog
 
 
 def test_the_flight_recorder_is_not_read_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

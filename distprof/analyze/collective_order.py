@@ -13,6 +13,9 @@ from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, I
 MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
 
+ROUNDED_NS = 1.0
+"""Differences of times on one clock up to this are none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedCollectives:
@@ -161,3 +164,22 @@ def find_parties(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple
     for row, number in enumerate(numbers):
         members.setdefault(number, []).append(row)
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())
+
+
+def find_resumed(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatArray:
+    """When each rank goes on after each collective, in the shape of the arrivals and on the same clocks.
+
+    A host may issue several collectives before it waits for the first one. Then the waits follow each other, and none
+    of them is own time.
+
+    Args:
+        ordered: The collectives.
+        exposed_ns: Waited for each; 0 where not blocking.
+    """
+    arrival_ns = ordered.arrival_ns
+    resume_ns: FloatArray = arrival_ns + exposed_ns
+    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1] - ROUNDED_NS).any():
+        for index in range(1, arrival_ns.shape[2]):
+            begin_ns = np.maximum(arrival_ns[:, :, index], resume_ns[:, :, index - 1])
+            resume_ns[:, :, index] = begin_ns + exposed_ns[:, :, index]
+    return resume_ns

@@ -233,9 +233,11 @@ def find_chance(count: int, total: int, share: float) -> float:
     """The chance of ``count`` or more hits of ``total`` when each hits with this share: the binomial tail."""
     if share <= 0 or share >= 1:
         return float(share >= 1 or count <= 0)
-
-    def weigh(hits: int) -> float:  # by logarithms: the numbers themselves have hundreds of digits
-        ways = math.lgamma(total + 1) - math.lgamma(hits + 1) - math.lgamma(total - hits + 1)
-        return math.exp(ways + hits * math.log(share) + (total - hits) * math.log1p(-share))
-
-    return sum(weigh(hits) for hits in range(count, total + 1))
+    if not 0 <= count <= total:
+        return float(count < 0)
+    # By logarithms: the numbers themselves have hundreds of digits. Each term follows from the one before.
+    ways = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+    first = ways + count * math.log(share) + (total - count) * math.log1p(-share)
+    hits = np.arange(count + 1, total + 1)
+    steps = np.log((total - hits + 1) / hits) + (math.log(share) - math.log1p(-share))
+    return math.exp(first) + float(np.exp(first + np.cumsum(steps)).sum())

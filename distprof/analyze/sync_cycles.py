@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.ahead import Ahead
-from distprof.analyze.collective_order import OrderedCollectives, order_collectives
+from distprof.analyze.collective_order import OrderedCollectives, find_resumed, order_collectives
 from distprof.analyze.cycle_parts import TimeBetween, guess_tails, read_between, take_parts, take_tails
 from distprof.analyze.device_order import order_on_device
 from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing
@@ -179,7 +179,7 @@ def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
 def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives) -> SyncCycles:
     arrival_ns, clock = ordered.arrival_ns, ordered.clock
     exposed_ns = np.where(ordered.blocking, np.nan_to_num(ordered.exposed_ns), 0.0)
-    resume_ns = arrival_ns + exposed_ns
+    resume_ns = find_resumed(ordered, exposed_ns)
     gap_ns = np.empty_like(arrival_ns)
     gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
     begin_ns = measured_steps.run.column(f"begin_{clock}_ns")[ordered.positions]

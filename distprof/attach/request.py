@@ -69,5 +69,6 @@ def _read_value(text: str) -> object:
     try:
         value: object = json.loads(text)
     except ValueError:
-        return text
-    return value if isinstance(value, (bool, int, float)) or value is None else text
+        listed = text[1:-1] if text[:1] + text[-1:] == "[]" else None  # [a,b], as Hydra takes it
+        return text if listed is None else [item.strip() for item in listed.split(",")]
+    return value if isinstance(value, (bool, int, float, list)) or value is None else text

@@ -12,7 +12,7 @@ from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError
 from distprof.render.units import clean_text
 
-VERBS = ("report", "tables", "model", "doctor", "bench", "wandb-dashboard")
+VERBS = ("report", "tables", "model", "window", "doctor", "bench", "wandb-dashboard")
 EXIT_INTERRUPTED = 130
 """The exit code that shells use for a command ended by Ctrl-C."""
 LONGEST_MESSAGE = 2000
@@ -89,6 +89,11 @@ def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
 
         add_model(verbs)
         return run_model
+    if verb == "window":
+        from distprof.cli.window import add_window, run_window
+
+        add_window(verbs)
+        return run_window
     if verb == "doctor":
         from distprof.cli.doctor.command import add_doctor, run_doctor
 

@@ -9,7 +9,7 @@ import json
 import math
 import reprlib
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from distprof.config.redact import MASK, is_secret_name
@@ -34,7 +34,7 @@ def load_json(text: bytes) -> Any:
         ValueError: It is not strict JSON.
         RecursionError: It is nested too deeply.
     """
-    return json.loads(text, parse_constant=_refuse, parse_float=_read_float)
+    return _STRICT.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
 
 
 def _refuse(word: str) -> NoReturn:
@@ -44,6 +44,10 @@ def _refuse(word: str) -> NoReturn:
 def _read_float(digits: str) -> float:
     value = float(digits)
     return value if math.isfinite(value) else _refuse(digits[:40])
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse, parse_float=_read_float)
+"""Made once: a rank's stream has one text per step."""
 
 
 def require_flat(value: object) -> None:
@@ -64,6 +68,13 @@ def require_flat(value: object) -> None:
 def is_whole(value: object, below: int = MAX_WHOLE) -> bool:
     """Whether a value is an integer, at least 0 and below a bound."""
     return type(value) is int and 0 <= value < below
+
+
+def are_whole(values: Collection[object], below: int = MAX_EXACT) -> bool:
+    """Whether all values are integers, at least 0 and below a bound."""
+    if not values:
+        return True
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) < below  # type: ignore[type-var,operator]
 
 
 def decode(cls: type[T], values: object, where: str = "", error: type[DistprofError] = UsageError) -> T:
@@ -164,8 +175,11 @@ def _describe(option: Any) -> str:
 
 
 def _describe_list(option: Any) -> str:
-    if get_args(option)[0] is int:
+    held = get_args(option)[0]
+    if held is int:
         return "a list of whole numbers"
+    if get_origin(held) is Literal:
+        return "a list of " + ", ".join(map(str, get_args(held)))
     return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
 
 

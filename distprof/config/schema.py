@@ -144,17 +144,25 @@ class ProfileConfig:
     """On a GPU, single collectives are timed in every so many steps; 0: never. auto: as often as costs at most 0.3 % of
     a step, and not under ``CUDA_DEVICE_MAX_CONNECTIONS=1``, where an event may hold up what another stream does."""
     kernel_steps: int = 3
-    """Steps that a kernel window keeps; one more runs before them under the profiler and is dropped."""
+    """Steps that a kernel window keeps, also one that is asked for while the job runs; one more runs before them under
+    the profiler and is dropped."""
     kernel_from: int | None = None
     """The step at which a kernel window begins. None: after the last measured step; in your own loop, the first step
     that is not warm-up and not before `distprof.record.step_window.EARLIEST_STEP`."""
+    window_on: Literal["none", "slow"] = "none"
+    """When the job orders a kernel window itself. slow: when the steps of a rank leave the band of its latest ones."""
+    max_windows: int = 3
+    """Most windows of a job that it orders itself."""
     module_steps: int = 5
     """Steps in which a module profile takes the time; two more run before them: one is counted, and one warms up."""
     module_from: int | None = None
     """The step at which a module profile begins; None as for ``kernel_from``."""
 
     record: str = "all"
-    """In which steps phases are recorded: ``all``, or ``M of N``: the first M of every N steps."""
+    """In which steps phases are recorded: ``all``, or ``M of N``: the first M of every N steps. ``none``: in none until
+    ``signal`` arrives."""
+    signal: Literal["none", "SIGUSR1", "SIGUSR2"] = "none"
+    """Turns the recording of phases off, and on again, on all ranks, whichever of them gets it."""
     keep_steps: int | None = 20_000
     """How many of its latest steps each rank keeps on disk at least; up to twice as many are there. None: all."""
 
@@ -162,6 +170,8 @@ class ProfileConfig:
     """The port on which rank 0 serves live metrics as Prometheus text, at ``/metrics``; 0: any free one. None: none."""
     metrics_address: str = "127.0.0.1"
     """Where it listens; by default only programs of its own host can ask."""
+    loggers: tuple[Literal["jsonl", "tensorboard", "otel", "wandb"], ...] = ()
+    """What else rank 0 tells live metrics, each on a thread of its own."""
 
     @property
     def window_steps(self) -> int:

@@ -70,7 +70,7 @@ class Forwards:
         self, original: Callable[..., Any], model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         part, gate = self._part, self._gate
-        if not part.on or torch.jit.is_tracing() or not gate.admits(trains=True):
+        if not part.on or torch._C._is_tracing() or not gate.admits(trains=True):
             return original(model, *args, **options)
         entered = part.run(self._begin, model)
         gate.inside += 1

@@ -39,6 +39,7 @@ class OptimizerCycle:
         self._turns = 1  # steps of the ender in a cycle
         self._last: weakref.ref[Any] | None = None  # the optimizer of the last step
         self._run = 0  # its steps in a row
+        self._mixed = False  # before those of the ender, others have taken steps in the same cycle
         self._until_batch = False  # the cycle ends with the next batch, unless the ender takes a step before
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()  # models, while learning
 
@@ -69,16 +70,21 @@ class OptimizerCycle:
             with_batch: Whether the training step began with a batch of a DataLoader.
         """
         last, run = None if self._last is None else self._last(), self._run
-        self._last, self._run = weakref.ref(optimizer), run + 1 if last is optimizer else 1
+        if last is optimizer:
+            self._run += 1
+        else:
+            self._last, self._run = weakref.ref(optimizer), 1
+        ender = None if self._ender is None else self._ender()
+        if ender is optimizer and not self._counts:
+            return self._end_alone()
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         is_new, inner = not self._stepped.get(optimizer), optimizer in self._inner
         self._stepped[optimizer] = True
-        ender = None if self._ender is None else self._ender()
         self.learning = ender is None
         if ender is None:
             ends = count > (PATIENCE if inner else AT_FIRST) or not self._list_missing()
         elif ender is optimizer:
-            ends = self._ends_again(count)
+            ends, self._mixed = count >= self._turns, True
         elif count > PATIENCE or (is_new and not _identify(optimizer).isdisjoint(_identify(ender))):
             ends = True
         elif last is ender and run > AT_FIRST and not inner:
@@ -103,15 +109,16 @@ class OptimizerCycle:
             ends = last is not ender and (self._until_batch or not with_batch)
         return ends and self._end(last)
 
-    def _ends_again(self, count: int) -> bool:
-        """The ender has taken a step. If it goes on alone after a cycle, that cycle was longer than it seemed."""
-        if len(self._counts) > 1:
-            return count >= self._turns
-        self._turns = self._run if self._run <= AT_FIRST else 1
+    def _end_alone(self) -> bool:
+        """The ender begins a cycle. If it goes on alone after one with others, that one was longer than it seemed."""
+        self._turns = self._run if self._mixed and self._run <= AT_FIRST else 1
+        self._before.clear()
+        self._until_batch = False
         return True
 
     def _end(self, ender: object) -> bool:
         if self.learning or self._ender is None or self._ender() is not ender:
+            self._mixed = len(self._counts) > 1
             self._ender, self._turns, self.learning = weakref.ref(ender), 1, False
             self._called.clear()
         self._before, self._counts = self._counts, self._before

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from time import monotonic_ns as now_ns
 from typing import Any, Protocol
 
 import torch
@@ -67,14 +68,17 @@ class Recognition:
         self.on = True
 
     def run(self, action: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Calls an action of distprof. None if that fails, or has failed before."""
+        """Calls an action of distprof, and adds what that takes. None if it fails, or has failed before."""
         if not self.on:
             return None
+        begin_ns = now_ns()
         try:
             return action(*args, **options)
         except Exception as error:  # never the script's: whatever it is, training goes on
             self.fail(error)
             return None
+        finally:
+            self._session.own_ns += now_ns() - begin_ns
 
     def fail(self, error: Exception) -> None:
         """Gives the part up."""

@@ -38,9 +38,16 @@ class Program(enum.Enum):
 def unwrap(model: Any) -> list[Any]:
     """A model, and what DDP or `torch.compile` has wrapped in it."""
     found = [] if model is None else [model]
-    while (inner := getattr(model, "_orig_mod", None) or getattr(model, "module", None)) is not None:
+    while (inner := _find_inner(model)) is not None:
         if inner in found or not hasattr(inner, "training"):
             break
         found.append(inner)
         model = inner
     return found
+
+
+def _find_inner(model: Any) -> Any:
+    """What a model has wrapped, once in every step: asking a module for what it does not have is slow."""
+    parts = getattr(model, "_modules", {})
+    inner = parts.get("_orig_mod") or parts.get("module")
+    return model.module if inner is None and hasattr(type(model), "module") else inner  # a property of FSDP1

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 class Reporting(Protocol):
     """Receives steps, phases and stretches as they are found. Nothing here raises into training."""
 
+    own_ns: int
+    """How long distprof's own part of watched calls has taken since the last step ended, host clock."""
+
     @property
     def open(self) -> bool:
         """Whether a step is open."""

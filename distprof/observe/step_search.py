@@ -3,9 +3,8 @@
 - A step ends with the step of an optimizer; with several optimizers, a step is a whole cycle of them
   (`distprof.observe.optimizer_cycle`). It begins with the first thing after that: a batch taken from a DataLoader while
   gradients are on, or a forward.
-- Without an optimizer, a program that never computes gradients does inference: a step reaches from one batch to the
-  next or, without a DataLoader, is one forward. One that computes gradients has steps that begin with the forward, or
-  the batch, after a backward.
+- Without an optimizer, a program that computes no gradients does inference: a step reaches from one batch to the next
+  or, without a DataLoader, is one forward. Else steps begin with the forward, or the batch, after a backward.
 """
 
 from __future__ import annotations
@@ -124,6 +123,7 @@ class StepSearch:
                 self._evaluation.see_forward(model, grad_on=grad_on)
                 return False
             if not (grad_on or self._trained or self._session.open):
+                self._forwards += 1
                 return False  # before the first step
             self._begin_step(quiet=not grad_on and model in self._trained)
         if grad_on:
@@ -148,7 +148,8 @@ class StepSearch:
         self._evaluation.see_backward()
         if not (self._fetched or self._trained.called):
             self._see_updates(grad_on=True)  # nothing but backwards is seen
-        if self._begin_step():
+        called = self._forwards > 0
+        if self._begin_step() and not called:
             self._at_once = True
             self._session.note(COMPILED)
         self._worked, self._updated = True, False

@@ -25,8 +25,9 @@ from distprof.profiler.early_watch import EarlyWatch
 from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
 from distprof.profiler.exit_guard import ExitGuard
 from distprof.profiler.profiler import name_exit
+from distprof.profiler.provenance import make_meta
 from distprof.profiler.session import Session
-from distprof.profiler.start import Hooks, Job, make_meta, start_profiler
+from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
+from distprof.profiler.called_windows import CalledWindows
 from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.watched import describe_engine, find_wrapped, unwrap
 from distprof.record.between import STRETCH_CODE
@@ -43,6 +44,7 @@ from distprof.record.step_record import NO_STEP
 from distprof.record.step_writer import StepWriter
 from distprof.record.stretches import BatchWatch, StretchContext, TimedBatches, TimedIterator, time_batches
 from distprof.record.timeline import PhaseContext
+from distprof.record.window_talk import WindowTalk
 
 T = TypeVar("T")
 _UNWRAPPED = (
@@ -75,6 +77,7 @@ class Profiler:
         clean: Callable[[str], str],
         left: Sequence[Callable[[], None]] = (),
         stall_watch: StallWatch | None = None,
+        calls: CalledWindows | None = None,
     ) -> None:
         """Takes its parts; see `distprof.profiler.start.start_profiler`."""
         self._clean, self._done, self._left, self._stall_watch = clean, done, left, stall_watch
@@ -90,6 +93,8 @@ class Profiler:
         self._stretches = {str(stretch): StretchContext(recorder, stretch) for stretch in STRETCH_CODE}
         self._batches = BatchWatch(recorder, self._phases[Phase.DATA])
         self._next_step = 0
+        self._calls, self._talk = calls, WindowTalk(limit_s=0.0) if calls is None else calls.talk
+        self._talk.next_step = lambda: self._next_step
         self._closed = False
 
     def watch(self, model: nn.Module) -> None:
@@ -102,6 +107,8 @@ class Profiler:
             return
         notes: list[str] = []
         model = unwrap(model)
+        if self._calls is not None:
+            self._calls.watch(model)
         parts = find_wrapped(model)
         if not parts and not describe_engine(model) and dist.is_initialized() and dist.get_world_size() > 1:
             notes.append(_UNWRAPPED)
@@ -126,6 +133,10 @@ class Profiler:
         """
         number = self._next_step
         self._next_step += 1
+        if number >= self._talk.at and self._calls is not None:
+            called = self._calls.step(number, warmup=warmup)
+            if called is not None:
+                return called
         if self._capture is not None and not warmup and self._capture.begin():
             self._recorder.between.forget()  # the ranks have waited for each other
         return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
@@ -136,6 +147,8 @@ class Profiler:
         self._recorder.end_step()
         self._next_step -= 1
         self._recorder.timeline.place[0] = self._next_step - 1
+        if self._calls is not None:
+            self._calls.drop_step(self._next_step)
 
     def phase(self, phase: Phase | str) -> Context:
         """Marks a block as one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts. No allocation.
@@ -208,6 +221,8 @@ class Profiler:
         self._recorder.finished.decide(failed=error is not None)
         if self._recorder.open:
             self._recorder.end_step(failed=True)
+        if self._calls is not None:
+            self._calls.close(error)
         self._undo()
         if error is None:
             if self._capture is not None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 
+import torch
+
 from distprof import __version__
+from distprof.facts.run import RunMeta, Work
+from distprof.world import World
 
 PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 
@@ -36,3 +42,24 @@ def read_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return commit.strip() + ("+" if changes.strip() else "")
+
+
+def make_meta(
+    world: World,
+    *,
+    run_id: str,
+    name: str,
+    strategy: str | None,
+    precision: str | None,
+    work: Work | None,
+    notes: Sequence[str],
+    config: object,
+) -> RunMeta:
+    """The facts about a job that ``run.json`` begins with; the arguments are those of `start_profiler`, masked."""
+    assert isinstance(config, dict)
+    return RunMeta(
+        run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
+        precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
+        config=config, notes=(*world.notes, *notes),
+    )  # fmt: skip

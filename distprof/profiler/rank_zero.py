@@ -8,10 +8,14 @@ from functools import partial
 
 from distprof.errors import DistprofError
 from distprof.facts.run import FloatArray, RunMeta
+from distprof.profiler.loggers.logger_thread import HURRY_S, LoggerThread, open_logger
+from distprof.profiler.loggers.metric_logger import LoggedJob
 from distprof.profiler.metrics import Metrics
 from distprof.profiler.metrics_server import MetricsServer
 from distprof.profiler.overhead_budget import keep_budget
 from distprof.profiler.setting import Setting
+from distprof.profiler.step_bands import StepBands
+from distprof.profiler.window_desk import WindowDesk
 from distprof.record.live import Listener, LiveSteps
 from distprof.record.remote import RemoteStreams
 from distprof.record.step_writer import StepWriter
@@ -29,6 +33,7 @@ class RankZero:
         meta: RunMeta,
         on_start: Callable[[], Callable[[FloatArray], None] | None] | None,
         stop_recording: Callable[[], None],
+        desk: WindowDesk,
     ) -> None:
         """Starts the live display and the metrics, if they are wanted.
 
@@ -38,8 +43,9 @@ class RankZero:
             meta: Of the job.
             on_start: Called on a thread of its own; returns what gets the whole steps. None: there is no display.
             stop_recording: Asks every rank to stop recording phases.
+            desk: Orders kernel windows.
         """
-        self._folder, self._warn = setting.folder, setting.warn
+        self._folder, self._warn, self._desk = setting.folder, setting.warn, desk
         self._remote = RemoteStreams(setting.streams.apart, step_writer.refuse)
         self._listener: Listener | None = None
         if on_start is not None:
@@ -49,6 +55,11 @@ class RankZero:
         receivers = [] if self._listener is None else [self._listener.tell]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
+        self._loggers = _open_loggers(setting, meta, step_writer)
+        receivers += [logger.tell for logger in self._loggers]
+        if setting.profile.window_on == "slow":
+            bands = StepBands(desk.order, max_windows=setting.profile.max_windows, clock=setting.clock)
+            receivers.append(bands.add)
         on_steps = keep_budget(
             setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
             say=setting.say, on_steps=partial(_tell_all, receivers) if receivers else None,
@@ -62,13 +73,18 @@ class RankZero:
             self._live.add(tables)
 
     def leave(self) -> None:
-        """However training has ended: closes the port."""
+        """However training has ended: closes the port, the desk and the loggers."""
+        self._desk.close()
+        for logger in self._loggers:
+            logger.end(HURRY_S)
         if self._metrics is not None:
             self._metrics[1].close()
 
     def finish(self) -> None:
         """After every rank's last row: ends the files written for other ranks, and waits briefly for the display."""
         self._remote.end()
+        for logger in self._loggers:
+            logger.end()
         if self._listener is None:
             return
         self._listener.finish()
@@ -82,6 +98,16 @@ class RankZero:
 def _tell_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArray) -> None:
     for receiver in receivers:
         receiver(rows)
+
+
+def _open_loggers(setting: Setting, meta: RunMeta, step_writer: StepWriter) -> list[LoggerThread]:
+    def note(text: str) -> None:
+        setting.warn(text)
+        step_writer.note(text)
+
+    peaks = tuple(info.peak.flops_per_s for info in setting.streams.ranks)
+    job = LoggedJob(meta=meta, peaks=peaks, folder=setting.folder, say=setting.say)
+    return [open_logger(name, job, note) for name in dict.fromkeys(setting.profile.loggers)]
 
 
 def _serve_metrics(setting: Setting, meta: RunMeta, step_writer: StepWriter) -> tuple[Metrics, MetricsServer] | None:

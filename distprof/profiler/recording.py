@@ -14,13 +14,14 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
+from distprof.facts.run import PHASES
 from distprof.observe.finder import Finder
 from distprof.profiler.border import Border
 from distprof.profiler.profiler import Context, LeftInStep, Profiler
 from distprof.profiler.start import Job
 from distprof.record.between import STRETCH_CODE
 from distprof.record.recorder import Recorder
-from distprof.record.timeline import OTHER
+from distprof.record.timeline import OTHER, PhaseContext
 
 T = TypeVar("T")
 Opener = Literal["with", "steps", "cut", "call"]
@@ -66,6 +67,7 @@ class Recording(Border):
         """Whether steps are found too."""
         self._profiler: Profiler | None = None
         self._recorder: Recorder | None = None
+        self._marks: list[PhaseContext] = []  # by phase code
         self._finder: Finder | None = None
         self._thread, self._pid = get_ident(), os.getpid()
         self._number = 0  # steps begun and not dropped
@@ -73,6 +75,8 @@ class Recording(Border):
         self._context: Context | None = None
         self._found = 0  # open phases that were found
         self._most_marks = 0  # segments of a step that has ended
+        self.own_ns = 0
+        """See `distprof.observe.reporting.Reporting`."""
 
     @property
     def open(self) -> bool:
@@ -102,6 +106,8 @@ class Recording(Border):
         if self.job is None:
             return
         self._profiler, self._recorder = self.job.profiler, self.job.profiler.recorder
+        timeline = self._recorder.timeline
+        self._marks = [PhaseContext(self._recorder, timeline, code) for code in range(len(PHASES))]
         for text in self.told:
             self._profiler.note(text)
         for model in self._models:
@@ -172,6 +178,8 @@ class Recording(Border):
         self._most_marks = max(self._most_marks, recorder.timeline.count)
         error = error or (RuntimeError("the step failed") if failed else None)
         self._guard("a step", self._context.__exit__, None if error is None else type(error), error, None)
+        if self._finder is not None:
+            self._finder.end_step()
 
     def cut_step(self, warmup: bool | None = None) -> None:
         """A step ends here, and the next one begins: a bare ``profiler.step()``. Before the first one is no step."""
@@ -208,15 +216,19 @@ class Recording(Border):
         timeline = recorder.timeline
         if len(timeline.around) + (timeline.phase != OTHER) > self._found:
             return False
-        recorder.enter(code)
+        self._marks[code].__enter__()
         self._found += 1
         return True
 
     def exit(self, *, raised: bool = False) -> None:
         """Leaves the phase that `enter` has entered."""
-        if self._recorder is not None and self._found and get_ident() == self._thread:
+        recorder = self._recorder
+        if recorder is not None and self._found and get_ident() == self._thread:
             self._found -= 1
-            self._recorder.exit(raised=raised)
+            if raised:
+                recorder.exit(raised=True)
+            else:
+                self._marks[OTHER].__exit__(None, None, None)  # of the innermost phase, whichever that is
 
     def begin_stretch(self, stretch: str) -> bool:
         """Ends an open step, and begins a stretch; returns whether it did. Nothing before the first step."""

@@ -87,11 +87,17 @@ class Session(Recording):
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Counts the tokens and micro-steps that the open step has processed on this rank."""
-        self._add("add_work()", lambda recorder: recorder.add_work(tokens=tokens, micro_steps=micro_steps))
+        if self._recorder is None or not self.open:
+            self.tell_outside("profiler.add_work()")
+        else:
+            self._recorder.add_work(tokens=tokens, micro_steps=micro_steps)
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
-        self._add("keep_scalars()", lambda recorder: recorder.keep_scalars(loss=loss, grad_norm=grad_norm))
+        if self._recorder is None or not self.open:
+            self.tell_outside("profiler.keep_scalars()")
+        else:
+            self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
 
     def begin(self) -> None:
         """As `Recording.begin`."""
@@ -136,12 +142,6 @@ class Session(Recording):
             self.tell(f"profiler.phase({phase!r}) on a second thread: not recorded; phases are those of the step's own")
             return None
         return self._phases[phase]
-
-    def _add(self, what: str, add: Callable[[Any], None]) -> None:
-        if self._recorder is None or not self.open:
-            self.tell_outside(f"profiler.{what}")
-        else:
-            add(self._recorder)
 
     def _begin_finder(self, owns_steps: bool) -> None:
         self._finder = Finder(self, owns_steps=owns_steps)

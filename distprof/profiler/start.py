@@ -5,32 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
-from distprof.modules.ranges import ModuleRanges
+from distprof.profiler.called_windows import plan_calls
 from distprof.profiler.host_readings import HostReadings
-from distprof.profiler.module_window import PredictMemory, plan_modules
+from distprof.profiler.module_window import PredictMemory
 from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.profiler import Profiler
-from distprof.profiler.provenance import read_commit, read_versions
+from distprof.profiler.provenance import make_meta
 from distprof.profiler.rank_zero import RankZero
 from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
+from distprof.profiler.signal_count import SignalCount
+from distprof.profiler.window_desk import WindowDesk
+from distprof.profiler.window_plans import open_desk, plan_level
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
 from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.gather import Exchange, GatherThread
-from distprof.record.kernel_window import plan_window
 from distprof.record.lock_watch import LockWatch, watch_lock
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.on_signal import end_on_signal
@@ -39,9 +39,11 @@ from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
 from distprof.record.stall_watch import StallWatch, read_timeout_s
+from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.record.step_window import plan_meeting
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
+from distprof.record.window_talk import WindowTalk
 from distprof.storage.last_position import open_place
 from distprof.storage.run_folder import rank_path
 from distprof.world import World
@@ -140,27 +142,6 @@ def start_profiler(
     return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
 
 
-def make_meta(
-    world: World,
-    *,
-    run_id: str,
-    name: str,
-    strategy: str | None,
-    precision: str | None,
-    work: Work | None,
-    notes: Sequence[str],
-    config: object,
-) -> RunMeta:
-    """The facts about a job that ``run.json`` begins with; the arguments are those of `start_profiler`, masked."""
-    assert isinstance(config, dict)
-    return RunMeta(
-        run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
-        precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
-        config=config, notes=(*world.notes, *notes),
-    )  # fmt: skip
-
-
 def _make_profiler(
     setting: Setting, meta: RunMeta, hooks: Hooks, clean: Callable[[str], str]
 ) -> tuple[Profiler, RunMeta]:
@@ -183,36 +164,34 @@ def _make_profiler(
     if setting.group is not None and setting.phases:  # at level off there is nothing to compare
         readings = HostReadings(setting, setting.group, meta, step_writer)
         meta = readings.read_first()
-    exchange = Exchange(setting.group)
-    rank_zero = _start_rank_zero(setting, meta, hooks.on_start, step_writer, exchange) if world.rank == 0 else None
+    exchange = Exchange(setting.group, paused=profile.record == "none")
+    lefts = [left, *_count_signals(setting, exchange, step_writer)]
+    window = plan_level(setting, meta, recorder, step_writer, hooks.predict_memory)
+    desk = open_desk(setting, window) if world.rank == 0 else None
+    talk = WindowTalk(limit_s=setting.timeout_s, desk=desk)
+    rank_zero = None
+    if desk is not None:
+        rank_zero = _start_rank_zero(setting, meta, hooks.on_start, step_writer, exchange, desk)
     meeting = partial(plan_meeting, world, setting.timeout_s)
     capture = agree_on_capture(ranges, world.device, setting.group, meeting)
     plan = _plan_steps(setting, capture is not None)
-    switch = RecordingSwitch(plan, recorder, step_writer.note)
-    gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch)
-    window = None
-    for plan_one in (
-        partial(plan_window, name_modules=ModuleRanges),
-        partial(plan_modules, predict_memory=hooks.predict_memory),
-    ):
-        window = window or plan_one(
-            profile, world=world, folder=setting.folder, run_id=meta.run_id, apart=list(setting.streams.apart),
-            recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
-        )  # fmt: skip
+    switch = RecordingSwitch(plan, recorder, step_writer.note, signal=profile.signal)
+    switch.pause(exchange.paused)
+    gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch, talk)
     gather_thread.start()
     lock_watch = watch_lock(setting.streams.own.path) if world.size > 1 else None
     stall_watch = _watch_stalls(setting, recorder, step_writer, lock_watch) if world.size > 1 else None
-    leaving = [left]
     if lock_watch is not None:
-        leaving.append(lock_watch.close)
+        lefts.append(lock_watch.close)
     if rank_zero is not None:
-        leaving.append(rank_zero.leave)
+        lefts.append(rank_zero.leave)
     make = Profiler if window is None else partial(WindowProfiler, window)
     profiler = make(
         recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
         timeout_s=setting.timeout_s, clean=clean, stall_watch=stall_watch,
-        left=leaving,
+        calls=plan_calls(setting, talk, run_id=meta.run_id, recorder=recorder, step_writer=step_writer),
+        left=lefts,
         done=(lambda: None) if rank_zero is None else rank_zero.finish,
     )  # fmt: skip
     return profiler, meta
@@ -238,6 +217,19 @@ def _end_on_signal(setting: Setting, signals: SignalWatch | None, step_writer: S
     return end_on_signal(signals, step_writer, tell=tell)
 
 
+def _count_signals(setting: Setting, exchange: Exchange, step_writer: StepWriter) -> list[Callable[[], None]]:
+    """Has a signal turn recording off and on, if it is wanted. Returns what takes that back."""
+    if setting.profile.signal == "none":
+        return []
+    signals = SignalCount()
+    if (why := signals.install(setting.profile.signal)) is not None:
+        text = f"{setting.profile.signal} does not turn recording off and on: {why}"
+        setting.warn(text)
+        step_writer.note(text)
+    exchange.count_signals = lambda: signals.count
+    return [signals.close]
+
+
 def _watch_stalls(
     setting: Setting, recorder: Recorder, step_writer: StepWriter, lock_watch: LockWatch | None
 ) -> StallWatch:
@@ -256,10 +248,15 @@ def _watch_stalls(
 
 
 def _start_rank_zero(
-    setting: Setting, meta: RunMeta, on_start: OnStart | None, step_writer: StepWriter, exchange: Exchange
+    setting: Setting,
+    meta: RunMeta,
+    on_start: OnStart | None,
+    step_writer: StepWriter,
+    exchange: Exchange,
+    desk: WindowDesk,
 ) -> RankZero:
     begin = None if on_start is None else partial(on_start, meta, setting.streams.ranks, setting.folder)
-    return RankZero(setting, step_writer, meta=meta, on_start=begin, stop_recording=exchange.ask_to_stop)
+    return RankZero(setting, step_writer, meta=meta, on_start=begin, stop_recording=exchange.ask_to_stop, desk=desk)
 
 
 def _make_gather_thread(
@@ -269,15 +266,17 @@ def _make_gather_thread(
     rank_zero: RankZero | None,
     readings: HostReadings | None,
     switch: RecordingSwitch,
+    talk: WindowTalk,
 ) -> GatherThread:
     def lose(text: str) -> None:
         step_writer.note(text)
         setting.warn(text)
 
     return GatherThread(
-        take=step_writer.take, end=partial(step_writer.end, "completed"), exchange=exchange, lost=lose,
-        deliver=None if rank_zero is None else rank_zero.deliver, window_s=setting.profile.window_s,
+        take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),
+        exchange=exchange, lost=lose, window_s=setting.profile.window_s,
+        deliver=None if rank_zero is None else rank_zero.deliver,
         together=None if readings is None else readings.read_last, pause=switch.pause,
         stop_recording=partial(switch.stop, setting.limit_ratio),
-        wants_pause=None if rank_zero is None else partial(wants_pause, setting.folder),
+        wants_pause=None if rank_zero is None else partial(wants_pause, setting.folder), talk=talk,
     )  # fmt: skip

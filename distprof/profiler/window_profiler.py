@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from torch import nn
 
+from distprof.profiler.called_windows import WindowStep
 from distprof.profiler.profiler import Context, Profiler
-from distprof.record.recorder import Recorder
 from distprof.record.step_window import StepWindow
 
 
@@ -31,7 +30,7 @@ class WindowProfiler(Profiler):
             return super().step(warmup=warmup)
         number = self._next_step
         self._next_step += 1
-        return _WindowContext(self._recorder, number, warmup, self._window)
+        return WindowStep(self._recorder, number, warmup, self._window)
 
     def drop_step(self) -> None:
         """As `Profiler.drop_step`; the window's step of this number is still to come."""
@@ -48,20 +47,3 @@ class WindowProfiler(Profiler):
         else:
             self._window.abandon()
         super().close(error, wait_s=wait_s)
-
-
-class _WindowContext:
-    __slots__ = ("_number", "_recorder", "_warmup", "_window")
-
-    def __init__(self, recorder: Recorder, number: int, warmup: bool, window: StepWindow) -> None:
-        self._recorder, self._number, self._warmup, self._window = recorder, number, warmup, window
-
-    def __enter__(self) -> None:
-        self._window.before(self._number)
-        self._recorder.begin_step(self._number, warmup=self._warmup)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._recorder.end_step(failed=error is not None)
-        self._window.after(self._number, error)

@@ -7,6 +7,7 @@ window and go on writing their own files; what was written stays.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -20,32 +21,46 @@ from torch.distributed import all_gather, gather  # the originals, even while tr
 
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
+from distprof.record.step_record import STEPS_AT_ONCE
+from distprof.record.window_talk import WindowTalk, Word
 
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
 leaves before the others: Python stops it at the end, and C++ then aborts."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
-MAX_ROWS = 4096
-"""Most rows of one rank in one exchange; the rest waits for the next."""
 
 
 class Exchange:
     """Brings the rows of all ranks to rank 0."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        """Takes a gloo group that nothing else uses. None: this rank is alone."""
+    def __init__(self, group: dist.ProcessGroup | None, *, paused: bool = False) -> None:
+        """Takes a gloo group that nothing else uses; None: this rank is alone.
+
+        And, the same on all ranks, whether phases are not recorded until a signal arrives.
+        """
         self._group = group
         self._pending: list[FloatArray] = []
         self.broken: str | None = None
         """Why rows no longer reach rank 0: a rank left. None: they do."""
         self.stop_recording = False
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
-        self.paused = False
-        """Whether rank 0 wants phases not to be recorded for now, as of the last exchange."""
+        self.paused = paused
+        """Whether phases are not to be recorded for now, as of the last exchange."""
+        self.count_signals: Callable[[], int] = lambda: 0
+        """How often this rank has got the signal that turns recording off and on."""
+        self._toggled, self._signals, self._just_toggled = paused, list[int](), False
+        self.word = Word()
+        """What this rank says in the next exchange."""
+        self.words: list[Word] = []
+        """What the ranks have said in the last exchange."""
+        self.done: list[bool] = []
+        """Whether each rank had sent its last rows by then."""
         self._asked = self._pausing = False
         self.given_up = False
         """Whether this rank no longer waits for the others."""
+        self.behind = False
+        """Whether some rank had so many rows in the last exchange that the next should follow at once."""
 
     def ask_to_pause(self, paused: bool) -> None:
         """On rank 0: makes every rank, including this one, pause recording, or go on, after the next exchange."""
@@ -69,7 +84,8 @@ class Exchange:
         work.wait()
 
     def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
-        """One exchange. Collective among the background threads.
+        """One exchange, of at most `STEPS_AT_ONCE` rows of each rank; the rest waits for the next one. Collective among
+        the background threads.
 
         Args:
             rows: This rank's new rows.
@@ -80,19 +96,18 @@ class Exchange:
             whether every rank has sent its last rows.
         """
         self._pending.extend(rows)
-        batch, self._pending = self._pending[:MAX_ROWS], self._pending[MAX_ROWS:]
+        batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
-        if self._group is None:
-            self.stop_recording, self.paused = self._asked, self._pausing
-            return [table], last and not self._pending
-        world = dist.get_world_size(self._group)
-        heads = [torch.empty(4, dtype=torch.int64) for _ in range(world)]
         done = int(last and not self._pending)
-        own = torch.tensor([len(batch), done, self._asked, self._pausing])
-        self._wait(all_gather(heads, own, group=self._group, async_op=True))
-        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
-        counts = [int(head[0]) for head in heads]
-        everyone = all(int(head[1]) for head in heads)
+        heads = self._share([len(batch), done, self._asked, self._pausing, self.count_signals(), *self.word])
+        self._count([head[4] for head in heads])
+        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3]) or self._toggled
+        self.words, self.done = [Word(*head[5:]) for head in heads], [bool(head[1]) for head in heads]
+        counts, everyone = [head[0] for head in heads], all(self.done)
+        self.behind = max(counts) >= STEPS_AT_ONCE
+        if self._group is None:
+            return [table], everyone
+        world = len(heads)
         if max(counts) == 0:
             return [np.empty((0, ROW_WIDTH))] * world if dist.get_rank(self._group) == 0 else [], everyone
         padded = torch.zeros(max(counts), ROW_WIDTH, dtype=torch.float64)
@@ -102,6 +117,24 @@ class Exchange:
         self._wait(gather(padded, received, group=self._group, group_dst=0, async_op=True))
         tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
         return tables, everyone
+
+    def _count(self, signals: list[int]) -> None:
+        """Turns recording off or on, on every rank, if some rank has got the signal, by the counts of all ranks.
+
+        What others got of the same signal may arrive one exchange later, and counts once.
+        """
+        heard = signals != (self._signals or [0] * len(signals))
+        self._signals = signals
+        self._just_toggled = heard and not self._just_toggled
+        self._toggled ^= self._just_toggled
+
+    def _share(self, own: list[int]) -> list[list[int]]:
+        """The heads of all ranks, by rank."""
+        if self._group is None:
+            return [own]
+        heads = [torch.empty(len(own), dtype=torch.int64) for _ in range(dist.get_world_size(self._group))]
+        self._wait(all_gather(heads, torch.tensor(own), group=self._group, async_op=True))
+        return [head.tolist() for head in heads]
 
 
 class GatherThread(threading.Thread):
@@ -120,11 +153,13 @@ class GatherThread(threading.Thread):
         stop_recording: Callable[[], None] | None = None,
         wants_pause: Callable[[], bool] | None = None,
         pause: Callable[[bool], None] | None = None,
+        talk: WindowTalk | None = None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
         Args:
-            take: Takes and writes this rank's finished steps and returns their rows; True: also waits for the device.
+            take: Takes and writes this rank's finished steps and returns their rows; it is called again at once if they
+                are `STEPS_AT_ONCE` or more. True: also waits for the device.
             end: Writes the end of this rank's file; called once, after the last rows.
             deliver: On rank 0: receives the new rows of every rank.
             exchange: Transports them.
@@ -133,13 +168,14 @@ class GatherThread(threading.Thread):
             together: Called once, when every rank has sent its last rows. Collective among the background threads.
             stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
             wants_pause: On rank 0: looked up in each round, whether recording is to pause.
-            pause: Called on every rank whenever rank 0 has changed that.
+            pause: Called on every rank whenever that, or a signal on any rank, has changed it.
+            talk: Says something in each round, and hears what the others have said.
         """
         super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
         self._window_s, self._lost, self._together = window_s, lost, together
         self._stop_recording, self._wants_pause, self._pause = stop_recording, wants_pause, pause
-        self._paused = False
+        self._paused, self._talk = exchange.paused, talk
         self._wake = threading.Event()
         self._finishing = self._alone = False
         self.received: Counter[int] = Counter()
@@ -169,33 +205,45 @@ class GatherThread(threading.Thread):
 
     def run(self) -> None:
         """Rounds until every rank is done."""
-        ended = False
+        ended, behind, due_s = False, False, -math.inf
         while True:
-            self._wake.wait(0.0 if ended else self._window_s)
+            pace_s = math.inf if self._talk is None else self._talk.pace_s
+            self._wake.wait(0.0 if ended or behind else min(self._window_s, pace_s))
             finishing = self._finishing
-            rows = self._guard("recording", self._take, finishing and not self._alone) or []
-            if finishing and not ended:
+            rows: list[FloatArray] = []
+            if finishing or behind or pace_s >= self._window_s or time.monotonic() >= due_s:  # urgent: words only
+                due_s = time.monotonic() + self._window_s
+                rows = self._guard("recording", self._take, finishing and not self._alone) or []
+            behind = len(rows) >= STEPS_AT_ONCE
+            if finishing and not ended and not behind:
                 self._guard("recording", self._end)
                 ended = True
             if self._alone or self._exchange.broken:
-                if finishing:
+                if self._talk is not None:
+                    self._talk.break_off()
+                if ended:
                     return
                 continue
             if self._wants_pause is not None:
                 self._exchange.ask_to_pause(bool(self._guard("pausing", self._wants_pause)))
+            if self._talk is not None:
+                self._exchange.word = self._guard("a window", self._talk.speak) or Word()
             try:
-                tables, everyone = self._exchange.send(rows, last=finishing)
+                tables, everyone = self._exchange.send(rows, last=ended)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
                 if not self._exchange.given_up:
                     self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
+            behind = self._exchange.behind
             if self._exchange.stop_recording and self._stop_recording is not None:
                 self._guard("recording", self._stop_recording)
                 self._stop_recording = None
             if self._exchange.paused != self._paused and self._pause is not None:
                 self._paused = self._exchange.paused
                 self._guard("pausing", self._pause, self._paused)
+            if self._talk is not None:
+                self._guard("a window", self._talk.hear, self._exchange.words, self._exchange.done)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self._deliver is not None:
                 self._guard("delivery", self._deliver, tables)

@@ -22,6 +22,7 @@ from distprof.record.step_window import StepWindow, plan_meeting, say_apart
 from distprof.record.step_writer import StepWriter
 from distprof.record.trace_file import write_trace
 from distprof.record.trace_ranges import TraceRanges
+from distprof.record.window_talk import WindowOutcome
 from distprof.storage.run_folder import kernel_path
 from distprof.world import World
 
@@ -77,6 +78,8 @@ class KernelWindow(StepWindow):
             opened=opened, note=note,
         )  # fmt: skip
         self._facts, self._on_device = dict(facts), on_device
+        self.outcome = WindowOutcome.NONE
+        """What became of it, once it has been written."""
         self._kept = 0
         self._session: profile | None = None
         self._ranges: TraceRanges | None = None
@@ -92,6 +95,7 @@ class KernelWindow(StepWindow):
     def _start(self) -> None:
         if torch._C._autograd._profiler_enabled():  # a second session would silently end the first
             self._note(f"the kernel window did not start: another profiler runs; {self.LACKS}")
+            self.outcome = WindowOutcome.OTHER_PROFILER
         else:
             self._guard("start", self._start_session)
 
@@ -117,8 +121,10 @@ class KernelWindow(StepWindow):
     def _write(self) -> None:
         self._hide()
         session = self._session
-        if session is not None and self._guard("stop", session.stop) and self._kept:
-            self._guard("write its trace", lambda: write_trace(session, self._path))
+        written = session is not None and self._guard("stop", session.stop) and bool(self._kept)
+        if session is not None and written:
+            written = self._guard("write its trace", lambda: write_trace(session, self._path))
+        self.outcome = WindowOutcome.WRITTEN if written else self.outcome or WindowOutcome.FAILED
         self._session = None
 
     def _drop(self) -> None:
@@ -176,12 +182,17 @@ def plan_window(
     together = plan_meeting(world, timeout_s)
     if apart:
         step_writer.note(say_apart("kernel traces", apart, "kernels"))
-    facts = {
+    return KernelWindow(
+        recorder=recorder, path=kernel_path(folder, world.rank), facts=describe_traced(world, run_id),
+        kept_steps=profile_config.kernel_steps, first_step=profile_config.kernel_from,
+        on_device=world.device.type == "cuda", opened=step_writer.mark_window, note=step_writer.note,
+        together=together, name_modules=name_modules,
+    )  # fmt: skip
+
+
+def describe_traced(world: World, run_id: str) -> dict[str, object]:
+    """What identifies this rank in a trace."""
+    return {
         "rank": world.rank, "world_size": world.size, "host": world.host, "pid": os.getpid(), "run_id": run_id,
         "device": str(world.device),
     }  # fmt: skip
-    return KernelWindow(
-        recorder=recorder, path=kernel_path(folder, world.rank), facts=facts, kept_steps=profile_config.kernel_steps,
-        first_step=profile_config.kernel_from, on_device=world.device.type == "cuda", opened=step_writer.mark_window,
-        note=step_writer.note, together=together, name_modules=name_modules,
-    )  # fmt: skip

@@ -16,7 +16,7 @@ from distprof.record.between import BetweenRecord, BetweenSteps
 from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
-from distprof.record.step_record import NO_STEP, BrokenPhase, FinishedSteps, StepRecord, settle
+from distprof.record.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
 from distprof.record.timeline import MAX_SEGMENTS, Timeline
 
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
@@ -258,15 +258,14 @@ class Recorder:
         if ticket >= 0:
             self._issued.end(ticket, self._now() if at_ns is None else at_ns)
 
-    def drain(self, *, wait: bool = False) -> list[StepRecord]:
-        """Takes the finished steps; may be called from another thread.
+    def drain(self, *, wait: bool = False, most: int = QUEUED_STEPS) -> list[StepRecord]:
+        """Takes finished steps, at most so many of the oldest; may be called from another thread.
 
-        Args:
-            wait: Also waits for the device to finish the last steps. Synchronises; use it only after training.
+        ``wait``: waits for the device to finish the last steps. Synchronises; use it only after training.
         """
         if wait:
             self.on_device.wait()
-        return [settle(record) for record in self.finished.take()]
+        return [settle(record) for record in self.finished.take(most)]
 
     def _switch(self, code: int) -> int:
         now_ns = self.timeline.switch(code)

@@ -16,6 +16,7 @@ from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.messages import find_message, read_message
 from distprof.record.recorder import Recorder
 from distprof.record.stack import read_stack
+from distprof.record.step_record import StepRecord
 
 MAX_MEMBERS = 2048
 """Of a group told about, unless it has all ranks: the record is one line."""
@@ -41,6 +42,21 @@ def take_stand(recorder: Recorder, thread: int, *, stalled_s: float | None = Non
         source="none", step=step if step >= 0 else None, inside=recorder.open or failed, phase=phase,
         stalled_s=stalled_s, stack=stack, where=where, message=read_message(thread) if other else None,
     )  # fmt: skip
+
+
+def describe_position(recorder: Recorder) -> str:
+    """Where the training thread is, seen from another thread."""
+    if not recorder.open:
+        return "between two steps" if recorder.timeline.place[0] >= 0 else "before the first step"
+    position = recorder.timeline.count - 1
+    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
+    return f"in step {recorder.step}{phase}"
+
+
+def has_passed(stalled: Stand, record: StepRecord) -> bool:
+    """Whether a step has ended since."""
+    step = -1 if stalled.step is None else stalled.step
+    return record.step > step or (record.step == step and stalled.inside and not record.failed)
 
 
 def add_progress(stand: Stand, recorder: Recorder, ring: Mapping[str, Any] | None, *, broken: bool = False) -> Stand:

@@ -15,6 +15,9 @@ from distprof.record.device_clock import Anchor
 from distprof.storage.collective_records import DeviceTimes
 
 QUEUED_STEPS = 8192
+STEPS_AT_ONCE = 256
+"""Most steps that are packed, written and sent to rank 0 together. If they queue up because the machine is busy, what
+that takes in memory, which the process then keeps, does not grow with the queue."""
 NO_STEP = -1
 """The number of a step that turned out to be none: it is not recorded."""
 HELD_NS = 5_000
@@ -129,9 +132,9 @@ class FinishedSteps:
         if held is not None:
             self.put(held)
 
-    def take(self) -> list[StepRecord]:
-        """Takes all steps. Used by one thread at a time."""
-        taken = [self._records.popleft() for _ in range(len(self._records))]
+    def take(self, most: int = QUEUED_STEPS) -> list[StepRecord]:
+        """Takes the oldest steps, at most so many. Used by one thread at a time."""
+        taken = [self._records.popleft() for _ in range(min(most, len(self._records)))]
         self._taken += len(taken)
         self.lost = self._put - self._taken - len(self._records)
         return taken

@@ -64,6 +64,11 @@ class StepWindow:
         """All the window's steps. None: not known yet."""
         self._open = self._done = False
 
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._done
+
     def watch(self, model: nn.Module) -> None:
         """Hears of a model that the job trains, before its first step."""
 

@@ -16,14 +16,16 @@ from distprof.record.flight_recorder import describe_pending, drop_ring, find_un
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.stack import read_trace
-from distprof.record.stand import add_progress, take_stand
-from distprof.record.step_record import BrokenPhase, StepRecord, name_unseen, settle
+from distprof.record.stand import add_progress, describe_position, has_passed, take_stand
+from distprof.record.step_record import QUEUED_STEPS, STEPS_AT_ONCE, BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_position import drop_place
 from distprof.storage.last_stack import drop_last_stack
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
+_LAST_WINDOWS = 8
+"""Windows whose steps may not all have been written yet: they end at least a round of the gather thread apart."""
 FAILING_GRACE_S = 0.5
 """How long a terminated rank may take to record its own failure, which says more than the signal."""
 BUSY_GRACE_S = 0.5
@@ -62,7 +64,7 @@ class StepWriter:
         self._refused = False
         self._notes: list[str] = []
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
-        self._window = range(0)
+        self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
         self._thread = threading.get_ident() if thread is None else thread  # of training
         recorder.at_next_step(self._stay_on_this_thread)
@@ -72,15 +74,16 @@ class StepWriter:
     def _stay_on_this_thread(self) -> None:
         self._thread = threading.get_ident()
 
-    def take(self, wait: bool) -> list[FloatArray]:
-        """Packs and writes what has finished, and returns the rows.
+    def take(self, wait: bool, most: int = QUEUED_STEPS) -> list[FloatArray]:
+        """Packs and writes the oldest steps that have finished, and returns the rows, after those written in a stall.
 
         Args:
             wait: Waits for the device's last steps. Synchronises; use it only after training.
+            most: At most so many steps.
         """
         with self._taking:
             saved, self._saved = self._saved, []
-            return [*saved, *self._take(wait)]
+            return [*saved, *self._take(wait, most)]
 
     def take_rest(self) -> None:
         """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
@@ -89,24 +92,27 @@ class StepWriter:
         """
         with self._taking:
             self._recorder.on_device.give_up(look=True)
-            self._take(False)
+            self._take()
 
-    def _take(self, wait: bool) -> list[FloatArray]:
-        records = self._recorder.drain(wait=wait)
-        if not records:
-            return []
+    def _take(self, wait: bool = False, most: int = QUEUED_STEPS) -> list[FloatArray]:
+        rows: list[FloatArray] = []
+        while len(rows) < most and (records := self._recorder.drain(wait=wait, most=min(most, STEPS_AT_ONCE))):
+            rows += self._keep(records)
+        return rows
+
+    def _keep(self, records: list[StepRecord]) -> list[FloatArray]:
         self._last.extend(records)
         for record in records:
             if record.broken is not None:
                 self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
             self._overfull += record.issued is not None and record.issued.lost > 0
-            if self._stalled is not None and _has_passed(self._stalled, record):
+            if self._stalled is not None and has_passed(self._stalled, record):
                 self._stalled = None
-            if self._interrupted is not None and _has_passed(self._interrupted, record):
+            if self._interrupted is not None and has_passed(self._interrupted, record):
                 self._interrupted = None
         in_use, peak = read_memory(self._device)
         rows = [
-            pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=record.step in self._window)
+            pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=self._is_in_window(record))
             for record in records
         ]
         with self._lock:
@@ -115,7 +121,10 @@ class StepWriter:
 
     def mark_window(self, steps: range) -> None:
         """Marks these steps as part of a profiler's window. Call it before the first of them begins."""
-        self._window = steps
+        self._windows.append(steps)
+
+    def _is_in_window(self, record: StepRecord) -> bool:
+        return any(record.step in steps for steps in self._windows)
 
     def note(self, text: str) -> None:
         """Adds a note on what could not be measured, for the end of the file."""
@@ -164,7 +173,7 @@ class StepWriter:
             else:  # after the end, because it asks torch
                 broken = ended == "failed" and any(sign in (error or "").lower() for sign in LOST_PEER)
                 stand = self._take_last_stand(ended, raised, broken=broken)
-                self._write_state(self._writer, _describe_position(self._recorder), stand, broken=broken)
+                self._write_state(self._writer, describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
             self._writer = None
             self._ended.set()
@@ -192,11 +201,11 @@ class StepWriter:
         """
         if self._ended.wait(FAILING_GRACE_S):
             return
-        where = _describe_position(self._recorder)
+        where = describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._recorder.on_device.give_up(look=False)
-                self._take(False)
+                self._take()
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
@@ -217,15 +226,15 @@ class StepWriter:
         """
         recorder = self._recorder
         why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
-        text = f"{why}, {_describe_position(recorder)}"
+        text = f"{why}, {describe_position(recorder)}"
         stand = dataclasses.replace(take_stand(recorder, self._thread, stalled_s=stalled_s), stopped=stopped)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
-                self._saved += self._take(False)
+                self._saved += self._take()
             finally:
                 self._taking.release()
         pending = [
-            pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=record.step in self._window)
+            pack_row(settle(record), memory_bytes=None, memory_peak_bytes=None, window=self._is_in_window(record))
             for record in recorder.on_device.copy_pending()
         ]
         self._stalled = None if stalled_s is None else stand
@@ -264,21 +273,6 @@ class StepWriter:
 
 def _waits(group: GroupStand) -> bool:
     return group.pending is not None
-
-
-def _describe_position(recorder: Recorder) -> str:
-    """Where the training thread is, seen from another thread."""
-    if not recorder.open:
-        return "between two steps" if recorder.timeline.place[0] >= 0 else "before the first step"
-    position = recorder.timeline.count - 1
-    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
-    return f"in step {recorder.step}{phase}"
-
-
-def _has_passed(stalled: Stand, record: StepRecord) -> bool:
-    """Whether a step has ended since."""
-    step = -1 if stalled.step is None else stalled.step
-    return record.step > step or (record.step == step and stalled.inside and not record.failed)
 
 
 def _describe_broken(phase: BrokenPhase, seen: list[int]) -> str:

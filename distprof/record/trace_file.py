@@ -30,7 +30,7 @@ def write_trace(session: TraceSession, path: Path) -> None:
     Raises:
         OSError: The disk is full, or the file cannot be written.
     """
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     packed = path.with_name(f".{path.name}.{os.getpid()}")
     with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
         plain = Path(folder) / path.name.removesuffix(".gz")

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from distprof.facts.run import COLUMN, PHASES, Run, Segments
 from distprof.render.units import clean_text
 
 STEP_THREAD, PHASE_THREAD = 0, 1
+EVENTS_AT_ONCE = 1000
+"""To write each by itself takes as long as to compress it."""
 
 
 def render_trace(run: Run) -> bytes:
@@ -24,8 +27,11 @@ def render_trace(run: Run) -> bytes:
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as packed:
         packed.write(b'{"displayTimeUnit":"ms","otherData":' + _encode(_describe(run)) + b',"traceEvents":[\n')
-        for number, event in enumerate(_list_events(run)):
-            packed.write((b",\n" if number else b"") + event)
+        events = _list_events(run)
+        first = True
+        while some := list(islice(events, EVENTS_AT_ONCE)):
+            packed.write((b"" if first else b",\n") + b",\n".join(some))
+            first = False
         packed.write(b"\n]}\n")
     return buffer.getvalue()
 

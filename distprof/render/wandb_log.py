@@ -84,9 +84,11 @@ def end_service(*, only_stopped: bool) -> None:
 class WandbLogger:
     """One W&B run. Called from one thread at a time; no error reaches training."""
 
-    def __init__(self, run: Any, *, folder: Path, points: Points, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: Any, *, folder: Path, points: Points, say: Callable[[str], None], beside: bool = False
+    ) -> None:
         """Wraps an open run; see `start`."""
-        self._run, self._folder, self._points, self._say = run, folder, points, say
+        self._run, self._folder, self._points, self._say, self._beside = run, folder, points, say, beside
         self._failed = False
         self.got_steps = 0
         """Steps that wandb's service has confirmed."""
@@ -102,6 +104,7 @@ class WandbLogger:
         folder: Path,
         say: Callable[[str], None],
         peaks: Sequence[float | None] = (),
+        beside: bool = False,
     ) -> WandbLogger | None:
         """Opens a run, online when logged in, else offline, and says which.
 
@@ -111,12 +114,13 @@ class WandbLogger:
             folder: The run folder; wandb makes its own inside it.
             say: Says a line to the user.
             peaks: Peak FLOP/s by rank; None: unknown.
+            beside: The process may have other runs open, which are left alone.
 
         Returns:
             None when wandb cannot even log offline.
         """
-        run = open_run(meta.name, config, folder=folder, say=say, values=meta.config, metrics=METRICS)
-        return None if run is None else cls(run, folder=folder, points=Points(meta, peaks), say=say)
+        run = open_run(meta.name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
+        return None if run is None else cls(run, folder=folder, points=Points(meta, peaks), say=say, beside=beside)
 
     def log_rows(self, rows: FloatArray) -> None:
         """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.
@@ -180,7 +184,10 @@ class WandbLogger:
             self._run.log_artifact(artifact)
 
     def _close(self) -> None:
-        close_run(self._run)
+        if self._beside:
+            self._run.finish()
+        else:
+            close_run(self._run)
         self.closed = True
 
     def _attempt(self, work: Callable[[], object]) -> None:
@@ -200,6 +207,7 @@ def open_run(
     say: Callable[[str], None],
     values: Mapping[str, object],
     metrics: Iterable[tuple[str, str | None]] = (),
+    beside: bool = False,
 ) -> Any:
     """Opens a run, online when logged in, else offline, and says which. None: wandb cannot even log offline.
 
@@ -210,6 +218,7 @@ def open_run(
         say: Says a line to the user.
         values: The run's configuration, redacted.
         metrics: Metrics, each with the one that it is drawn over.
+        beside: The process may have other runs open, which are left alone.
     """
     wanted = choose_mode(config)
     if wanted == "disabled":
@@ -221,10 +230,10 @@ def open_run(
         run = None
         if online:
             try:
-                run = _open(name, values, config, folder, "online")
+                run = _open(name, values, config, folder, "online", beside=beside)
             except Exception as error:
                 reason = f" (not online: {type(error).__name__})"
-        run = run or _open(name, values, config, folder, "offline")
+        run = run or _open(name, values, config, folder, "offline", beside=beside)
         for metric, step_metric in metrics:
             run.define_metric(metric, step_metric=step_metric, summary="none")
     except Exception as error:
@@ -243,8 +252,9 @@ def close_run(run: Any) -> None:
 
 
 def _open(
-    name: str, values: Mapping[str, object], config: WandbConfig, folder: Path, mode: Literal["online", "offline"]
-) -> Any:
+    name: str, values: Mapping[str, object], config: WandbConfig, folder: Path, mode: Literal["online", "offline"],
+    *, beside: bool,
+) -> Any:  # fmt: skip
     import wandb
 
     settings = wandb.Settings(
@@ -253,7 +263,8 @@ def _open(
     )  # fmt: skip
     return wandb.init(
         project=config.project, entity=config.entity, name=name, group=_clean_group(config.group),
-        dir=str(folder), config=dict(values), mode=mode, reinit="finish_previous", settings=settings,
+        dir=str(folder), config=dict(values), mode=mode, settings=settings,
+        reinit="create_new" if beside else "finish_previous",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.config.decode import MAX_EXACT, is_whole
+from distprof.config.decode import MAX_EXACT, are_whole, is_whole
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, FloatArray, Phase
 from distprof.storage.collective_records import (
     MAX_COLLECTIVES,
@@ -107,7 +107,8 @@ class CollectiveReader:
                 lasted, exposed = ([None] * size if item is None else item for item in (lasted, exposed))
                 if not (len(steps_ns) == len(lasted) == len(exposed) == size and begin_ns >= 0):
                     return False
-                if not (all(map(_is_time, steps_ns)) and all(map(_is_time_or_none, [*lasted, *exposed]))):
+                known = [time_ns for time_ns in (*lasted, *exposed) if time_ns is not None]
+                if not (are_whole(steps_ns) and are_whole(known)):
                     return False
                 if max(_add(steps_ns), _add(exposed)) > room_ns:
                     return False
@@ -117,7 +118,7 @@ class CollectiveReader:
                         return False
                     self._device.setdefault(number, []).append((step, timed))
                 arrival_ns = list(accumulate(steps_ns, initial=int(begin_ns)))[1:]
-                table = np.array([arrival_ns, lasted, exposed], dtype=np.float64).reshape(3, size)
+                table = np.array([arrival_ns, lasted, exposed], dtype=np.float64)
                 table[1] += table[0]
                 self._steps.setdefault(number, []).append(step)
                 self._tables.setdefault(number, []).append(table)
@@ -176,16 +177,8 @@ class CollectiveReader:
         return None
 
 
-def _is_time(value: object) -> bool:
-    return is_whole(value, MAX_EXACT)
-
-
 def _is_offset_or_none(value: object) -> bool:
     return value is None or (type(value) is int and abs(value) <= MAX_EXACT)
-
-
-def _is_time_or_none(value: object) -> bool:
-    return value is None or _is_time(value)
 
 
 def _add(times_ns: Sequence[Any]) -> int:

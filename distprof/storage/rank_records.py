@@ -6,6 +6,7 @@ example with phases longer than the step, is left out as a whole, because its ot
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from distprof.config.decode import MAX_EXACT, decode, is_whole
+from distprof.config.decode import MAX_EXACT, are_whole, decode, is_whole
 from distprof.errors import DataError
 from distprof.facts.run import (
     COLUMN,
@@ -51,30 +52,46 @@ _BETWEEN_OWN = [
     COLUMN["between_data_host_ns"],
     *(COLUMN[f"{stretch}_host_ns"] for stretch in Stretch if stretch is not Stretch.BETWEEN),
 ]
+_CODES = re.compile(f"[0-{len(PHASES) - 1}]*")
+_NUMBERS = {int, float, type(None)}
 _DURATIONS = re.compile(r"[0-9a-f]{1,14}(?: [0-9a-f]{1,14})*")
 
 
-def read_fields(header: Mapping[str, Any]) -> list[str] | None:
-    """The field names of a row; None: the list is invalid."""
+class Fields:
+    """The fields of the rows of one file, looked up once: a file may have very many rows."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Takes their names; those that are not known here are skipped."""
+        self._width = len(names)
+        known = [(position, COLUMN[name]) for position, name in enumerate(names) if name in COLUMN]
+        self._positions = [position for position, _ in known]
+        self._columns = np.array([column for _, column in known], dtype=np.intp)
+        self._whole = len(known) == len(names)
+
+    def decode_row(self, values: object) -> FloatArray | None:
+        """A row in the current column order. None: not finite numbers, or no step, or one without duration."""
+        if not isinstance(values, list) or len(values) != self._width:
+            return None
+        told = values if self._whole else [values[position] for position in self._positions]
+        if not set(map(type, told)) <= _NUMBERS:
+            return None
+        row = np.full(ROW_WIDTH, np.nan)
+        try:
+            row[self._columns] = np.array(told, dtype=np.float64)  # None becomes NaN
+        except OverflowError:
+            return None
+        step = row[_NUMBER]
+        if not (0 <= step < MAX_EXACT and step.is_integer() and row[_STEP[Clock.HOST]] > 0):
+            return None
+        return None if (np.abs(row) >= MAX_TIME_NS).any() else row
+
+
+def read_fields(header: Mapping[str, Any]) -> Fields | None:
+    """The fields of a row; None: the list is invalid."""
     fields = header.get("fields")
     if not isinstance(fields, list) or not all(type(name) is str for name in fields):
         return None
-    return fields if len(set(fields)) == len(fields) else None
-
-
-def decode_row(values: object, fields: Sequence[str]) -> FloatArray | None:
-    """A row in the current column order. None: not a list of finite numbers, or no step, or one without duration."""
-    if not isinstance(values, list) or len(values) != len(fields):
-        return None
-    row = np.full(ROW_WIDTH, np.nan)
-    for name, value in zip(fields, values, strict=True):
-        if value is None or name not in COLUMN:
-            continue
-        if type(value) not in (int, float) or not abs(value) < MAX_TIME_NS:
-            return None
-        row[COLUMN[name]] = value
-    step = row[COLUMN["step"]]
-    return row if 0 <= step < MAX_EXACT and step.is_integer() and row[_STEP[Clock.HOST]] > 0 else None
+    return Fields(fields) if len(set(fields)) == len(fields) else None
 
 
 def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
@@ -138,19 +155,30 @@ def find_room(whole_ns: T) -> T:
 def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:
     """A step's timeline. None: it is invalid, has more than ``most`` segments, or is longer than the step."""
     match value:
-        case [str(), str()] if row[_BEGIN] >= 0:
-            return decode_segments([int(row[_BEGIN]), *value], row, most=most)
-        case [begin_ns, str(codes), str(text)] if len(text) <= 15 * most and _DURATIONS.fullmatch(text):
-            return decode_segments([begin_ns, codes, [int(item, 16) for item in text.split()]], row, most=most)
-        case [int(begin_ns), str(codes), list(durations)] if len(codes) == len(durations) <= most:
-            known = set("0123456789"[: len(PHASES)])
-            if not set(codes) <= known or not all(is_whole(item, MAX_EXACT) for item in durations):
-                return None
-            step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
-            if not is_whole(begin_ns, MAX_TIME_NS - 1) or total_ns > find_room(step_ns):
-                return None
-            return Segments(
-                begin_ns=begin_ns, codes=tuple(map(int, codes)), durations_ns=tuple(durations),
-                truncated=total_ns != step_ns,
-            )  # fmt: skip
-    return None
+        case [str(codes), str(text)] if row[_BEGIN] >= 0:
+            begin_ns: object = int(row[_BEGIN])
+        case [begin_ns, str(codes), str() | list() as text]:
+            pass
+        case _:
+            return None
+    if isinstance(text, str):
+        if len(text) > 15 * most or not _DURATIONS.fullmatch(text):
+            return None
+        durations = [int(item, 16) for item in text.split(" ")]
+    else:
+        durations = text
+    phases = _read_codes(codes) if len(codes) == len(durations) <= most else None
+    if phases is None:
+        return None
+    if type(begin_ns) is not int or not 0 <= begin_ns < MAX_TIME_NS - 1 or not are_whole(durations):
+        return None
+    step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
+    if total_ns > find_room(step_ns):
+        return None
+    return Segments(begin_ns=begin_ns, codes=phases, durations_ns=tuple(durations), truncated=total_ns != step_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_codes(codes: str) -> tuple[int, ...] | None:
+    """The phases of a step, of which most steps have the same. None: they are invalid."""
+    return tuple(map(int, codes)) if _CODES.fullmatch(codes) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +18,7 @@ from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray, RankInfo, Segments
 from distprof.facts.stand import Stand
 from distprof.storage.collective_reader import CollectiveReader, DeviceStep
 from distprof.storage.collective_records import RankCollectives
-from distprof.storage.rank_records import decode_row, decode_segments, find_possible, find_room, read_fields, read_state
+from distprof.storage.rank_records import Fields, decode_segments, find_possible, find_room, read_fields, read_state
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 3
@@ -106,7 +106,7 @@ class _Found:
         self.segments: dict[int, Segments] = {}
         self.collectives = CollectiveReader()
         self.damaged: list[int] = []
-        self._fields: Sequence[str] | None = None
+        self._fields: Fields | None = None
         self._unmatched = 0
 
     def take(self, record: dict[str, Any]) -> bool:
@@ -120,7 +120,7 @@ class _Found:
             self.state, self.stand = read_state(record)
             return self.state is not None
         elif kind == "pending" and self._fields is not None:
-            row = decode_row(record.get("row"), self._fields)
+            row = self._fields.decode_row(record.get("row"))
             if row is not None:
                 self._pending[int(row[COLUMN["step"]])] = row, self.offset
             return row is not None
@@ -142,8 +142,8 @@ class _Found:
         self.end = {**self.end, **end}
         return True
 
-    def _take_step(self, record: dict[str, Any], fields: Sequence[str]) -> bool:
-        row = decode_row(record.get("row"), fields)
+    def _take_step(self, record: dict[str, Any], fields: Fields) -> bool:
+        row = fields.decode_row(record.get("row"))
         step = -1 if row is None else int(row[COLUMN["step"]])
         if row is None or step in self._rows:
             return False

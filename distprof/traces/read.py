@@ -23,7 +23,7 @@ from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.one_job import require_after
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
-from distprof.traces.sources import Source, find_sources, find_windows, require_some, say_unread
+from distprof.traces.sources import Source, find_sources, find_windows, list_called, require_some, say_unread
 
 Tell = Callable[[int, int], None]
 """Called with the number of files read so far and the total."""
@@ -78,6 +78,9 @@ def read_folder(
         run = attach_traces(run, own) if own and not beside else run
     except (DataError, OSError) as error:
         own, damaged = [], [str(error)]
+    if len(called := list_called(folder)) > 1:
+        earlier = ", ".join(called[-2:-5:-1]) + (", ..." if len(called) > 4 else "")
+        damaged.append(f"earlier ones of this job are in kernels/ ({earlier}): pass their folders")
     left_out = [f"kernel windows are left out: {reason}" for reason in damaged]
     run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
     if not beside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from distprof.traces.nsys.read_nsys import looks_like_sqlite
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")
 MAX_FILES = 100_000
+CALLED = re.compile(r"step-[0-9]{8,16}")
 WANTED = "expected a run folder, PyTorch profiler traces (JSON, gzipped or not) or Nsight Systems captures"
 
 
@@ -73,7 +75,9 @@ def require_some(unread: Sequence[str]) -> NoReturn:
 
 
 def find_windows(folder: Path) -> tuple[list[Source], list[str]]:
-    """The traces of a run's kernel windows, if any window ran; and those that cannot be read.
+    """The traces of a run's latest kernel window, if any ran; and those that cannot be read.
+
+    Windows that were asked for while the job ran lie in folders of their own, by step; the last of them is taken.
 
     Raises:
         OSError: They cannot be read.
@@ -81,10 +85,19 @@ def find_windows(folder: Path) -> tuple[list[Source], list[str]]:
     """
     windows = folder / "kernels"
     try:
-        with open_folder(folder) as root, open_folder(windows, inside=root):
+        with open_folder(folder) as root, open_folder(windows, inside=root) as inside:
+            if called := list_called(folder):
+                with open_folder(windows / called[-1], inside=inside):
+                    return _scan(windows / called[-1])
             return _scan(windows) if any(windows.iterdir()) else ([], [])
     except FileNotFoundError:
         return [], []
+
+
+def list_called(folder: Path) -> list[str]:
+    """Names of the folders of a run's windows that were asked for and have a trace, by step."""
+    found = [path for path in (folder / "kernels").glob("step-*") if CALLED.fullmatch(path.name)]
+    return sorted((path.name for path in found if any(path.glob("rank-*"))), key=lambda name: int(name[5:]))
 
 
 def _look(path: Path) -> tuple[list[Source], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -103,3 +104,6 @@ def test_the_binomial_tail_by_hand() -> None:
     """Two or more of three at 1/4: 3 x 1/16 x 3/4 + 1/64."""
     assert find_chance(2, 3, 0.25) == pytest.approx(10 / 64)
     assert (find_chance(1, 3, 0.0), find_chance(0, 3, 0.0), find_chance(3, 3, 1.0)) == (0, 1, 1)
+    assert (find_chance(4, 3, 0.25), find_chance(0, 3, 0.25)) == (0, pytest.approx(1))
+    whole = sum(math.comb(4000, hits) * 19 ** (4000 - hits) for hits in range(250, 4001)) / 20**4000
+    assert find_chance(250, 4000, 0.05) == pytest.approx(whole)

@@ -60,6 +60,18 @@ def test_own_times_by_hand() -> None:
     assert cycles.phase_ns[:, :, optimizer].tolist() == [[25, 25], [37.5, 40]]  # of the step before
 
 
+def test_waits_for_collectives_issued_together_follow_each_other() -> None:
+    """Both are issued before the first is waited for, as when a ZeRO optimizer sends parameters: at 20 and 21, then the
+    waits of 30 and 5 last from 20 to 55. What follows up to 100 takes 45, and 10 lie between the steps."""
+    both = {
+        "arrival_ns": BEGIN[:, :, None] + np.array([20.0, 21.0]), "end_ns": np.full((2, 2, 2), np.nan),
+        "exposed_ns": np.broadcast_to(np.array([30.0, 5.0]), (2, 2, 2)),
+    }  # fmt: skip
+    cycles = find(make_two_steps(make_table(**both)))
+    assert cycles.gap_ns[0, 1].tolist() == [45 + 10 + 20, 0]
+    assert (cycles.gap_ns + cycles.exposed_ns)[0, 1].sum() == 110
+
+
 def test_transfers_by_hand() -> None:
     """Step 0: the last arrivals are at 1030 and 1070; the first is over at 1050, so that the second does not queue."""
     cycles = find(make_two_steps(make_table()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 from collections.abc import Iterator, Sequence
 
@@ -15,6 +16,7 @@ from tests.config.test_config import Overrides, make_config
 
 TEXT = {"name": "text", "path": None, "glob": "*", "max_bytes": 1000, "workers": 0}
 VICTIM = {"rank": 1, "phase": "data", "delay_ms": 5.0, "from_step": 0, "action": "delay"}
+WANDB = {"name": "wandb", "project": "p", "entity": None, "group": None, "mode": "offline", "init_timeout_s": 15.0}
 
 ABOVE_ZERO = (
     "train.steps", "train.seq_len", "train.micro_batch", "train.grad_accum", "group_timeout_s", "train.model.layers",
@@ -61,10 +63,14 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.collectives": -1}, "profile.collectives=-1"),
     ({"profile.shadow_every": 1}, "profile.shadow_every=1"),
     ({"profile.max_overhead_ratio": 0}, "profile.max_overhead_ratio=0.0"),
-    ({"profile.record": "9 of 8"}, "profile.record='9 of 8': must be all, or like 100 of 1000"),
+    ({"profile.record": "9 of 8"}, "profile.record='9 of 8': must be all, none, or like 100 of 1000"),
     ({"profile.keep_steps": 99}, "profile.keep_steps=99: must be 100 or more, or null for all"),
     ({"profile.metrics_port": 65536}, "profile.metrics_port=65536: must be 0 to 65535, or null for none"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
+    ({"profile.loggers": ["tensorboard"]}, "profile.loggers=tensorboard: needs the package tensorboard: pip install"),
+    ({"profile.loggers": ["wandb"], "logger": WANDB}, "profile.loggers=wandb logger=wandb: both log the same"),
+    ({"profile.max_windows": 0}, "profile.max_windows=0"),
+    ({"profile.record": "none"}, "profile.record=none: nothing would ever be recorded: add profile.signal=SIGUSR2"),
     ({"profile.kernel_from": -1}, "profile.kernel_from=-1: must be 0 or more, or null"),
     ({"profile.kernel_from": 2}, "profile.kernel_from=2: must be 3, after the warm-up, to 23, after the last step"),
     ({"profile.module_steps": 0}, "profile.module_steps=0"),
@@ -98,6 +104,13 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"inject": {**VICTIM, "phase": "optimizer"}, "train.mode": "forward_backward"}, "inject.phase=optimizer"),
 ]
 """What is changed in a job of two ranks on a CPU that can run, and how the refusal begins or what it holds."""
+
+
+@pytest.fixture(autouse=True)
+def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it is installed here."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
 
 
 def test_the_job_that_the_refusals_start_from_can_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 
+from distprof.observe import parts
 from distprof.observe.finder import Finder
 from distprof.observe.modules import MAX_MODELS
 from tests.attach.broken import break_parts
@@ -236,6 +238,27 @@ def test_what_is_compiled_is_the_same(name: str) -> None:
     assert watched == plain
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     assert told.text.count("end") == 3
+
+
+def test_what_distprof_takes_of_a_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    times_ns = itertools.count(0, 1000)
+    monkeypatch.setattr(parts, "now_ns", lambda: next(times_ns))
+    told, taken_ns = Told(), []
+    finder = Finder(told, owns_steps=True)
+    finder.begin()
+    try:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(12):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            taken_ns.append(told.own_ns)
+            finder.end_step()
+    finally:
+        finder.finish()
+        finder.undo()
+    assert taken_ns[-1] >= 5000 and told.own_ns < taken_ns[-1]
+    assert f"took {taken_ns[-1] // 1000} us of a step (rank 0, median of 12)" in told.notes[-1]
 
 
 def test_clipping_in_two_calls_is_clipping(told: Told) -> None:

@@ -230,6 +230,16 @@ def test_a_forward_that_is_not_seen_is_noted_and_its_time_counts_in_the_step() -
     assert script.told.notes == [COMPILED]
 
 
+def test_a_forward_without_gradients_before_the_first_backward_is_seen() -> None:
+    """As where embeddings are computed first, and their gradients then."""
+    script = Script()
+    script.forward(grad_on=False)
+    script.backward()
+    script.update()
+    assert script.told.take() == "begin end"
+    assert not script.told.notes
+
+
 def test_a_checkpoint_is_a_stretch_between_steps_only() -> None:
     script = Script()
     script.fetch()

@@ -11,7 +11,7 @@ class Told:
     """Everything in ``log``: ``begin``, phases, ``/`` for the end of one, ``<evaluation``, ``>``, ``end``, ``drop``."""
 
     def __init__(self) -> None:
-        self.open = False
+        self.open, self.own_ns = False, 0
         self.steps_by: str | None = None
         self.log: list[str] = []
         self.notes: list[str] = []

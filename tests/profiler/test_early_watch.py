@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from distprof.profiler import early_watch
 from distprof.profiler.early_watch import EarlyWatch
-from distprof.profiler.start import make_meta
+from distprof.profiler.provenance import make_meta
 from distprof.storage.run_folder import read_run
 from distprof.world import Identity, World
 

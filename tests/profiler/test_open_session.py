@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import distprof
 from distprof.config.compose import read_choice
-from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Run, Work
 from distprof.profiler import agreement, exit_guard, open_session
@@ -102,7 +102,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
     expected = [
         {**read_choice("profile", str(options.get("level", "phases"))), **options} for options in given
     ]  # fmt: skip
-    assert [each["profile"] for each in seen] == [ProfileConfig(**keys) for keys in expected]
+    assert [each["profile"] for each in seen] == [decode(ProfileConfig, keys) for keys in expected]
     assert {each["hardware"] for each in seen} == {HardwareConfig(peak="none")}  # nothing is compared with one
     work = Work(
         parameters=1, model_flops_per_micro_step=1, hardware_flops_per_micro_step=1, analytic_flops_per_micro_step=None

@@ -62,12 +62,41 @@ def see_what_users_issue(world: World) -> None:
     see_asynchronous_ones(recorder)
     see_gradients_of_a_bare_loop(recorder)
     see_functional_ones(recorder)
+    see_gradients_reduced_by_hand(recorder)
     see_no_others(recorder)
     see_autograd(recorder)
     undo()
     after = {name: getattr(dist, name) for name, original in before.items() if callable(original)}
     assert after == {name: before[name] for name in after}  # torch sets flags of its own as it goes
     assert dist.all_reduce is distributed_c10d.all_reduce
+
+
+def see_gradients_reduced_by_hand(recorder: Recorder) -> None:
+    """After a backward and outside of all phases; a loss, a sum before it, and one inside a phase are none."""
+
+    def list_phases(*lines: Callable[[], Any], backward: bool = True) -> list[Phase]:
+        recorder.begin_step(0, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.BACKWARD if backward else Phase.FORWARD])
+        recorder.exit()
+        for line in lines:
+            line()
+        recorder.end_step()
+        (record,) = recorder.drain()
+        return [PHASES[code] for code in dict.fromkeys(record.segments.codes) if PHASES[code] is not Phase.OTHER]
+
+    def clip() -> None:
+        recorder.enter(PHASE_CODE[Phase.GRAD_NORM])
+        dist.all_reduce(gradient)
+        recorder.exit()
+
+    gradient, loss = torch.ones(64), torch.ones(1)
+    assert list_phases(lambda: dist.all_reduce(gradient)) == [Phase.BACKWARD, Phase.ALL_REDUCE]
+    both = (lambda: dist.all_reduce(loss), lambda: dist.all_reduce(gradient, async_op=True).wait())
+    assert list_phases(*both) == [Phase.BACKWARD, Phase.ALL_REDUCE]
+    assert list_phases(lambda: dist.all_reduce(loss)) == [Phase.BACKWARD]
+    assert list_phases(lambda: dist.broadcast(gradient, 0)) == [Phase.BACKWARD]
+    assert list_phases(clip, lambda: dist.all_reduce(gradient)) == [Phase.BACKWARD, Phase.GRAD_NORM]
+    assert list_phases(lambda: dist.all_reduce(gradient), backward=False) == [Phase.FORWARD]
 
 
 def by_newest_name(place: Any, *names: str) -> Callable[..., Any]:

@@ -10,8 +10,9 @@ import pytest
 import torch.distributed as dist
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
-from distprof.record.gather import MAX_ROWS, Exchange, GatherThread
+from distprof.record.gather import Exchange, GatherThread
 from distprof.record.live import MAX_OPEN_STEPS, LiveSteps
+from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.world import World, collect_texts, find_largest, share_text
 from tests.ranks import call_on_ranks
 
@@ -60,10 +61,10 @@ def test_texts_are_shared_and_collected(tmp_path: Path) -> None:
 
 def test_a_long_backlog_travels_in_parts() -> None:
     exchange = Exchange(None)
-    (first,), everyone = exchange.send([make_row(0, step) for step in range(MAX_ROWS + 5)], last=True)
-    assert len(first) == MAX_ROWS and not everyone
+    (first,), everyone = exchange.send([make_row(0, step) for step in range(STEPS_AT_ONCE + 5)], last=True)
+    assert len(first) == STEPS_AT_ONCE and not everyone
     (rest,), everyone = exchange.send([], last=True)
-    assert [row[COLUMN["step"]] for row in rest] == list(range(MAX_ROWS, MAX_ROWS + 5)) and everyone
+    assert [row[COLUMN["step"]] for row in rest] == list(range(STEPS_AT_ONCE, STEPS_AT_ONCE + 5)) and everyone
 
 
 def make_gather_thread(
@@ -101,14 +102,14 @@ def test_recording_stops_once_when_rank_0_has_asked() -> None:
 def test_recording_pauses_for_as_long_as_rank_0_wants_it() -> None:
     log: list[str] = []
     wanted = iter([False, True, True, False])
-    backlog = [make_row(0, step) for step in range(3 * MAX_ROWS + 1)]  # four rounds
+    backlog = [[make_row(0, step) for step in range(STEPS_AT_ONCE)]] * 3 + [[make_row(0, 0)]]  # four rounds
     gather_thread = make_gather_thread(
-        Exchange(None), [backlog], log, wants_pause=lambda: next(wanted), pause=lambda off: log.append(f"pause {off}")
+        Exchange(None), backlog, log, wants_pause=lambda: next(wanted), pause=lambda off: log.append(f"pause {off}")
     )
     gather_thread.start()
     assert gather_thread.finish(alone=False, timeout_s=30)
     assert [line for line in log if not line.startswith("take")] == [
-        "end", "deliver [4096]", "pause True", "deliver [4096]", "deliver [4096]", "pause False", "deliver [1]",
+        "deliver [256]", "pause True", "deliver [256]", "deliver [256]", "end", "pause False", "deliver [1]",
     ]  # fmt: skip
 
 

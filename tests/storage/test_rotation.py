@@ -12,6 +12,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, CollectiveKind, FloatArray, Phase
+from distprof.report.report import to_plain
 from distprof.storage import rotation
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter, read_stream
@@ -24,21 +25,21 @@ ORDER = (IssuedCollective(CollectiveKind.ALL_REDUCE, 0, Phase.BACKWARD, 8),)
 GROUPS = [GroupInfo(name="default", ranks=None)]
 
 
-def open_writer(folder: Path, rank: int = 0) -> StreamWriter:
+def open_writer(folder: Path, rank: int = 0, keep: int | None = KEEP) -> StreamWriter:
     (folder / "ranks").mkdir(exist_ok=True)
     info = make_info(rank, ended=None)
-    return StreamWriter(rank_path(folder, rank), run_id="id-1", world_size=2, info=info, keep_steps=KEEP)
+    return StreamWriter(rank_path(folder, rank), run_id="id-1", world_size=2, info=info, keep_steps=keep)
 
 
-def write(writer: StreamWriter, steps: range, at_once: int = 1) -> None:
-    """Steps with one all-reduce each, so many per call."""
+def write(writer: StreamWriter, steps: range, at_once: int = 1, late_ns: int = 0) -> None:
+    """Steps with one all-reduce each, so many per call; the rank arrives late in every third step."""
     for first in range(steps.start, steps.stop, at_once):
         rows, seen = [], []
         for step in range(first, min(first + at_once, steps.stop)):
             row = make_row(step, 100)
             row[COLUMN["begin_host_ns"]], row[COLUMN["all_reduce_count"]] = 1000 * step, 1
             rows.append(row)
-            at_ns = 1000 * step + 5
+            at_ns = 1000 * step + 5 + late_ns * (step % 3 == 0)
             seen.append(StepCollectives(order=ORDER, arrival_ns=[at_ns], end_ns=[at_ns + 4], exposed_ns=[4]))
         writer.write_steps(rows, [None] * len(rows), seen, GROUPS)
 
@@ -147,6 +148,25 @@ def test_steps_that_a_rank_has_dropped_do_not_look_as_if_it_had_not_taken_part(t
     assert coverage.complete  # what was dropped was reported once
     assert "only the latest steps are kept, from step 30 on: profile.keep_steps" in notes
     assert not any("not reported whole" in note for note in notes)
+
+
+def test_the_report_of_a_window_is_that_of_the_same_steps_of_the_whole(tmp_path: Path) -> None:
+    reports = []
+    for keep, steps in ((KEEP, range(45)), (None, range(30, 45))):
+        folder = tmp_path / str(keep)
+        folder.mkdir()
+        write_meta(folder, META)
+        for rank in range(2):
+            writer = open_writer(folder, rank, keep)
+            write(writer, steps, late_ns=20 * rank)
+            writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=())
+            writer.close()
+        run = read_run(folder)
+        ranks = tuple(dataclasses.replace(info, rows_dropped=0) for info in run.ranks)
+        report = analyze(dataclasses.replace(run, ranks=ranks, meta=META))  # without the note on what is dropped
+        assert report.coverage.steps_measured == 15 and report.waits
+        reports.append(to_plain(report))
+    assert reports[0] == reports[1]
 
 
 def test_an_earlier_file_that_does_not_belong_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

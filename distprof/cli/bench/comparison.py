@@ -52,13 +52,18 @@ def compare_runs(step_ns: Mapping[str, Sequence[float]], *, bare: str) -> list[C
 
 def _compare(name: str, times: Sequence[float], bare: Sequence[float]) -> Comparison:
     logs = np.log(np.asarray(times) / np.asarray(bare))
-    middle, number = float(np.mean(logs)), len(logs)
-    half = None
-    if number > 1:
-        freedom = min(number - 1, len(_T_95))
-        half = _T_95[freedom - 1] * float(np.std(logs, ddof=1)) / math.sqrt(number)
+    middle, half = bound_mean(logs)
     return Comparison(
-        condition=name, median_step_ns=float(np.median(times)), ratio=math.expm1(middle), runs=number,
+        condition=name, median_step_ns=float(np.median(times)), ratio=math.expm1(middle), runs=len(logs),
         low_ratio=None if half is None else math.expm1(middle - half),
         high_ratio=None if half is None else math.expm1(middle + half),
     )  # fmt: skip
+
+
+def bound_mean(values: Sequence[float] | FloatArray) -> tuple[float, float | None]:
+    """The mean, and half of its 95 % interval by Student's t. None: there is one value."""
+    number = len(values)
+    if number < 2:
+        return float(np.mean(values)), None
+    freedom = min(number - 1, len(_T_95))
+    return float(np.mean(values)), _T_95[freedom - 1] * float(np.std(values, ddof=1)) / math.sqrt(number)

@@ -7,12 +7,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from distprof.cli.bench.comparison import Comparison, compare_runs, read_step_ns
 from distprof.cli.bench.conditions import BARE, Condition, Workload, write_command
 from distprof.errors import EXIT_USAGE, DistprofError, UsageError
 from distprof.storage.run_folder import read_run
 
+T = TypeVar("T")
 Launch = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
@@ -46,7 +48,7 @@ def measure_workload(
     return compare_runs(step_ns, bare=BARE.name)
 
 
-def order_runs(conditions: Sequence[Condition], repeats: int) -> Iterator[Condition]:
+def order_runs(conditions: Sequence[T], repeats: int) -> Iterator[T]:
     """Reverses every second round, so that a machine that slows down affects all conditions alike."""
     for turn in range(repeats):
         yield from conditions if turn % 2 == 0 else reversed(conditions)

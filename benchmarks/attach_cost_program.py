@@ -1,0 +1,84 @@
+"""Two training loops with a fixed amount of work per step, for `benchmarks.attach_cost_steps`. Plain PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+WIDTH, BATCH, WARMUP_STEPS, BLOCKS = 256, 64, 5, 12
+
+
+class Samples(Dataset[torch.Tensor]):
+    """Rows that cost next to nothing."""
+
+    def __init__(self, number: int) -> None:
+        """Takes how many there are."""
+        self._number = number
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((WIDTH,), index / self._number)
+
+
+class FixedWork(nn.Module):
+    """Three modules; its layers run ``units`` times, which sets how long a step takes."""
+
+    def __init__(self, units: int) -> None:
+        """Takes how often."""
+        super().__init__()
+        self.norm, self.layer, self.act, self.units = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU(), units
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` is ``[batch, WIDTH]``."""
+        x = self.act(self.layer(self.norm(x)))
+        for _ in range(self.units - 1):
+            x = nn.functional.linear(x, self.layer.weight)
+        return x
+
+
+def main(kind: str, out: Path, units: int, steps: int) -> None:
+    """Trains, and writes the median time of a step on rank 0, ns.
+
+    Args:
+        kind: "ddp": data parallel, a batch per step; "accumulation": one process, two micro-steps.
+        out: Where it goes.
+        units: Work per step.
+        steps: Measured steps.
+    """
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    micro_steps = 2 if kind == "accumulation" else 1
+    model: nn.Module = nn.Sequential(*(FixedWork(units) for _ in range(BLOCKS)), nn.Linear(WIDTH, 1))
+    if kind == "ddp":
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    loader = DataLoader(Samples((steps + WARMUP_STEPS) * micro_steps * BATCH), batch_size=BATCH)
+    times_ns, begin_ns = [], time.perf_counter_ns()
+    for number, batch in enumerate(loader, start=1):
+        (model(batch).square().mean() / micro_steps).backward()
+        if number % micro_steps == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            times_ns.append(-begin_ns + (begin_ns := time.perf_counter_ns()))
+    if os.environ.get("RANK", "0") == "0":
+        out.write_text(json.dumps(statistics.median(times_ns[WARMUP_STEPS:])))
+    if kind == "ddp":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

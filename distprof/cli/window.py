@@ -1,0 +1,153 @@
+"""The verb ``window``: a kernel window of a job that is running, on all its ranks together."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from distprof.cli.output_folder import LONGEST_NAME
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
+from distprof.render.units import clean_text, format_bytes
+from distprof.storage.run_folder import read_meta
+from distprof.storage.running import is_running
+from distprof.storage.window_files import (
+    MAX_STEPS,
+    REQUEST,
+    WindowRequest,
+    WindowState,
+    publish_request,
+    read_state,
+    withdraw_request,
+)
+
+DESCRIPTION = """\
+Asks a running job for a kernel window: torch.profiler over a few steps, the same ones on every rank, while training
+goes on. It is asked for through a file in the run folder, which must be the one that rank 0 of the job sees; nothing
+goes over the network. Works for python -m distprof, python -m distprof.attach and distprof.start.
+"""
+EPILOG = """\
+examples:
+  distprof window runs/2026-01-31_12-00-00_train
+  distprof window runs/2026-01-31_12-00-00_train --steps 10
+
+Rank 0 looks for it every profile.window_s seconds. The ranks wait for each other where the window begins and where it
+ends, and one more step runs before those that are kept. The traces lie in kernels/step-NNNNNNNN/ of the run folder.
+
+Exit codes: 0 every rank has written its trace, 1 there is no window (the job has ended, or says why not), 2 usage, or
+not a run folder, 3 some rank has no trace, or it lies on its own host, 130 Ctrl-C.
+"""
+POLL_S = 0.1
+ANSWER_LIMIT_S = 30.0
+"""How long rank 0 may take to answer, beyond the time between two of its looks."""
+TOLD_EVERY_S = 10.0
+
+
+def add_window(verbs: argparse._SubParsersAction[Any]) -> None:
+    """Adds the verb to the command line."""
+    window = verbs.add_parser(
+        "window", help="a kernel window of a running job, on all ranks together",
+        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    window.add_argument("run", type=Path, metavar="RUN", help="the run folder of the job")
+    window.add_argument(
+        "--steps", type=int, help=f"steps to keep, 1 to {MAX_STEPS} (default: the job's profile.kernel_steps)"
+    )
+
+
+def run_window(options: argparse.Namespace) -> int:
+    """Asks, waits, and says where the traces are.
+
+    Raises:
+        DistprofError: There is no window, and why.
+    """
+    folder, steps = options.run, options.steps
+    shown = clean_text(folder, LONGEST_NAME)
+    if steps is not None and not 1 <= steps <= MAX_STEPS:
+        raise UsageError(f"--steps {steps}: must be 1 to {MAX_STEPS}")
+    if not (folder / "run.json").exists():
+        raise UsageError(f"{shown}: not a run folder (no run.json): pass that of a running job")
+    window_s = _read_window_s(folder)
+    request = WindowRequest(id=uuid.uuid4().hex, steps=steps)
+    if not is_running(folder):
+        raise DistprofError(f"{shown}: the job has ended: what it recorded: distprof report {shown}")
+    if not publish_request(folder, request):
+        raise DistprofError(
+            f"{shown}: another window is asked for already; try again, or delete {REQUEST} if nobody waits for it"
+        )
+    try:
+        state = _follow(folder, shown, request, window_s)
+    finally:
+        withdraw_request(folder, request)
+    if state.state == "refused":
+        raise DistprofError(f"{shown}: no kernel window: {state.text}")
+    return _show(folder, state)
+
+
+def _follow(folder: Path, shown: str, request: WindowRequest, window_s: float) -> WindowState:
+    """Waits for the end, and says on standard error how far it is."""
+    say = _Teller()
+    say(f"asked; rank 0 looks every {window_s:g} s")
+    asked_s = time.monotonic()
+    while True:
+        state = read_state(folder)
+        if state is not None and state.id == request.id:
+            if state.state in ("ended", "refused"):
+                return state
+            say(_describe(state))
+        elif time.monotonic() - asked_s > window_s + ANSWER_LIMIT_S:
+            raise DistprofError(
+                f"{shown}: rank 0 has not answered for {window_s + ANSWER_LIMIT_S:.0f} s: it may hang, be on another "
+                "host that does not see this folder, or run an older distprof"
+            )
+        if not is_running(folder):
+            time.sleep(POLL_S)  # its last answer may have come since
+            state = read_state(folder)
+            if state is None or state.id != request.id or state.state not in ("ended", "refused"):
+                raise DistprofError(f"{shown}: the job has ended before the window was over")
+        time.sleep(POLL_S)
+
+
+def _read_window_s(folder: Path) -> float:
+    profile = read_meta(folder).config.get("profile")
+    window_s = profile.get("window_s") if isinstance(profile, dict) else None
+    return float(window_s) if isinstance(window_s, (int, float)) and 0 < window_s < 3600 else 1.0
+
+
+def _describe(state: WindowState) -> str:
+    if state.state == "taken":
+        return "the ranks agree on a step"
+    return f"begins with step {state.steps[0]}, {len(state.steps)} step(s); then the traces are written"
+
+
+def _show(folder: Path, state: WindowState) -> int:
+    place = folder / state.folder
+    traces = sorted(place.glob("rank-*.json.gz"))
+    for text in state.missing:
+        print(f"distprof: no trace of {text}", file=sys.stderr)
+    if not traces:
+        raise DistprofError("no rank has written a trace into this folder")
+    size = format_bytes(sum(path.stat().st_size for path in traces))
+    first, last = state.steps[0], state.steps[-1]
+    shown = clean_text(place, LONGEST_NAME)
+    print(f"kernel window: {shown}  (steps {first} to {last}, {len(traces)} trace(s), {size})")
+    print(f"look at it: distprof report {shown}, or open a trace in ui.perfetto.dev")
+    return EXIT_PARTIAL if state.missing else EXIT_OK
+
+
+class _Teller:
+    """Says each line once, and from time to time that it still waits."""
+
+    def __init__(self) -> None:
+        self._said, self._next_s, self._began_s = "", 0.0, time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        now_s = time.monotonic()
+        if text == self._said and now_s < self._next_s:
+            return
+        waiting = f" ({now_s - self._began_s:.0f} s)" if text == self._said else ""
+        self._said, self._next_s = text, now_s + TOLD_EVERY_S
+        print(f"distprof: window: {text}{waiting}", file=sys.stderr, flush=True)

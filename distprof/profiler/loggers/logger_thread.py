@@ -1,0 +1,95 @@
+"""A logger on a thread of its own: it may be slow, stuck or broken, and neither training nor the rows wait for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from distprof.errors import describe_error
+from distprof.facts.run import FloatArray
+from distprof.profiler.loggers.metric_logger import LoggedJob, MetricLogger
+from distprof.record.live import Listener
+
+LOGGERS = {
+    "jsonl": ("json_lines", "JsonLinesLogger"),
+    "tensorboard": ("tensorboard", "TensorBoardLogger"),
+    "otel": ("opentelemetry", "OpenTelemetryLogger"),
+    "wandb": ("weights_and_biases", "BesideWandbLogger"),
+}
+"""By the name in ``profile.loggers``: the file here, and its class. What it needs is imported on its thread."""
+HURRY_S = 2.0
+"""How long a logger may take to write the rest after training has failed."""
+
+
+class LoggerThread:
+    """One logger. The first error ends it, with a note."""
+
+    def __init__(self, name: str, make: Callable[[], MetricLogger], note: Callable[[str], None]) -> None:
+        """Starts the thread, which makes the logger.
+
+        Args:
+            name: As in ``profile.loggers``.
+            make: Opens it.
+            note: Receives what went wrong, once.
+        """
+        self._name, self._make, self._note = name, make, note
+        self._logger: MetricLogger | None = None
+        self._failed = self._ended = False
+        self._listener = Listener(self._begin, what=f"logger {name}", failed=self._fail)
+        self._listener.start()
+
+    def tell(self, rows: FloatArray) -> None:
+        """Queues whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
+        self._listener.tell(rows)
+
+    def end(self, limit_s: float | None = None) -> None:
+        """Waits until it has written everything, not longer than it may take. A second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        self._listener.finish(self._close, limit_s=limit_s)
+        if (missed := self._listener.missed_steps) and not self._failed:
+            self._fail(f"too slow for {missed:,} step(s)")
+
+    def _begin(self) -> Callable[[FloatArray], None] | None:
+        try:
+            self._logger = self._make()
+        except Exception as error:
+            self._fail(describe_error(error))
+            return None
+        return self._log
+
+    def _log(self, rows: FloatArray) -> None:
+        if self._logger is None:
+            return
+        try:
+            self._logger.log(rows)
+        except Exception as error:
+            self._fail(describe_error(error))
+            self._close()
+
+    def _close(self) -> None:
+        logger, self._logger = self._logger, None
+        if logger is None:
+            return
+        try:
+            logger.close()
+        except Exception as error:
+            self._fail(describe_error(error))
+
+    def _fail(self, text: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._note(f"profile.loggers={self._name} stopped: {text}")
+
+
+def open_logger(name: str, job: LoggedJob, note: Callable[[str], None]) -> LoggerThread:
+    """Opens a logger by its name in ``profile.loggers``."""
+
+    def make() -> MetricLogger:
+        file, kind = LOGGERS[name]
+        module = importlib.import_module(f"distprof.profiler.loggers.{file}")
+        logger: MetricLogger = getattr(module, kind)(job)
+        return logger
+
+    return LoggerThread(name, make, note)

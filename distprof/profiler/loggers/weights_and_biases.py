@@ -1,0 +1,45 @@
+"""Live metrics in a W&B run of distprof's own, beside those that the script may have open."""
+
+from __future__ import annotations
+
+import os
+
+from distprof.config.compose import read_choice
+from distprof.config.schema import WandbConfig, decode
+from distprof.facts.run import FloatArray
+from distprof.profiler.loggers.metric_logger import LoggedJob
+from distprof.render.wandb_log import WandbLogger
+
+
+class BesideWandbLogger:
+    """Scalars while the job runs; as ``conf/logger/wandb.yaml`` says, but for ``WANDB_PROJECT``."""
+
+    def __init__(self, job: LoggedJob) -> None:
+        """Opens a run, online when logged in.
+
+        Args:
+            job: Whose metrics they are.
+
+        Raises:
+            RuntimeError: There is none; the user has been told why.
+        """
+        config = decode(WandbConfig, read_choice("logger", "wandb") | _read_project())
+        logger = WandbLogger.start(
+            meta=job.meta, config=config, folder=job.folder, say=job.say, peaks=job.peaks, beside=True
+        )
+        if logger is None:
+            raise RuntimeError("wandb opened no run")
+        self._logger = logger
+
+    def log(self, rows: FloatArray) -> None:
+        """As `MetricLogger.log`."""
+        self._logger.log_rows(rows)
+
+    def close(self) -> None:
+        """As `MetricLogger.close`."""
+        self._logger.close()
+
+
+def _read_project() -> dict[str, str]:
+    project = os.environ.get("WANDB_PROJECT")
+    return {"project": project} if project else {}

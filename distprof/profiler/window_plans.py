@@ -1,0 +1,52 @@
+"""The windows of a job: that of its level, and on rank 0 the desk that orders others while the job runs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch.profiler import kineto_available
+
+from distprof.facts.run import RunMeta
+from distprof.modules.ranges import ModuleRanges
+from distprof.profiler.module_window import PredictMemory, plan_modules
+from distprof.profiler.setting import Setting
+from distprof.profiler.window_desk import WindowDesk
+from distprof.record.kernel_window import plan_window
+from distprof.record.nvtx_ranges import tool_listens
+from distprof.record.recorder import Recorder
+from distprof.record.step_window import StepWindow
+from distprof.record.step_writer import StepWriter
+
+
+def plan_level(
+    setting: Setting, meta: RunMeta, recorder: Recorder, step_writer: StepWriter, predict_memory: PredictMemory | None
+) -> StepWindow | None:
+    """The window of the level. None: it has none. Collective."""
+    window: StepWindow | None = None
+    for plan_one in (
+        partial(plan_window, name_modules=ModuleRanges),
+        partial(plan_modules, predict_memory=predict_memory),
+    ):
+        window = window or plan_one(
+            setting.profile, world=setting.world, folder=setting.folder, run_id=meta.run_id,
+            apart=list(setting.streams.apart), recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
+        )  # fmt: skip
+    return window
+
+
+def open_desk(setting: Setting, planned: StepWindow | None) -> WindowDesk:
+    """What orders kernel windows on rank 0, once the level's own is over."""
+
+    def find_obstacle() -> str | None:
+        if planned is not None and not planned.done:
+            return f"profile.level={setting.profile.level} has a window of its own still to come"
+        if not kineto_available():
+            return "this PyTorch is built without a profiler (Kineto)"
+        if tool_listens():
+            return "another tool, such as Nsight Systems, listens already, and only one can trace a device"
+        return None
+
+    return WindowDesk(
+        setting.folder, kept_steps=setting.profile.kernel_steps, apart=list(setting.streams.apart),
+        find_obstacle=find_obstacle, say=setting.say,
+    )  # fmt: skip

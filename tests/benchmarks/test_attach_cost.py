@@ -1,0 +1,46 @@
+"""What attach takes of a step, as its benchmarks judge it."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import attach_cost, attach_cost_steps
+from distprof.cli.bench.comparison import compare_runs
+from distprof.errors import EXIT_FAILED, EXIT_OK
+
+US, MS = 1e3, 1e6
+
+
+def make_taken(step_us: float) -> dict[str, list[dict[str, float]]]:
+    """Three rounds: the second is disturbed; a module costs 0.5 us, a change of phase 2 us."""
+    cost_us = {"a step": step_us, "with 101 modules": step_us + 50, "with 9 micro-steps": step_us + 96}
+    plain = dict.fromkeys(cost_us, 1000 * US)
+    attached = {case: (1000 + more_us) * US for case, more_us in cost_us.items()}
+    slow = dict.fromkeys(cost_us, 9000 * US)
+    return {
+        attach_cost.PLAIN: [plain, slow, plain], attach_cost.ATTACHED: [attached, slow, attached],
+        attach_cost.AGAIN: [slow, plain, plain],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("step_us", "code", "verdict"), [(60, EXIT_OK, "within"), (130, EXIT_FAILED, "above")])
+def test_the_fastest_blocks_are_compared(
+    capsys: pytest.CaptureFixture[str], step_us: float, code: int, verdict: str
+) -> None:
+    assert attach_cost._show(make_taken(step_us)) == code
+    said = capsys.readouterr().out
+    assert "a further module: 0.50 us; a change of phase: 2.0 us" in said
+    assert f"a step: {step_us} us, 0.{step_us:03} % of 100 ms: {verdict} the limit of 100 us".replace(" %", "%") in said
+
+
+@pytest.mark.parametrize(
+    ("attached_ms", "verdict"),
+    [((100.2, 100.3, 100.2), "within"), ((103, 103.2, 103.1), "above"), ((99, 104, 101), "too noisy to tell from")],
+)
+def test_steps_are_judged_by_the_upper_end_of_the_interval(
+    capsys: pytest.CaptureFixture[str], attached_ms: tuple[float, ...], verdict: str
+) -> None:
+    times = {"plain": (100, 100, 100), "attached": attached_ms, "plain again (A/A)": (100, 100.1, 100)}
+    found = compare_runs({name: [value * MS for value in values] for name, values in times.items()}, bare="plain")
+    assert attach_cost_steps._show("ddp", 2, found) == (verdict == "within")
+    assert f": {verdict} the limit of 1%" in capsys.readouterr().out
