@@ -181,6 +181,14 @@ def find_world(device: torch.device) -> World:
     return World(identity=told, host=socket.gethostname(), device=device, backend=backend, notes=())
 
 
+def is_launched() -> bool:
+    """Whether this process is one of several ranks, as far as known before there is a process group."""
+    try:
+        return dist.is_initialized() or read_identity().world_size > 1
+    except UsageError:
+        return False
+
+
 def leave() -> None:
     """Leaves the process group, if there is one."""
     if dist.is_initialized():

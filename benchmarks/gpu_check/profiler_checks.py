@@ -36,7 +36,7 @@ def check_profiler(gpu: CheckedGpu, *, dry: bool) -> Iterator[CheckResult]:
     """The checks of this file. Joins a process group of one rank, and leaves it."""
     world = join(read_identity({}), device=gpu.name, backend="gloo" if dry else "nccl", timeout_s=TIMEOUT_S)
     try:
-        timeout_s = read_timeout_s(world.device)
+        timeout_s = read_timeout_s()
         yield CheckResult(name="the group's time-out, s", value=timeout_s, low=TIMEOUT_S, high=TIMEOUT_S)
         for level in ("off", "phases"):
             yield from _check_level(gpu, world, level)

@@ -2,7 +2,8 @@
 
 Collectives of a process group have the same number on all its ranks. A group waits for those of its members whose
 newest number is below the oldest one that another member has pending. A member that does not say counts as one of them.
-To blame are those of them that wait in no such collective themselves.
+A rank that waits for a message waits for its peer, unless that is in the other end of it. To blame are those of them
+that wait in nothing of the kind themselves.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from typing import Literal
 import numpy as np
 
 from distprof.facts.run import RankInfo, Run
-from distprof.facts.stand import GroupStand, Pending, Stand
+from distprof.facts.stand import GroupStand, Message, Pending, Stand
 from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
 
+LONG_WAIT_S, LONG_WAIT_RATIO = 10.0, 10.0
+"""So long, and so many times the median step, a rank that is stopped has waited for another one if the job hung."""
 _Group = tuple[str, str]
 """Its name and backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
-    """A collective that members of a process group wait in."""
+    """A collective that members of a process group wait in, or a message that one rank waits for."""
 
     group: str
-    pending: Pending
+    pending: Pending | None
+    """None: it is a message."""
+    message: Message | None = None
     waiting: tuple[int, ...]
     absent: tuple[int, ...]
     """The members that have not come to it, as far as known."""
@@ -35,27 +40,34 @@ class _Wait:
 
 
 def find_hang(run: Run) -> HangReport | None:
-    """Who waits for whom. None: no rank wrote that its steps had stopped ending, and nobody waits for a dead one."""
+    """Who waits for whom. None: no rank wrote that its steps had stopped ending, nobody waits for one that is dead, has
+    failed because of one that had ended, or had waited for long when the job was stopped."""
     infos = {info.rank: info for info in run.ranks if info.source == "recorded"}
     stands = {rank: info.stand for rank, info in infos.items() if info.stand is not None}
     everyone = range(max([run.meta.world_size, *(rank + 1 for rank in infos)]))
     waits = _list_waits(stands, everyone)
     stalled = [stand.stalled_s for stand in stands.values() if stand.stalled_s is not None]
     dead = {rank for rank, info in infos.items() if info.ended is None and _lives(info) is False}
-    if not stalled and not any(dead & {*wait.absent} for wait in waits):
+    ended = {rank for rank, info in infos.items() if info.ended is not None}
+    failed = {rank for rank, info in infos.items() if info.ended == "failed"}
+    lost = any(dead & {*wait.absent} or (ended & {*wait.absent} and failed & {*wait.waiting}) for wait in waits)
+    waited_s = None if stalled or lost else _find_long_wait(run, waits)
+    if not (stalled or lost or waited_s):
         return None
     kind, wait, blamed = _choose(waits)
     first = stands[wait.waiting[0]] if wait is not None else None
     return HangReport(
         kind=kind, absent=blamed, waiting=wait.waiting if wait is not None else (),
-        collective=None if wait is None else _show(wait.group, wait.pending),
+        collective=None if wait is None or wait.pending is None else _show(wait.group, wait.pending),
+        message=None if wait is None or wait.message is None else wait.message.kind,
         step=None if first is None else first.step, inside=first is not None and first.inside,
-        stalled_s=max(stalled, default=None), stands=tuple(_list_stands(run, infos, everyone, blamed)),
+        stalled_s=max(stalled, default=None), waited_s=waited_s,
+        stands=tuple(_list_stands(run, infos, everyone, blamed)),
     )  # fmt: skip
 
 
 def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
-    """One for each process group in which somebody waits, the one with most waiting first."""
+    """One for each process group in which somebody waits, the one with most waiting first; then for each message."""
     told = {
         rank: {(item.group, item.backend): item for item in stand.groups} for rank, stand in stands.items()
     }  # fmt: skip
@@ -65,7 +77,30 @@ def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
             if item.pending is not None:
                 groups.setdefault(group, []).append((rank, item))
     waits = [_find_wait(group, found, stands, told, everyone) for group, found in groups.items()]
-    return sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group))
+    return [*sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group)), *_list_messages(stands, everyone)]
+
+
+def _find_long_wait(run: Run, waits: Sequence[_Wait]) -> float | None:
+    """How long ranks had waited for others, if that was long for this job, s."""
+    waited_s = max((wait.pending.waited_s or 0.0 for wait in waits if wait.pending and wait.absent), default=0.0)
+    steps_ns = run.column("step_host_ns")
+    usual_s = 0.0 if np.isnan(steps_ns).all() else float(np.nanmedian(steps_ns)) / 1e9
+    return waited_s if waited_s >= max(LONG_WAIT_S, LONG_WAIT_RATIO * usual_s) else None
+
+
+def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
+    """The messages whose other end is not there. From any rank: nobody in particular is missing."""
+    messages = {rank: stand.message for rank, stand in stands.items() if stand.message is not None}
+    waits = []
+    for rank, message in messages.items():
+        if message.peer is None or message.peer not in everyone:
+            continue
+        other = messages.get(message.peer)
+        if other is None or other.kind == message.kind or other.peer not in (rank, None):
+            waits.append(_Wait(
+                group="", pending=None, message=message, waiting=(rank,), absent=(message.peer,), kinds=(message.kind,)
+            ))  # fmt: skip
+    return waits
 
 
 def _find_wait(
@@ -124,10 +159,15 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
         info.rank: None if np.isnan(row).all() else int(np.nanmax(row))
         for info, row in zip(run.ranks, steps, strict=True)
     }  # fmt: skip
+    stopped = {told.rank: told for info in infos.values() if info.stand is not None for told in info.stand.stopped}
     places: dict[StandReport, list[int]] = {}
     for rank in everyone:
         info = infos.get(rank)
         place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
+        if rank in stopped and place.state in ("silent", "gone", "unknown"):
+            place = replace(place, state="stopped", stack=stopped[rank].stack, where=stopped[rank].where)
+        if info is not None and place.state == "failed" and rank in blamed:
+            place = replace(place, error=info.error)
         places.setdefault(place, []).append(rank)
     found = [replace(place, ranks=tuple(ranks)) for place, ranks in places.items()]
     return sorted(found, key=lambda item: (not {*item.ranks} & {*blamed}, len(item.ranks), item.ranks))
@@ -137,12 +177,15 @@ def _find_place(stand: Stand | None, state: StandState, last_step: int | None) -
     """A place without its ranks."""
     if stand is None:
         return StandReport(
-            ranks=(), state=state, step=last_step, inside=False, phase=None, pending=None, where=None, stack=()
+            ranks=(), state=state, step=last_step, inside=False, phase=None, pending=None, message=None, peer=None,
+            where=None, stack=(), error=None,
         )  # fmt: skip
     waits = next(((item.group, item.pending) for item in stand.groups if item.pending is not None), None)
     return StandReport(
         ranks=(), state=state, step=stand.step, inside=stand.inside, phase=stand.phase,
-        pending=None if waits is None else _show(*waits), where=stand.where, stack=stand.stack,
+        pending=None if waits is None else _show(*waits), where=stand.where, stack=stand.stack, error=None,
+        message=None if stand.message is None else stand.message.kind,
+        peer=None if stand.message is None else stand.message.peer,
     )  # fmt: skip
 
 

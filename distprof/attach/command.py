@@ -25,7 +25,9 @@ class Watch:
 
     def end(self, error: BaseException | None = None) -> None:
         """The script has ended, with this error if there is one."""
-        if self._session is not None:
+        if self._session is not None and self._session.closed:
+            self._session.end_process(error)
+        elif self._session is not None:
             from distprof.profiler.exit_guard import EXIT_WAIT_S
 
             well = isinstance(error, SystemExit) and error.code in (None, 0)

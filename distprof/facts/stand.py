@@ -9,6 +9,8 @@ MAX_GROUPS = 16
 """Process groups that a rank tells about, the ones with pending collectives first."""
 MAX_FRAMES = 6
 """Frames that it tells."""
+MAX_STOPPED = 16
+"""Stopped ranks of its host that it tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,29 @@ class Pending:
     """Such as ``all_reduce``, as PyTorch's Flight Recorder calls it."""
     in_step: int | None
     """Its place among the group's collectives of the open step, from 1. None: issued outside the open step."""
+    waited_s: float | None = None
+    """How long ago it was issued. None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message between two ranks that a rank waits for."""
+
+    kind: Literal["send", "recv"]
+    """What the rank does."""
+    peer: int | None
+    """The global rank that it sends to, or receives from. None: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRank:
+    """A rank whose process was stopped, as another one saw it."""
+
+    rank: int
+    stack: tuple[str, ...]
+    """As `Stand.stack`."""
+    where: str | None
+    """As `Stand.where`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +75,7 @@ class Stand:
     inside: bool
     """Whether the step is open."""
     phase: str | None
-    """Of the open step. None: not recorded."""
+    """Of the open step; between two steps the stretch, such as "evaluation". None: none, or not recorded."""
     stalled_s: float | None = None
     """How long no step had ended. None: written for another reason, such as a signal."""
     stack: tuple[str, ...] = ()
@@ -60,3 +85,7 @@ class Stand:
     """The innermost frame of the user's own code, if there is one, else the innermost."""
     groups: tuple[GroupStand, ...] = ()
     """At most `MAX_GROUPS`."""
+    message: Message | None = None
+    """What it waits for in ``send`` or ``recv``. None: it does not, or that is not known."""
+    stopped: tuple[StoppedRank, ...] = ()
+    """Other ranks of its host whose processes were stopped then, at most `MAX_STOPPED`."""

@@ -7,10 +7,13 @@ time-out and end the job, so the ranks meet in the process group's key-value sto
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable
 
 import torch.distributed as dist
+
+from distprof.record.stall_watch import read_timeout_s
 
 LIMIT_S = 120.0
 """How long a rank waits for the others to reach their first step."""
@@ -22,6 +25,8 @@ _numbers = itertools.count()
 def agree_to_start(*, rank: int, num_ranks: int, limit_s: float = LIMIT_S) -> list[int]:
     """Waits for all ranks of the default process group to call this; every rank gets the same answer.
 
+    No longer than half of the group's time-out: a rank that hangs is then found where the script itself waits for it.
+
     Returns:
         The ranks that have not called it in time: then nobody may go on. Empty: every rank goes on.
     """
@@ -31,6 +36,7 @@ def agree_to_start(*, rank: int, num_ranks: int, limit_s: float = LIMIT_S) -> li
         return []
     if store is None or num_ranks == 1:
         return []
+    limit_s = min(limit_s, 0.5 * (read_timeout_s() or math.inf))
     prefix = f"distprof/start/{next(_numbers)}"
     answer = f"{prefix}/answer"
     store.set(f"{prefix}/{rank}", "here")

@@ -9,6 +9,7 @@ from pathlib import Path
 from distprof.analyze import analyze
 from distprof.facts.run import Run
 from distprof.render.files import Written, write_files
+from distprof.render.hangs import describe_hang
 from distprof.render.headline import list_headline
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
@@ -51,6 +52,6 @@ def name_files(folder: Path, written: Written) -> str:
 
 
 def summarize(report: Report) -> str:
-    """A report in one sentence: who holds the others up, or how long a step takes."""
+    """A report in one sentence: whom the job hung for, who holds the others up, or how long a step takes."""
     step = list_headline(report)[0]
-    return describe_verdict(report) or f"{step.label} {step.number}{step.text}"
+    return describe_hang(report) or describe_verdict(report) or f"{step.label} {step.number}{step.text}"

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -15,18 +16,24 @@ from torch import nn
 
 from distprof.config.check import check_profile
 from distprof.config.compose import read_choice
+from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
-from distprof.facts.run import Work
+from distprof.facts.run import RunMeta, Work
 from distprof.profiler.agreement import agree_to_start
+from distprof.profiler.early_watch import EarlyWatch
 from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
 from distprof.profiler.exit_guard import ExitGuard
+from distprof.profiler.profiler import name_exit
+from distprof.profiler.provenance import make_meta
 from distprof.profiler.session import Session
 from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
-from distprof.world import World, find_world, read_identity
+from distprof.storage.rank_stream import append_end
+from distprof.storage.run_folder import rank_path
+from distprof.world import World, find_world, is_launched, read_identity
 
 _open: list[OwnSession] = []
 os.register_at_fork(after_in_child=_open.clear)  # a child has none of its parent's
@@ -136,6 +143,12 @@ class OwnSession(Session):
         self._speaks = False  # whether this process tells the user how the job ended
         super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
         self._exit_guard = ExitGuard(self.close)
+        self._early = EarlyWatch(
+            describe=self._describe_early, name=self._clean(name), runs_dir=options["runs_dir"],
+            run_dir=options["run_dir"], say=say_aside,
+        )  # fmt: skip
+        if is_launched():
+            self._early.start()
 
     def watch(self, model: object) -> None:
         """As `Recording.watch`."""
@@ -151,12 +164,11 @@ class OwnSession(Session):
 
     def _start_job(self) -> Job | None:
         world = find_world(find_device(self.models))
+        self._early.drop()
         if missing := agree_to_start(rank=world.rank, num_ranks=world.size):
             ranks = ", ".join(map(str, missing[:8]))
-            self.tell(
-                f"nothing is recorded: rank(s) {ranks} had no first step; call distprof.start() on every rank",
-                everywhere=True,
-            )
+            advice = "waited for them in vain" if self.finds_steps else "call distprof.start() on every rank"
+            self.tell(f"nothing is recorded: rank(s) {ranks} had no first step; {advice}", everywhere=True)
             return None
         options, name = dict(self._options), self.name
         if (alone := _find_lonely_rank(world)) is not None:
@@ -167,12 +179,30 @@ class OwnSession(Session):
                 "folder of its own"
             )
         options["config"] = describe_wrapping(self.models) | options["config"]
+        self._early.close()
         self._world, self._speaks = world, world.rank == 0 and not alone
         strategy, precision = self._describe(world.size)
         return start_profiler(
             world, name=name, strategy=strategy, precision=precision, say=say_aside,
             hooks=Hooks(arguments=sys.argv[1:]), **options,
         )  # fmt: skip
+
+    def end_process(self, error: BaseException | None) -> None:
+        """The process of a closed session ends, with this error if there is one: its record says so."""
+        if self.job is None or self._world is None or error is None:
+            return
+        ended, said = name_exit(error)
+        if ended == "failed":
+            append_end(rank_path(self.job.folder, self._world.rank), ended, error=self._clean(said)[:500])
+
+    def _describe_early(self, world: World, run_id: str) -> RunMeta:
+        return make_meta(
+            world, run_id=run_id, name=self._clean(self.name), strategy=None, precision=None, work=None, notes=(),
+            config=redact(self._options["config"], secret_values(sys.argv[1:])),
+        )  # fmt: skip
+
+    def _clean(self, text: str) -> str:
+        return mask(text, secrets=secret_values(sys.argv[1:]))
 
     def _describe(self, num_ranks: int) -> tuple[str | None, str | None]:
         strategy = self._strategy or describe_strategy(self.models, num_ranks=num_ranks)
@@ -187,13 +217,28 @@ class OwnSession(Session):
             advice = "use profiler.steps(loader) or profiler.step() in the training loop"
             advice = "; ".join(["none was found in the script", *self.told]) if self.finds_steps else advice
             self.tell(f"no step was recorded: {advice}")
-        if self.job is None or self._world is None or self._world.rank != 0:
+        if self.job is None:
+            self._end_early(error)
+            return
+        if self._world is None or self._world.rank != 0:
             return
         if self._number <= self._warmup_steps:
             self.tell(f"all {self._number} step(s) were warm-up: distprof.start(warmup_steps=0) measures them")
-        folder = self.job.folder
+        strategy, precision = self._describe(self._world.size)
+        self._report(self.job.folder, error, strategy=strategy, precision=precision)
+
+    def _end_early(self, error: BaseException | None) -> None:
+        """The end of a process that has recorded no step: only a wait before it, if there was one."""
+        ended, said = ("completed", "") if error is None else name_exit(error)
+        folder = self._early.end(ended, self._clean(said), error)
+        if folder is not None:
+            self._speaks = True
+            self._report(folder, error)
+
+    def _report(
+        self, folder: Path, error: BaseException | None, *, strategy: str | None = None, precision: str | None = None
+    ) -> None:
         try:
-            strategy, precision = self._describe(self._world.size)
             describe_job(folder, strategy=strategy, precision=precision)
             _, report, written = write_report(folder, self.completed_rows)
         except Exception as failure:

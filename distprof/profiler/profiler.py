@@ -18,7 +18,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch.distributed as dist
 from torch import nn
@@ -146,6 +146,7 @@ class Profiler:
         self._recorder.step = NO_STEP
         self._recorder.end_step()
         self._next_step -= 1
+        self._recorder.timeline.place[0] = self._next_step - 1
         if self._calls is not None:
             self._calls.drop_step(self._next_step)
 
@@ -240,19 +241,9 @@ class Profiler:
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows without waiting for its peers, which may be gone."""
         self._step_writer.take_rest()
-        trace = self._clean("".join(traceback.format_exception(error)))[-16_000:]
-        match error:
-            case LeftInStep():
-                self._step_writer.end("terminated", error="the process ended inside a step")
-            case KeyboardInterrupt():
-                self._step_writer.end("terminated", error="KeyboardInterrupt")
-            case SystemExit(code=None | 0):
-                self._step_writer.end("terminated", error="exit code 0")
-            case SystemExit(code=code):
-                number, said = (code, "") if isinstance(code, int) else (1, f": {code}")
-                self._step_writer.end("failed", error=self._clean(f"exit code {number}{said}")[:500], traceback=trace)
-            case _:
-                self._step_writer.end("failed", error=self._clean(_last_line(error)), traceback=trace)
+        ended, text = name_exit(error)
+        trace = self._clean("".join(traceback.format_exception(error)))[-16_000:] if ended == "failed" else None
+        self._step_writer.end(ended, error=self._clean(text)[:500], traceback=trace, raised=error)
         self._gather_thread.finish(alone=True, timeout_s=0.0)
 
 
@@ -271,6 +262,17 @@ class _StepContext:
         self._recorder.end_step(failed=error is not None)
 
 
-def _last_line(error: BaseException) -> str:
+def name_exit(error: BaseException) -> tuple[Literal["failed", "terminated"], str]:
+    """How a rank that ends early has ended, and with what."""
+    match error:
+        case LeftInStep():
+            return "terminated", "the process ended inside a step"
+        case KeyboardInterrupt():
+            return "terminated", "KeyboardInterrupt"
+        case SystemExit(code=None | 0):
+            return "terminated", "exit code 0"
+        case SystemExit(code=code):
+            number, said = (code, "") if isinstance(code, int) else (1, f": {code}")
+            return "failed", f"exit code {number}{said}"
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+    return "failed", f"{type(error).__name__}: {lines[0] if lines else ''}"

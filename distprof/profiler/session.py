@@ -113,6 +113,9 @@ class Session(Recording):
         if self._finder is not None and optimizer is not None:
             self._finder.expect(optimizer)
 
+    def end_process(self, error: BaseException | None) -> None:
+        """The process of a closed session ends, with this error if there is one."""
+
     def see_call(self, model: nn.Module) -> None:
         """An outermost module is found to be called, for the first time and now."""
 

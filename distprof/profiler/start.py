@@ -31,6 +31,7 @@ from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
 from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.gather import Exchange, GatherThread
+from distprof.record.lock_watch import LockWatch, watch_lock
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.on_signal import end_on_signal
 from distprof.record.peers import Peers
@@ -204,14 +205,19 @@ def _put_together(
     switch.pause(exchange.paused)
     gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch, talk)
     gather_thread.start()
-    stall_watch = _watch_stalls(setting, recorder, step_writer) if world.size > 1 else None
+    lock_watch = watch_lock(setting.streams.own.path) if world.size > 1 else None
+    stall_watch = _watch_stalls(setting, recorder, step_writer, lock_watch) if world.size > 1 else None
+    if lock_watch is not None:
+        lefts.append(lock_watch.close)
+    if rank_zero is not None:
+        lefts.append(rank_zero.leave)
     make = Profiler if window is None else partial(WindowProfiler, window)
     profiler = make(
         recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
         capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
         timeout_s=setting.timeout_s, clean=clean, stall_watch=stall_watch,
         calls=plan_calls(setting, talk, run_id=meta.run_id, recorder=recorder, step_writer=step_writer),
-        left=lefts if rank_zero is None else [*lefts, rank_zero.leave],
+        left=lefts,
         done=(lambda: None) if rank_zero is None else rank_zero.finish,
     )  # fmt: skip
     return profiler, meta
@@ -250,15 +256,18 @@ def _count_signals(setting: Setting, exchange: Exchange, step_writer: StepWriter
     return [signals.close]
 
 
-def _watch_stalls(setting: Setting, recorder: Recorder, step_writer: StepWriter) -> StallWatch:
+def _watch_stalls(
+    setting: Setting, recorder: Recorder, step_writer: StepWriter, lock_watch: LockWatch | None
+) -> StallWatch:
     """Has a rank that waits for others for too long, or for one that has died, write where it stands."""
     world = setting.world
     others = [each.rank for each in setting.streams.ranks if each.host == world.host and each.rank != world.rank]
-    peers = Peers(rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart)
+    peers = Peers({rank: rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart})
     watch = StallWatch(
-        position=lambda: (recorder.step, recorder.open), stalled=step_writer.save_state, lost=setting.warn,
-        died=peers.have_died,
-        timeout_s=read_timeout_s(setting.world.device) or setting.timeout_s,
+        position=lambda: (recorder.step, recorder.open), lost=setting.warn, died=peers.have_died,
+        stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),
+        looked=(lambda limit_s: None) if lock_watch is None else lock_watch.wind,
+        timeout_s=read_timeout_s() or setting.timeout_s,
     )  # fmt: skip
     watch.start()
     return watch

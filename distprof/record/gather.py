@@ -24,6 +24,12 @@ from distprof.facts.run import ROW_WIDTH, FloatArray
 from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.record.window_talk import WindowTalk, Word
 
+LONGEST_NAP_S = 0.1
+"""How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
+leaves before the others: Python stops it at the end, and C++ then aborts."""
+GIVING_UP_S = 1.0
+"""How long it then takes at most, unless a disk does not respond."""
+
 
 class Exchange:
     """Brings the rows of all ranks to rank 0."""
@@ -51,6 +57,8 @@ class Exchange:
         self.done: list[bool] = []
         """Whether each rank had sent its last rows by then."""
         self._asked = self._pausing = False
+        self.given_up = False
+        """Whether this rank no longer waits for the others."""
         self.behind = False
         """Whether some rank had so many rows in the last exchange that the next should follow at once."""
 
@@ -61,6 +69,19 @@ class Exchange:
     def ask_to_stop(self) -> None:
         """On rank 0: makes every rank, including this one, stop recording phases after the next exchange."""
         self._asked = True
+
+    def give_up(self) -> None:
+        """Has a `send` that waits for the other ranks raise RuntimeError soon; may be called on another thread."""
+        self.given_up = True
+
+    def _wait(self, work: Any) -> None:
+        nap_s = 0.0005
+        while not work.is_completed():
+            if self.given_up:
+                raise RuntimeError("this rank ends before others have")
+            time.sleep(nap_s)
+            nap_s = min(1.5 * nap_s, LONGEST_NAP_S)
+        work.wait()
 
     def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
         """One exchange, of at most `STEPS_AT_ONCE` rows of each rank; the rest waits for the next one. Collective among
@@ -93,7 +114,7 @@ class Exchange:
         padded[: len(batch)] = torch.from_numpy(table)
         here = dist.get_rank(self._group) == 0
         received = [torch.empty_like(padded) for _ in range(world)] if here else None
-        gather(padded, received, group=self._group, group_dst=0)
+        self._wait(gather(padded, received, group=self._group, group_dst=0, async_op=True))
         tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
         return tables, everyone
 
@@ -112,7 +133,7 @@ class Exchange:
         if self._group is None:
             return [own]
         heads = [torch.empty(len(own), dtype=torch.int64) for _ in range(dist.get_world_size(self._group))]
-        all_gather(heads, torch.tensor(own), group=self._group)
+        self._wait(all_gather(heads, torch.tensor(own), group=self._group, async_op=True))
         return [head.tolist() for head in heads]
 
 
@@ -177,6 +198,9 @@ class GatherThread(threading.Thread):
         self._wake.set()
         if self.ident is not None:
             self.join(timeout_s)
+            if self.is_alive():
+                self._exchange.give_up()
+                self.join(GIVING_UP_S)
         return not self.is_alive()
 
     def run(self) -> None:
@@ -208,7 +232,8 @@ class GatherThread(threading.Thread):
                 tables, everyone = self._exchange.send(rows, last=ended)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
-                self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
+                if not self._exchange.given_up:
+                    self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
                 continue
             behind = self._exchange.behind
             if self._exchange.stop_recording and self._stop_recording is not None:

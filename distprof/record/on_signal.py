@@ -34,5 +34,6 @@ def end_on_signal(
         if tell is not None:
             tell()
 
+    watch.listen(step_writer.hear_interrupt)
     remove = watch.add(end)
     return remove if signals is not None else watch.close

@@ -36,6 +36,7 @@ class SignalWatch(threading.Thread):
         self._ending = threading.Event()
         self._before: dict[signal.Signals, Any] = {}
         self._actions: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[], None]] = []
         self._hears, self._tells = os.pipe()
 
     def install(self, signals: Iterable[signal.Signals]) -> bool:
@@ -61,6 +62,12 @@ class SignalWatch(threading.Thread):
         self._actions.append(action)
         return lambda: self._actions.remove(action) if action in self._actions else None
 
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Has a listener called when SIGINT arrives that will be Python's KeyboardInterrupt, on this thread: at once,
+        and not when the main thread comes back to Python.
+        """
+        self._listeners.append(listener)
+
     def give_way(self) -> None:
         """Waits if a signal is already ending the process: failures during that time are not reported."""
         if self._ending.is_set():
@@ -77,6 +84,10 @@ class SignalWatch(threading.Thread):
         while (told := os.read(self._hears, 1)) not in (b"", _STOP):
             if signal.getsignal(told[0]) is _hear:  # the program may have installed its own handler since
                 self._end(signal.Signals(told[0]))
+            elif told[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                for listener in self._listeners:
+                    with contextlib.suppress(Exception):
+                        listener()
 
     def _end(self, number: signal.Signals) -> None:
         self._ending.set()

@@ -1,9 +1,11 @@
-"""The Python stack of another thread: names of files and functions, never arguments, variables or paths."""
+"""The Python stack of another thread, or of an error: names of files and functions, never variables or paths."""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -30,17 +32,27 @@ def read_stack(thread: int) -> tuple[tuple[str, ...], str | None]:
     Args:
         thread: Its identifier, of another thread than the caller's.
     """
-    frames: list[FrameType] = []
+    frames: list[tuple[FrameType, int]] = []
     frame = sys._current_frames().get(thread)
     while frame is not None and len(frames) < DEEPEST:
-        frames.append(frame)
+        frames.append((frame, frame.f_lineno))
         frame = frame.f_back
-    shown = [each for each in frames if not _is_own(each)] or frames
-    users = [index for index, each in enumerate(shown) if _is_users(each)]
+    return _choose(frames)
+
+
+def read_trace(error: BaseException) -> tuple[tuple[str, ...], str | None]:
+    """The same of what an error has come through; both parts are empty if it was never raised."""
+    return _choose(list(traceback.walk_tb(error.__traceback__))[: -DEEPEST - 1 : -1])
+
+
+def _choose(frames: Sequence[tuple[FrameType, int]]) -> tuple[tuple[str, ...], str | None]:
+    """The innermost first, each with its line."""
+    shown = [each for each in frames if not _is_own(each[0])] or frames
+    users = [index for index, each in enumerate(shown) if _is_users(each[0])]
     inner = [index for index in range(len(shown)) if index not in users][: MOST_INNER if users else MAX_FRAMES]
     kept = sorted([*[index for index in inner if not users or index < users[0]], *users])[:MAX_FRAMES]
-    names = tuple(_name(shown[index]) for index in kept)
-    return names, _name(shown[users[0]]) if users else next(iter(names), None)
+    names = tuple(_name(*shown[index]) for index in kept)
+    return names, _name(*shown[users[0]]) if users else next(iter(names), None)
 
 
 def _is_own(frame: FrameType) -> bool:
@@ -53,5 +65,5 @@ def _is_users(frame: FrameType) -> bool:
     return not name.startswith((*_LIBRARIES, _MADE_UP)) or name.startswith((_CELL, _TRAINING))
 
 
-def _name(frame: FrameType) -> str:
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+def _name(frame: FrameType, line: int) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{line} {frame.f_code.co_name}"

@@ -11,10 +11,12 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import PHASES
-from distprof.facts.stand import MAX_GROUPS, GroupStand, Pending, Stand
+from distprof.facts.stand import MAX_GROUPS, GroupStand, Message, Pending, Stand
 from distprof.record.flight_recorder import OWN_GROUP
+from distprof.record.messages import find_message, read_message
 from distprof.record.recorder import Recorder
 from distprof.record.stack import read_stack
+from distprof.record.step_record import StepRecord
 
 MAX_MEMBERS = 2048
 """Of a group told about, unless it has all ranks: the record is one line."""
@@ -30,13 +32,31 @@ def take_stand(recorder: Recorder, thread: int, *, stalled_s: float | None = Non
         failed: An exception has just left the last step.
     """
     position = recorder.timeline.count - 1
-    phase = PHASES[recorder.timeline.codes[position]] if recorder.recording and position >= 0 else None
-    stack, where = read_stack(thread) if thread != threading.get_ident() else ((), None)
+    phase: str | None = PHASES[recorder.timeline.codes[position]] if recorder.recording and position >= 0 else None
+    if not (recorder.open or failed) and (stretches := recorder.between.stretches):
+        phase = str(stretches[-1])
+    other = thread != threading.get_ident()
+    stack, where = read_stack(thread) if other else ((), None)
     step = recorder.timeline.place[0]
     return Stand(
         source="none", step=step if step >= 0 else None, inside=recorder.open or failed, phase=phase,
-        stalled_s=stalled_s, stack=stack, where=where,
+        stalled_s=stalled_s, stack=stack, where=where, message=read_message(thread) if other else None,
     )  # fmt: skip
+
+
+def describe_position(recorder: Recorder) -> str:
+    """Where the training thread is, seen from another thread."""
+    if not recorder.open:
+        return "between two steps" if recorder.timeline.place[0] >= 0 else "before the first step"
+    position = recorder.timeline.count - 1
+    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
+    return f"in step {recorder.step}{phase}"
+
+
+def has_passed(stalled: Stand, record: StepRecord) -> bool:
+    """Whether a step has ended since."""
+    step = -1 if stalled.step is None else stalled.step
+    return record.step > step or (record.step == step and stalled.inside and not record.failed)
 
 
 def add_progress(stand: Stand, recorder: Recorder, ring: Mapping[str, Any] | None, *, broken: bool = False) -> Stand:
@@ -58,7 +78,17 @@ def add_progress(stand: Stand, recorder: Recorder, ring: Mapping[str, Any] | Non
     begin_ns = time.time_ns() - time.monotonic_ns() + recorder.timeline.stamps[0] if stand.inside else None
     told = [item for item in _read_ring(ring, begin_ns) if len(item.ranks or ()) <= MAX_MEMBERS]
     groups = sorted(told, key=lambda item: item.pending is None)
-    return dataclasses.replace(stand, source="ring", groups=tuple(groups[:MAX_GROUPS]))
+    message = stand.message or _find_pending_message(ring)
+    return dataclasses.replace(stand, source="ring", groups=tuple(groups[:MAX_GROUPS]), message=message)
+
+
+def _find_pending_message(ring: Mapping[str, Any]) -> Message | None:
+    ranks = _read_members()
+    for entry in ring["entries"]:
+        if entry.get("is_p2p") and entry.get("retired") is False:
+            group = entry.get("process_group") or ("",)
+            return find_message(entry, ranks.get(str(group[0])))
+    return None
 
 
 def _read_ring(ring: Mapping[str, Any], begin_ns: int | None) -> list[GroupStand]:
@@ -102,7 +132,8 @@ def _find_pending(seen: list[Mapping[str, Any]], begin_ns: int | None) -> Pendin
         _number(each) for each in seen if begin_ns is not None and begin_ns <= int(each["time_created_ns"]) <= made_ns
     }
     in_step = len(since) if _number(entry) in since else None
-    return Pending(number=_number(entry), kind=kind, in_step=in_step)
+    waited_s = max(time.time_ns() - made_ns, 0) / 1e9
+    return Pending(number=_number(entry), kind=kind, in_step=in_step, waited_s=round(waited_s, 3))
 
 
 def _read_members() -> dict[str, tuple[int, ...] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,14 +11,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
-from distprof.facts.stand import Stand
+from distprof.facts.stand import GroupStand, Stand, StoppedRank
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
-from distprof.record.stand import add_progress, take_stand
+from distprof.record.stack import read_trace
+from distprof.record.stand import add_progress, describe_position, has_passed, take_stand
 from distprof.record.step_record import QUEUED_STEPS, STEPS_AT_ONCE, BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_position import drop_place
+from distprof.storage.last_stack import drop_last_stack
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32
@@ -35,7 +38,13 @@ class StepWriter:
     """Takes steps from the recorder and writes them, on the background thread and once at the end."""
 
     def __init__(
-        self, *, recorder: Recorder, writer: StreamWriter | None, device: torch.device, warn: Callable[[str], None]
+        self,
+        *,
+        recorder: Recorder,
+        writer: StreamWriter | None,
+        device: torch.device,
+        warn: Callable[[str], None],
+        thread: int | None = None,
     ) -> None:
         """Connects a recorder to a file.
 
@@ -44,6 +53,7 @@ class StepWriter:
             writer: The rank's file. None: rows are packed but not written.
             device: The device whose memory use is read.
             warn: Receives a message when writing fails, once.
+            thread: The training thread's identifier. None: the caller's.
         """
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
         self._lock, self._taking = threading.Lock(), threading.Lock()
@@ -56,9 +66,10 @@ class StepWriter:
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
-        self._thread = threading.get_ident()  # of training
+        self._thread = threading.get_ident() if thread is None else thread  # of training
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
+        self._interrupted: Stand | None = None  # where it stood when SIGINT arrived
 
     def _stay_on_this_thread(self) -> None:
         self._thread = threading.get_ident()
@@ -95,8 +106,10 @@ class StepWriter:
             if record.broken is not None:
                 self._broken.setdefault(record.broken, [record.step, 0])[1] += 1
             self._overfull += record.issued is not None and record.issued.lost > 0
-            if self._stalled is not None and _has_passed(self._stalled, record):
+            if self._stalled is not None and has_passed(self._stalled, record):
                 self._stalled = None
+            if self._interrupted is not None and has_passed(self._interrupted, record):
+                self._interrupted = None
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=self._is_in_window(record))
@@ -124,8 +137,12 @@ class StepWriter:
             self._warn(f"{what} ({error.strerror}){then}")
             self.note(f"{what}: {error.strerror}")
 
-    def end(self, ended: str, *, error: str | None = None, traceback: str | None = None) -> None:
+    def end(
+        self, ended: str, *, error: str | None = None, traceback: str | None = None, raised: BaseException | None = None
+    ) -> None:
         """Writes how the rank ended and closes the file. Further calls do nothing.
+
+        ``raised`` is what ended it, for its stack.
 
         PyTorch's Flight Recorder is searched for unseen collectives, or saved next to the file after a failure.
         """
@@ -150,16 +167,32 @@ class StepWriter:
                 self.refuse("the end of this rank was not written", failure)
             else:
                 drop_place(self._writer.path)
+                drop_last_stack(self._writer.path)
             if ended == "completed":
                 drop_ring(self._writer.path)
             else:  # after the end, because it asks torch
-                failed = ended == "failed" and bool(self._last) and self._last[-1].failed
-                stand = self._stalled or take_stand(self._recorder, self._thread, failed=failed)
-                broken = failed and any(sign in (error or "").lower() for sign in LOST_PEER)
-                self._write_state(self._writer, _describe_position(self._recorder), stand, broken=broken)
+                broken = ended == "failed" and any(sign in (error or "").lower() for sign in LOST_PEER)
+                stand = self._take_last_stand(ended, raised, broken=broken)
+                self._write_state(self._writer, describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
             self._writer = None
             self._ended.set()
+
+    def _take_last_stand(self, ended: str, raised: BaseException | None, *, broken: bool) -> Stand:
+        """Where the rank stood when it ended early: as it was in a stall, unless that was noticed after its collective
+        had failed.
+        """
+        before = self._stalled or self._interrupted
+        if before is not None and not (broken and before.message is None and not any(map(_waits, before.groups))):
+            return before
+        failed = ended == "failed" and bool(self._last) and self._last[-1].failed
+        stand = take_stand(self._recorder, self._thread, failed=failed)
+        if raised is not None and not stand.stack:
+            stack, where = read_trace(raised)
+            stand = dataclasses.replace(stand, stack=stack, where=where)
+        if before is None:
+            return stand
+        return dataclasses.replace(stand, stalled_s=before.stalled_s, stopped=before.stopped, phase=before.phase)
 
     def terminate(self, signal_name: str) -> None:
         """Writes finished steps and the end, wherever the training thread is. Waits for a second at most.
@@ -168,7 +201,7 @@ class StepWriter:
         """
         if self._ended.wait(FAILING_GRACE_S):
             return
-        where = _describe_position(self._recorder)
+        where = describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._recorder.on_device.give_up(look=False)
@@ -177,7 +210,11 @@ class StepWriter:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
 
-    def save_state(self, stalled_s: float | None) -> None:
+    def hear_interrupt(self) -> None:
+        """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
+        self._interrupted = add_progress(take_stand(self._recorder, self._thread), self._recorder, read_ring())
+
+    def save_state(self, stalled_s: float | None, *, stopped: tuple[StoppedRank, ...] = ()) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
         What is written first needs nothing from torch. A step that ends later, or a good end, makes it void. Steps that
@@ -185,11 +222,12 @@ class StepWriter:
 
         Args:
             stalled_s: How long no step has ended. None: another rank has died.
+            stopped: Other ranks of the host whose processes are stopped.
         """
         recorder = self._recorder
         why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
-        text = f"{why}, {_describe_position(recorder)}"
-        stand = take_stand(recorder, self._thread, stalled_s=stalled_s)
+        text = f"{why}, {describe_position(recorder)}"
+        stand = dataclasses.replace(take_stand(recorder, self._thread, stalled_s=stalled_s), stopped=stopped)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take()
@@ -233,19 +271,8 @@ class StepWriter:
             self.refuse("steps are no longer written", error, "; training goes on")
 
 
-def _describe_position(recorder: Recorder) -> str:
-    """Where the training thread is, seen from another thread."""
-    if not recorder.open:
-        return "between two steps"
-    position = recorder.timeline.count - 1
-    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
-    return f"in step {recorder.step}{phase}"
-
-
-def _has_passed(stalled: Stand, record: StepRecord) -> bool:
-    """Whether a step has ended since."""
-    step = -1 if stalled.step is None else stalled.step
-    return record.step > step or (record.step == step and stalled.inside and not record.failed)
+def _waits(group: GroupStand) -> bool:
+    return group.pending is not None
 
 
 def _describe_broken(phase: BrokenPhase, seen: list[int]) -> str:

@@ -58,7 +58,7 @@ def _describe_end(rank: RankReport) -> End | None:
         return None
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
     if rank.ended is None:
-        severity, one, several = _describe_silence(rank, since)
+        severity, one, several = _describe_silence(rank, f" {since}" if started or not rank.error else "")
         return severity, one + error, several + error
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
@@ -83,9 +83,9 @@ def _describe_silence(rank: RankReport, since: str) -> End:
     if lives:
         return 4, "is still running", "are still running"
     if lives is None:
-        what = f"stopped recording {since} (killed, or still running elsewhere)"
+        what = f"stopped recording{since} (killed, or still running elsewhere)"
         return 1, what, what
-    one, several = f"is missing {since}: its stream ends", f"are missing {since}: their streams end"
+    one, several = f"is missing{since}: its stream ends", f"are missing{since}: their streams end"
     return 1, f"{one} abruptly (killed?)", f"{several} abruptly (killed?)"
 
 

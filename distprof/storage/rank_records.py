@@ -7,6 +7,7 @@ example with phases longer than the step, is left out as a whole, because its ot
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from distprof.facts.run import (
     Segments,
     Stretch,
 )
-from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, Stand
+from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, Stand
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
@@ -101,10 +102,14 @@ def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
     except DataError:
         return text, None
     numbers = [number for group in stand.groups for number in (group.issued, *(group.ranks or ()))]
-    numbers += [group.pending.number for group in stand.groups if group.pending is not None]
+    pendings = [group.pending for group in stand.groups if group.pending is not None]
+    numbers += [number for pending in pendings for number in (pending.number, math.ceil(pending.waited_s or 0.0))]
     possible = min(numbers, default=0) >= 0 and 0 <= (stand.stalled_s or 0.0) < MAX_EXACT
     possible &= stand.step is None or is_whole(stand.step, MAX_EXACT)
     possible &= len(stand.groups) <= MAX_GROUPS and len(stand.stack) <= MAX_FRAMES
+    peers = [*(stopped.rank for stopped in stand.stopped), 0 if stand.message is None else stand.message.peer or 0]
+    possible &= min(peers) >= 0 and len(stand.stopped) <= MAX_STOPPED
+    possible &= all(len(stopped.stack) <= MAX_FRAMES for stopped in stand.stopped)
     return text, stand if possible else None
 
 

@@ -3,8 +3,9 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come steps, and at most one end record. A state record tells where a rank stands, until a step or the end follows;
-pending records are steps that its device had not finished then, and count unless the step itself is written later.
+come steps, and an end record; a second one says how the process ended after that. A state record tells where a rank
+stands, until a step or the end follows; pending records are steps that its device had not finished then, and count
+unless the step itself is written later.
 
 A writer that keeps only the latest steps goes on in a new file once its own has enough, and the full one takes the
 place of the one before: see `distprof.storage.rotation`. Every file says everything anew that its steps need.
@@ -25,6 +26,16 @@ from distprof.storage.collective_records import CollectiveLines, GroupInfo, Step
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
 from distprof.storage.rotation import join_parts, name_next, open_parts, put_in_place
 from distprof.storage.stream_part import SCHEMA, RankStream
+
+
+def append_end(path: Path, ended: str, *, error: str) -> None:
+    """Says how a process ended after it had closed its file; without a file there is nobody to tell."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        try:
+            _write_all(descriptor, encode_line({"type": "end", "ended": ended, "error": error}))
+        finally:
+            os.close(descriptor)
 
 
 class StreamWriter:

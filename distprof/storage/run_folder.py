@@ -21,6 +21,7 @@ from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, KINDS, Clock, Run, RunMeta
 from distprof.storage.json_file import read_object
 from distprof.storage.last_position import describe_place, read_place
+from distprof.storage.last_stack import read_last_stack
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_folder
@@ -33,7 +34,7 @@ MAX_META_BYTES = 32 << 20
 MAX_STRANGERS = 8
 """How many unexpected files in the folder of streams are named one by one."""
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
-_BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.(?:position|next\.jsonl)")
+_BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.(?:position|stack|next\.jsonl)")
 """What else ranks write there: PyTorch's Flight Recorder, where a rank stands, and the file in which it will go on."""
 
 
@@ -227,6 +228,8 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
     place = read_place(path, inside=inside) if info.ended is None and info.stand is None else None
     if place is None:
         return stream
+    stack, where = read_last_stack(path, inside=inside)
+    place = replace(place, stack=stack, where=where)
     lives = info.last_write is not None and info.last_write.writer_lives
     told = describe_place(place) if info.error is None and not lives else info.error
     return replace(stream, info=replace(info, stand=place, error=told))

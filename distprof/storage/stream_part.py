@@ -139,7 +139,7 @@ class _Found:
                 return False
         except DataError:
             return False
-        self.end = end
+        self.end = {**self.end, **end}
         return True
 
     def _take_step(self, record: dict[str, Any], fields: Fields) -> bool:

@@ -1,4 +1,5 @@
-"""Jobs that hang, each in its own way: the report names the rank that did not come, the collective, and the place.
+"""Ordinary scripts that hang, each in its own way, under ``python -m distprof.attach``: the report names the rank that
+did not come, the collective, and the place.
 
 The jobs run at the same time, two gloo ranks each, and rank 1 is the one to blame.
 """
@@ -6,157 +7,124 @@ The jobs run at the same time, two gloo ranks each, and rank 1 is the one to bla
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from distprof.cli.parser import run_verb
-from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import EXIT_PARTIAL
-from distprof.profiler.profiler import Profiler
-from distprof.profiler.start import start_profiler
-from distprof.world import Identity, World
-from tests.ranks import prepare_server
+from tests.attach.driver import PROGRAMS
+from tests.faults.forked import Started, fork_ranks
 
-RANKS, CULPRIT, LAST_STEP = 2, 1, 3
-TIMEOUT_S = 4.0
+RANKS, CULPRIT = 2, 1
+TIMEOUT_S = 5.0
 LIMIT_S = 60.0
 """However busy this machine is."""
+ATTACH = """\
+import sys
+from distprof.attach.command import attach
+from distprof.profiler import exit_guard
+exit_guard.EXIT_WAIT_S = 0.5
+attach(sys.argv[1:])
+"""
+STALLED = f"no step had ended for {0.8 * TIMEOUT_S:.3g} s: "
+ABSENT = "rank 1 did not come to all_reduce 1 of step 3 (default group), which rank 0 waits for: "
+
+UNSAID = "rank 0 waits for rank 1 in all_reduce 1 of step 3 (default group): "
 
 
-class Batches:
-    """A data set that one rank may not get out of."""
+class Hang(NamedTuple):
+    """What the report says of a case; ``{}``: a line of the script."""
 
-    def __init__(self, endless: bool) -> None:
-        self._endless = endless
-
-    def read(self, step: int) -> torch.Tensor:
-        while self._endless and step == LAST_STEP:
-            pass
-        return torch.full((4,), float(step))
+    sentence: str
+    state: str
+    stack: tuple[str, ...] = ()
+    """The functions of the script in which rank 1 was."""
 
 
-def sleep_first() -> None:
-    time.sleep(10 * LIMIT_S)
+CASES = {
+    "endless": Hang(f"{STALLED}{ABSENT}it stands in step 3, data, at hangs.py:{{}} __getitem__", "stands",
+                    ("__getitem__", "<module>")),
+    "left": Hang(f"{ABSENT}it has left its training loop and completed; last seen after step 2", "completed"),
+    "raises": Hang(f"{ABSENT}it failed with KeyError: 'broken record'; last seen in step 3, at hangs.py:{{}} "
+                   "misbehave", "failed", ("misbehave", "<module>")),
+    "stopped": Hang(f"{STALLED}{UNSAID}it is stopped (SIGSTOP, or a debugger); last seen in step 3, outside its "
+                    "phases", "stopped"),
+    "killed": Hang(f"{UNSAID}it is gone (killed, aborted, or left by os._exit); last seen in step 3, outside its "
+                   "phases", "gone"),
+    "lock": Hang(f"{STALLED}{UNSAID}it does not answer, in code that does not release Python's lock; last seen in "
+                 "step 3, outside its phases, at hangs.py:{} match_title", "silent",
+                 ("match_title", "misbehave", "<module>")),
+    "message": Hang(f"{STALLED}the ranks wait for each other: rank 0 in all_reduce 1 of step 3 (default group), at "
+                    "hangs.py:{} <module>; rank 1 in recv from rank 0, at hangs.py:{} misbehave", "stands",
+                    ("misbehave", "<module>")),
+    "before": Hang(f"before their first steps ranks had waited for {0.8 * TIMEOUT_S:.3g} s: rank 1 did not come to "
+                   "barrier (number 4 of the default group), which rank 0 waits for: it stands before the first step, "
+                   "at hangs.py:{} sleep_long", "stands", ("sleep_long", "<module>")),
+}  # fmt: skip
 
 
-def train(profiler: Profiler, case: str, rank: int) -> None:
-    """Two collectives in each step; the culprit comes to neither of the last step's, or only to the first."""
-    culprit = rank == CULPRIT
-    batches = Batches(culprit and case == "endless")
-    for step in range(100):
-        if culprit and case == "left" and step == LAST_STEP:
-            return
-        with profiler.step():
-            with profiler.phase("data"):
-                batch = batches.read(step)
-            dist.all_reduce(batch)
-            with profiler.phase("backward"):
-                if culprit and step == LAST_STEP and case == "asleep":
-                    sleep_first()
-                elif culprit and step == LAST_STEP and case in ("stopped", "killed"):
-                    os.kill(os.getpid(), signal.SIGSTOP if case == "stopped" else signal.SIGKILL)
-                dist.all_reduce(batch)
+CODES = {"left": 0, "raises": 1, "killed": -signal.SIGKILL}
 
 
-def run_rank(rank: int, case: str, place: str) -> None:
-    """One rank of a job that hangs."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{place}/store", rank=rank, world_size=RANKS, timeout=timedelta(seconds=TIMEOUT_S)
-    )
-    identity = Identity(
-        rank=rank, local_rank=rank, world_size=RANKS, local_world_size=RANKS, launched=True, restarts=0
-    )  # fmt: skip
-    world = World(identity=identity, host=os.uname().nodename, device=torch.device("cpu"), backend="gloo", notes=())
-    job = start_profiler(
-        world, name=case, strategy="plain", precision="fp32", config={}, run_dir=f"{place}/run", say=lambda text: None,
-        profile=ProfileConfig(
-            level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None
-        ),
-        hardware=HardwareConfig(peak="none"),
-    )  # fmt: skip
-    error: BaseException | None = None
-    try:
-        train(job.profiler, case, rank)
-    except BaseException as raised:
-        error = raised
-    job.profiler.close(error)
-    os._exit(0 if error is None else 1)
+class Ended(NamedTuple):
+    """A job of which rank 0 has ended."""
+
+    folder: Path
+    said: str
+    """By rank 0, on standard error."""
+    culprit: Started
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
-    """The run folder of a job whose ranks, all but the culprit, have ended."""
-    server = prepare_server()
-    places = {case: tmp_path_factory.mktemp(case) for case in ("asleep", "left", "endless", "stopped", "killed")}
-    started: dict[str, list[BaseProcess]] = {}
-    for case, place in places.items():
-        started[case] = [server.Process(target=run_rank, args=(rank, case, str(place))) for rank in range(RANKS)]
-        for process in started[case]:
-            process.start()
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ended]]:
+    places = {case: tmp_path_factory.mktemp(case) for case in CASES}
+    script = str(PROGRAMS / "hangs.py")
+    started: dict[str, list[Started]] = {
+        case: fork_ranks(RANKS, ["run_dir=run", script, case, str(TIMEOUT_S)], place, before=ATTACH)
+        for case, place in places.items()
+    }
 
-    def wait(case: str) -> Path:
-        for rank, process in enumerate(started[case]):
-            if rank != CULPRIT:
-                process.join(LIMIT_S)
-                assert process.exitcode == 1
-        return places[case] / "run"
+    def wait(case: str) -> Ended:
+        first, culprit = started[case]
+        _, said = first.communicate(LIMIT_S)
+        assert first.returncode == 1
+        return Ended(places[case] / "run", said, culprit)
 
     yield wait
     for processes in started.values():
         for process in processes:
             process.kill()
-            process.join(LIMIT_S)
-
-
-def report(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str, Any]]:
-    """The first sentence that the report shows, and what report.json holds of the hang."""
-    assert run_verb(["report", str(folder), "--width", "1000"]) == EXIT_PARTIAL
-    first, *rest = capsys.readouterr().out.splitlines()
-    hang: dict[str, Any] = json.loads((folder / "report.json").read_text())["hang"]
-    assert "where ranks stood" in "\n".join(rest)
-    assert first.partition(":")[0] in (folder / "report.html").read_text()
-    return first, hang
+            while process.poll() is None:
+                time.sleep(0.01)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "collective", "state", "told"),
-    [
-        ("asleep", 2, "stands", "it stands in step 3, backward, at test_hangs.py:{line} sleep_first"),
-        ("left", 1, "completed", "it has left its training loop and completed; last seen after step 2"),
-        ("endless", 1, "stands", "it stands in step 3, data, at test_hangs.py:{line} read"),
-        (
-            "stopped", 2, "silent",
-            "it does not answer (stopped, or in code that never releases Python's lock); last seen in step 3, backward",
-        ),
-        ("killed", 2, "gone", "it is gone (killed?); last seen in step 3, backward"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("case", CASES)
 def test_fault_03_the_report_names_who_did_not_come_to_which_collective(
-    jobs: Callable[[str], Path], case: str, collective: int, state: str, told: str, capsys: pytest.CaptureFixture[str]
+    jobs: Callable[[str], Ended], case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sentence, hang = report(jobs(case), capsys)
-    absent, waiting = hang["stands"]
-    line = "" if absent["where"] is None else absent["where"].partition(":")[2].split()[0]
-    since = "" if case == "killed" else f"no step had ended for {0.8 * TIMEOUT_S:.1f} s: "
-    which = f"all_reduce {collective} of step 3 (default group), which rank 0 waits for"
-    assert sentence.rstrip() == f"{since}rank 1 did not come to {which}: {told.format(line=line)}"
-    assert (hang["kind"], hang["absent"], hang["waiting"]) == ("absent", [CULPRIT], [0])
-    assert (absent["ranks"], absent["state"], waiting["ranks"]) == ([CULPRIT], state, [0])
-    assert waiting["pending"] == hang["collective"] and hang["collective"]["in_step"] == collective
-    if state == "stands":  # the frames of the user's own code, and nothing else
-        assert [frame.split()[1] for frame in absent["stack"]][1:] == ["train", "run_rank"]
-    if case != "killed":
-        assert [frame.split()[1] for frame in waiting["stack"] if "test_hangs.py" in frame] == ["train", "run_rank"]
-        assert waiting["where"].endswith(" train")
+    folder, said, process = jobs(case)
+    if case in CODES:  # as without distprof, whatever its threads wait for
+        process.communicate(LIMIT_S)
+        assert process.returncode == CODES[case]
+    assert run_verb(["report", str(folder), "--width", "1000"]) == EXIT_PARTIAL
+    sentence, *rest = (line.rstrip() for line in capsys.readouterr().out.splitlines())
+    hang: dict[str, Any] = json.loads((folder / "report.json").read_text())["hang"]
+    culprit = next(stand for stand in hang["stands"] if stand["ranks"] == [CULPRIT])
+    expected = CASES[case]
+    if case == "stopped" and culprit["where"] is not None:  # py-spy is there, and may read the process
+        expected = Hang(f"{expected.sentence}, at hangs.py:{{}} misbehave", "stopped", ("misbehave", "<module>"))
+    parts = [part.partition(" ")[2] if number else part for number, part in enumerate(sentence.split("hangs.py:"))]
+    assert "hangs.py:{} ".join(parts) == expected.sentence
+    assert f"distprof: stopped early; {sentence}\n" in said
+    assert "where ranks stood" in "\n".join(rest)
+    assert culprit["state"] == expected.state
+    assert tuple(frame.split()[1] for frame in culprit["stack"] if "hangs.py" in frame) == expected.stack
+    if hang["kind"] == "absent":
+        assert (hang["absent"], hang["waiting"]) == ([CULPRIT], [0])
+        assert next(stand for stand in hang["stands"] if stand["ranks"] == [0])["where"].startswith("hangs.py:")

@@ -50,6 +50,20 @@ def find_run(folder: Path, name: str = "") -> Run:
     return read_run(found)
 
 
+def test_how_the_process_ends_after_its_session_is_told(tmp_path: Path) -> None:
+    """As ``sys.exit(7)`` after the script's process group is gone."""
+    with distprof.start("mine", run_dir=str(tmp_path / "run"), **LONG) as profiler:
+        for _ in profiler.steps(range(3)):
+            pass
+    profiler.end_process(SystemExit(0))
+    profiler.end_process(None)
+    (info,) = read_run(tmp_path / "run").ranks
+    assert info.ended == "completed"
+    profiler.end_process(SystemExit(7))
+    (after,) = read_run(tmp_path / "run").ranks
+    assert (after.ended, after.error, after.notes) == ("failed", "exit code 7", info.notes)
+
+
 def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(4, 4)
     generator, before = torch.get_rng_state(), signal.getsignal(signal.SIGTERM)

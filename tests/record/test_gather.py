@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch.distributed as dist
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
@@ -123,6 +125,29 @@ def test_after_a_failure_a_rank_finishes_alone_and_never_waits_for_the_device() 
     gather_thread.start()
     assert gather_thread.finish(alone=True, timeout_s=30)
     assert log == ["take wait=False", "end"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_thread_that_waits_for_others_ends_with_its_process(alone: bool) -> None:
+    waits = threading.Event()
+
+    class Work:
+        def is_completed(self) -> bool:
+            waits.set()
+            return False
+
+    class Endless(Exchange):
+        def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
+            self._wait(Work())
+            raise AssertionError
+
+    log: list[str] = []
+    gather_thread = make_gather_thread(Endless(None), [], log)
+    gather_thread._wake.set()  # the first round
+    gather_thread.start()
+    assert waits.wait(30)
+    assert gather_thread.finish(alone=alone, timeout_s=0.0)
+    assert set(log) == {"take wait=False", f"take wait={not alone}", "end"}
 
 
 def test_a_broken_exchange_is_told_once_and_the_file_is_still_ended() -> None:

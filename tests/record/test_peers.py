@@ -1,13 +1,15 @@
-"""A rank that has died is noticed by the others of its host; one that has ended is none."""
+"""A rank that has died or been stopped is noticed by the others of its host; one that has ended is neither."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from distprof.facts.stand import StoppedRank
 from distprof.record.peers import Peers
 from distprof.record.stall_watch import StallWatch
 from distprof.storage.last_position import drop_place, open_place
@@ -16,9 +18,11 @@ from tests.storage.test_rank_stream import INFO
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(ends: bool, tmp_path: Path) -> None:
+def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = tmp_path / "rank-00001.jsonl"
-    peers = Peers([stream, tmp_path / "rank-00002.jsonl"])  # the other one never began
+    peers = Peers({1: stream, 2: tmp_path / "rank-00002.jsonl"})  # the other one never began
     assert not peers.have_died()
     (ready, begun), (wait, go) = os.pipe(), os.pipe()
     child = os.fork()
@@ -33,6 +37,19 @@ def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(ends: bool, tmp_
         os.kill(os.getpid(), signal.SIGKILL)
     os.read(ready, 1)
     assert not peers.have_died()
+    assert peers.find_stopped() == ()
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    frame = {"filename": "/home/me/train.py", "line": 7, "name": "read"}
+    told = [{"os_thread_id": 1, "frames": []}, {"os_thread_id": child, "frames": [frame]}]
+    (tmp_path / "py-spy").write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    where = "train.py:7 read"
+    assert peers.find_stopped() == (StoppedRank(rank=1, stack=(where,), where=where),) and not peers.have_died()
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 1\n")
+    assert peers.find_stopped() == (StoppedRank(rank=1, stack=(), where=None),)
+    os.kill(child, signal.SIGCONT)
     os.write(go, b".")
     os.waitpid(child, 0)
     assert [peers.have_died(), peers.have_died()] == [not ends, False]

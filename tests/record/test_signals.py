@@ -70,6 +70,18 @@ def test_a_signal_that_the_program_takes_later_is_its_own(watch: SignalWatch, sa
     assert said.get(timeout=30) == 128 + signal.SIGTERM  # and nothing of the other
 
 
+def test_an_interrupt_is_heard_before_python_raises_it(watch: SignalWatch, said: queue.Queue[object]) -> None:
+    watch.listen(lambda: said.put(f"heard on {threading.current_thread().name}"))
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert said.get(timeout=30) == "heard on distprof-signals" and not watch._ending.is_set()
+    kept = signal.signal(signal.SIGINT, lambda number, frame: None)
+    signal.raise_signal(signal.SIGINT)  # the program's own
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert said.get(timeout=30) == 128 + signal.SIGTERM
+    signal.signal(signal.SIGINT, kept)
+
+
 def test_what_a_program_handles_or_ignores_is_left_alone() -> None:
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
     try:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, PHASE_CODE, Phase
-from distprof.facts.stand import GroupStand, Pending
+from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Stretch
+from distprof.facts.stand import GroupStand, Message, Pending
 from distprof.record import stall_watch, step_writer
 from distprof.record.flight_recorder import OWN_GROUP, describe_pending
 from distprof.record.stall_watch import LOOKS, STALL_RATIO, StallWatch, read_timeout_s
 from distprof.record.stand import add_progress, take_stand
+from distprof.record.stretches import StretchContext
 from distprof.render.ends import describe_ends
 from distprof.storage.rank_stream import read_stream
 from tests.factories import make_run
@@ -81,13 +81,21 @@ def test_the_time_out_is_that_of_the_default_group(monkeypatch: pytest.MonkeyPat
         class options:  # noqa: N801
             _timeout = timedelta(minutes=2)
 
+    class Longer:
+        class options:  # noqa: N801
+            _timeout = timedelta(minutes=30)
+
     class Group:
-        def _get_backend(self, device: torch.device) -> object:
-            return Backend if device.type == "cuda" else object()
+        _device_types = ("cpu", "cuda")
+        kinds: dict[str, object] = {"cpu": Longer, "cuda": Backend}  # noqa: RUF012
+
+        def _get_backend(self, device: str) -> object:
+            return self.kinds[device]
 
     monkeypatch.setattr(stall_watch.dist.distributed_c10d, "_get_default_group", Group)
-    assert read_timeout_s(torch.device("cuda", 1)) == 120.0
-    assert read_timeout_s(torch.device("cpu")) is None  # a backend that does not tell
+    assert read_timeout_s() == 120.0  # the shorter one: of NCCL by default ten minutes, of gloo thirty
+    Group.kinds["cuda"] = object()  # a backend that does not tell
+    assert read_timeout_s() is None
 
 
 def test_fault_03_what_a_rank_wrote_before_it_was_aborted_says_where_it_stood(
@@ -162,6 +170,62 @@ def test_a_rank_that_ends_early_still_says_whether_it_had_stalled(
     assert stand.phase == (None if passes else Phase.BACKWARD) and stand.source == "ring"
 
 
+def test_a_stall_that_is_noticed_late_does_not_hide_the_collective_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine: the collective has timed out already, and the ring has it as over."""
+    over = [{**entry, "retired": True} for entry in RING["entries"]]
+    monkeypatch.setattr(step_writer, "read_ring", lambda: {"entries": over})
+    for between in (False, True):
+        path = tmp_path / f"{between}"
+        recorder, writer, _ = make_step_writer(path, [])
+        record(recorder, 3)
+        if not between:
+            recorder.begin_step(4, warmup=False)
+            recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        writer.save_state(3.2)
+        if not between:
+            recorder.end_step(failed=True)
+        writer.take(False)
+        try:
+            raise RuntimeError("gloo: Timed out")
+        except RuntimeError as error:
+            writer.end("failed", error="RuntimeError: gloo: Timed out", raised=error)
+        stand = read_stream(path).info.stand
+        assert stand is not None and stand.where is not None and stand.where.startswith("test_stall_watch.py:")
+        assert (stand.stalled_s, stand.inside) == (3.2, not between)
+        assert [group.pending.kind for group in stand.groups if group.pending is not None] == ["all_gather"]
+
+
+def test_where_a_rank_stood_when_it_was_interrupted_is_kept_unless_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+    for passes in (False, True):
+        path = tmp_path / f"{passes}"
+        recorder, writer, _ = make_step_writer(path, [])
+        recorder.begin_step(4, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        writer.hear_interrupt()
+        monkeypatch.setattr(step_writer, "read_ring", lambda: {**RING, "entries": []})  # what it waited for has failed
+        recorder.end_step(failed=not passes)
+        writer.take(False)
+        error = KeyboardInterrupt()
+        writer.end("terminated", error="KeyboardInterrupt", raised=error)
+        stand = read_stream(path).info.stand
+        assert stand is not None and (stand.step, stand.phase) == (4, None if passes else Phase.BACKWARD)
+        assert bool(stand.groups) is not passes
+        monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+
+
+def test_between_two_steps_the_stretch_is_told(tmp_path: Path) -> None:
+    recorder, _, _ = make_step_writer(tmp_path / "a", [])
+    record(recorder, 0)
+    with StretchContext(recorder, Stretch.EVALUATION):
+        stand = take_stand(recorder, -1)
+    assert (stand.step, stand.inside, stand.phase) == (0, False, "evaluation")
+
+
 def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path: Path) -> None:
     recorder, _, _ = make_step_writer(tmp_path / "a", [])
     recorder.timeline.now = time.monotonic_ns
@@ -182,13 +246,18 @@ def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path:
     assert stand.groups == (
         GroupStand(
             group="default", backend="nccl", ranks=None, issued=5,
-            pending=Pending(number=4, kind="all_gather", in_step=3),
+            pending=Pending(number=4, kind="all_gather", in_step=3, waited_s=0.0),
         ),
         GroupStand(group="default", backend="gloo", ranks=None, issued=-1, pending=None),
         GroupStand(group="tensor 4", backend="nccl", ranks=None, issued=3, pending=None),
     )  # fmt: skip
     failed = add_progress(take_stand(recorder, -1, failed=True), recorder, {"entries": entries[:4]}, broken=True)
-    assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2)
+    assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2, waited_s=0.0)
+    entries = [make(6, "nccl:recv 1<-3", DEFAULT, is_p2p=True, retired=False), make(-30, "nccl:barrier", DEFAULT)]
+    entries[1]["retired"] = False
+    late = add_progress(take_stand(recorder, -1), recorder, {"entries": entries})
+    assert late.message == Message(kind="recv", peer=3)
+    assert late.groups[0].pending is not None and (late.groups[0].pending.waited_s or 0.0) >= 30.0
 
 
 def test_a_busy_writer_does_not_keep_the_state_from_being_written(

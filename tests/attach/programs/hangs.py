@@ -1,0 +1,68 @@
+"""Training under DistributedDataParallel in which rank 1 stops taking part, in a way that an argument names."""
+
+import os
+import re
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset
+
+case, timeout_s = sys.argv[1], float(sys.argv[2])
+LAST_STEP = 3
+
+
+def match_title():
+    re.match(r"(a+)+$", "a" * 40 + "b")  # takes years, and holds Python's lock
+
+
+def sleep_long():
+    time.sleep(10_000)
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        while case == "endless" and rank == 1 and index == LAST_STEP:
+            pass
+        return torch.full((4,), float(index)), torch.zeros(1)
+
+
+def misbehave():
+    if case == "left":
+        sys.exit(0)
+    elif case == "raises":
+        raise KeyError("broken record")
+    elif case == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif case == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif case == "lock":
+        match_title()
+    elif case == "message":
+        dist.recv(torch.zeros(1), 0)
+
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+if case == "before" and rank == 1:
+    sleep_long()
+elif case == "before":
+    dist.barrier()
+for step, (batch, target) in enumerate(DataLoader(Numbers())):
+    if step == LAST_STEP and rank == 1:
+        misbehave()
+    loss = (model(batch) - target).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
