@@ -25,7 +25,7 @@ from distprof.profiler.early_watch import EarlyWatch
 from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
 from distprof.profiler.exit_guard import ExitGuard
 from distprof.profiler.profiler import name_exit
-from distprof.profiler.provenance import make_meta
+from distprof.profiler.provenance import describe_run
 from distprof.profiler.session import Session
 from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
@@ -196,7 +196,7 @@ class OwnSession(Session):
             append_end(rank_path(self.job.folder, self._world.rank), ended, error=self._clean(said)[:500])
 
     def _describe_early(self, world: World, run_id: str) -> RunMeta:
-        return make_meta(
+        return describe_run(
             world, run_id=run_id, name=self._clean(self.name), strategy=None, precision=None, work=None, notes=(),
             config=redact(self._options["config"], secret_values(sys.argv[1:])),
         )  # fmt: skip

@@ -10,13 +10,13 @@ import torch.distributed as dist
 
 from distprof.profiler import early_watch
 from distprof.profiler.early_watch import EarlyWatch
-from distprof.profiler.provenance import make_meta
+from distprof.profiler.provenance import describe_run
 from distprof.storage.run_folder import read_run
 from distprof.world import Identity, World
 
 
 def describe(world: World, run_id: str):  # type: ignore[no-untyped-def]
-    return make_meta(
+    return describe_run(
         world, run_id=run_id, name="early", strategy=None, precision=None, work=None, notes=(), config={}
     )  # fmt: skip
 
