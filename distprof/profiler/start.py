@@ -25,27 +25,24 @@ from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import Setting, WarnOnce
 from distprof.profiler.signal_count import SignalCount
+from distprof.profiler.watch_stalls import watch_stalls
 from distprof.profiler.window_desk import WindowDesk
 from distprof.profiler.window_plans import open_desk, plan_level
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
 from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.gather import Exchange, GatherThread
-from distprof.record.lock_watch import LockWatch, watch_lock
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.on_signal import end_on_signal
-from distprof.record.peers import Peers
 from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
-from distprof.record.stall_watch import StallWatch, read_timeout_s
 from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.record.step_window import plan_meeting
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
 from distprof.record.window_talk import WindowTalk
 from distprof.storage.last_position import open_place
-from distprof.storage.run_folder import rank_path
 from distprof.world import World
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
@@ -164,13 +161,14 @@ def _make_profiler(
         recorder.timeline.place = place
     if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
         step_writer.note(FEW_CONNECTIONS)
-    left = _end_on_signal(setting, hooks.signals, step_writer)
+    lefts = [_end_on_signal(setting, hooks.signals, step_writer)]
     try:
         return _put_together(
-            setting, meta, hooks, clean, ranges=ranges, recorder=recorder, step_writer=step_writer, left=left
+            setting, meta, hooks, clean, ranges=ranges, recorder=recorder, step_writer=step_writer, lefts=lefts
         )
     except BaseException:
-        left()
+        for leave in lefts:
+            leave()
         raise
 
 
@@ -183,15 +181,16 @@ def _put_together(
     ranges: NvtxRanges | None,
     recorder: Recorder,
     step_writer: StepWriter,
-    left: Callable[[], None],
+    lefts: list[Callable[[], None]],
 ) -> tuple[Profiler, RunMeta]:
+    """The parts in the order in which they need each other; what is to be taken back joins ``lefts``."""
     world, profile = setting.world, setting.profile
     readings = None
     if setting.group is not None and setting.phases:  # at level off there is nothing to compare
         readings = HostReadings(setting, setting.group, meta, step_writer)
         meta = readings.read_first()
     exchange = Exchange(setting.group, paused=profile.record == "none")
-    lefts = [left, *_count_signals(setting, exchange, step_writer)]
+    lefts += _count_signals(setting, exchange, step_writer)
     window = plan_level(setting, meta, recorder, step_writer, hooks.predict_memory)
     desk = open_desk(setting, window) if world.rank == 0 else None
     talk = WindowTalk(limit_s=setting.timeout_s, desk=desk)
@@ -205,10 +204,7 @@ def _put_together(
     switch.pause(exchange.paused)
     gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch, talk)
     gather_thread.start()
-    lock_watch = watch_lock(setting.streams.own.path) if world.size > 1 else None
-    stall_watch = _watch_stalls(setting, recorder, step_writer, lock_watch) if world.size > 1 else None
-    if lock_watch is not None:
-        lefts.append(lock_watch.close)
+    stall_watch = watch_stalls(setting, recorder, step_writer, lefts) if world.size > 1 else None
     if rank_zero is not None:
         lefts.append(rank_zero.leave)
     make = Profiler if window is None else partial(WindowProfiler, window)
@@ -254,23 +250,6 @@ def _count_signals(setting: Setting, exchange: Exchange, step_writer: StepWriter
         step_writer.note(text)
     exchange.count_signals = lambda: signals.count
     return [signals.close]
-
-
-def _watch_stalls(
-    setting: Setting, recorder: Recorder, step_writer: StepWriter, lock_watch: LockWatch | None
-) -> StallWatch:
-    """Has a rank that waits for others for too long, or for one that has died, write where it stands."""
-    world = setting.world
-    others = [each.rank for each in setting.streams.ranks if each.host == world.host and each.rank != world.rank]
-    peers = Peers({rank: rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart})
-    watch = StallWatch(
-        position=lambda: (recorder.step, recorder.open), lost=setting.warn, died=peers.have_died,
-        stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),
-        looked=(lambda limit_s: None) if lock_watch is None else lock_watch.wind,
-        timeout_s=read_timeout_s() or setting.timeout_s,
-    )  # fmt: skip
-    watch.start()
-    return watch
 
 
 def _start_rank_zero(

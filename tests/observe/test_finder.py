@@ -186,7 +186,7 @@ def test_a_fault_never_reaches_the_script(name: str, tmp_path: Any) -> None:
 
     told, expected = Told(), train()
     finder = Finder(told, owns_steps=True)
-    with break_parts([name]):
+    with break_parts([f"observe.step_search:StepSearch.{name}"]):
         finder.begin()
         found = train()
         finder.finish()

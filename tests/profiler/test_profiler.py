@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,9 +17,10 @@ from tests.fakes import FakeClock
 def make_profiler(recorder: Recorder) -> Profiler:
     """A profiler that nobody closes: it has no files and no threads."""
     nothing = cast(Any, None)
+    step_writer = cast(Any, SimpleNamespace(note=print))
     return Profiler(
-        recorder=recorder, plan=ShadowPlan(0), step_writer=nothing, gather_thread=nothing, ranges=None, module_depth=0,
-        on_device=False, phases=False, timeout_s=1.0, done=lambda: None, clean=str,
+        recorder=recorder, plan=ShadowPlan(0), step_writer=step_writer, gather_thread=nothing, ranges=None,
+        module_depth=0, on_device=False, phases=False, timeout_s=1.0, done=lambda: None, clean=str,
     )  # fmt: skip
 
 

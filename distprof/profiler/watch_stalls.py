@@ -1,0 +1,40 @@
+"""Has a rank that waits for others for too long, or for one that has died, write where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from distprof.profiler.setting import Setting
+from distprof.record.lock_watch import watch_lock
+from distprof.record.peers import Peers
+from distprof.record.recorder import Recorder
+from distprof.record.stall_watch import StallWatch, read_timeout_s
+from distprof.record.step_writer import StepWriter
+from distprof.storage.run_folder import rank_path
+
+
+def watch_stalls(
+    setting: Setting, recorder: Recorder, step_writer: StepWriter, lefts: list[Callable[[], None]]
+) -> StallWatch:
+    """Starts the watch of one rank of several.
+
+    Args:
+        setting: Of the job.
+        recorder: Tells the open step.
+        step_writer: Writes where the rank stands.
+        lefts: Gets what takes back what stays after the watch is closed.
+    """
+    world = setting.world
+    others = [each.rank for each in setting.streams.ranks if each.host == world.host and each.rank != world.rank]
+    peers = Peers({rank: rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart})
+    lock_watch = watch_lock(setting.streams.own.path)
+    if lock_watch is not None:
+        lefts.append(lock_watch.close)
+    watch = StallWatch(
+        position=lambda: (recorder.step, recorder.open), lost=setting.warn, died=peers.have_died,
+        stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),
+        looked=(lambda limit_s: None) if lock_watch is None else lock_watch.wind,
+        timeout_s=read_timeout_s() or setting.timeout_s,
+    )  # fmt: skip
+    watch.start()
+    return watch
