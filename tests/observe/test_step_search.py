@@ -5,62 +5,7 @@ from __future__ import annotations
 import torch
 
 from distprof.observe.program import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER
-from distprof.observe.step_search import StepSearch
-from tests.observe.told import Told
-
-
-class Model:
-    def __init__(self, *, training: bool = True) -> None:
-        self.training = training
-
-
-class Optimizer:
-    def __init__(self) -> None:
-        self.param_groups: list[dict[str, list[torch.Tensor]]] = []
-
-
-class Script:
-    """What a script calls, in the order of its lines."""
-
-    def __init__(self, *, optimizers: int = 1, owns_steps: bool = True) -> None:
-        self.told = Told()
-        self.search = StepSearch(self.told, owns_steps=owns_steps)
-        self.model, self.optimizers = Model(), list[Optimizer]()
-        for _ in range(optimizers):
-            self.make_optimizer()
-
-    def make_optimizer(self) -> None:
-        self.optimizers.append(Optimizer())
-        self.search.make_optimizer(self.optimizers[-1])
-
-    def fetch(self, *, grad_on: bool = True, got: bool = True) -> bool:
-        found = self.search.begin_fetch(grad_on=grad_on)
-        if found:
-            self.search.end_fetch(got=got)
-        return found
-
-    def forward(self, model: Model | None = None, *, grad_on: bool = True, has_parameters: bool = True) -> bool:
-        found = self.search.begin_forward(model or self.model, grad_on=grad_on, has_parameters=has_parameters)
-        self.search.end_forward()
-        return found
-
-    def backward(self) -> None:
-        self.search.begin_backward()
-
-    def update(self, number: int = 0) -> None:
-        self.search.begin_optimizer()
-        self.search.end_optimizer(self.optimizers[number])
-
-    def train(self, *, fetches: bool = True) -> None:
-        if fetches:
-            self.fetch()
-        self.forward()
-        self.backward()
-        self.update()
-
-    def set_mode(self, *, training: bool) -> None:
-        self.search.change_mode(self.model, training=training, has_parameters=True)
-        self.model.training = training
+from tests.observe.scripts import Script
 
 
 def test_a_step_reaches_from_the_batch_to_the_end_of_the_optimizer() -> None:
@@ -84,74 +29,6 @@ def test_an_exhausted_loader_and_an_unused_batch_make_no_step() -> None:
     script.fetch()
     script.search.finish()
     assert script.told.take() == "begin drop"
-
-
-def test_evaluation_begins_with_eval_and_ends_with_train() -> None:
-    script = Script()
-    script.train()
-    script.fetch(got=False)
-    script.set_mode(training=False)
-    assert script.told.take() == "begin end begin drop <evaluation"
-    assert not script.fetch(grad_on=False)
-    assert not script.forward(grad_on=False)
-    assert not script.forward(Model(), grad_on=False, has_parameters=False)  # a loss
-    script.set_mode(training=True)
-    script.train()
-    assert script.told.take() == "> begin end"
-
-
-def test_evaluation_without_eval_begins_with_a_forward_and_ends_with_a_batch() -> None:
-    script = Script()
-    script.train()
-    for _ in range(2):
-        assert not script.fetch(grad_on=False)
-        assert not script.forward(grad_on=False)
-    assert script.told.take() == "begin end <evaluation"
-    script.train()
-    assert script.told.take() == "> begin end"
-
-
-def test_evaluation_with_gradients_on_is_told_by_eval() -> None:
-    script = Script()
-    script.train()
-    script.set_mode(training=False)
-    script.fetch()
-    script.forward()
-    script.forward(Model(), has_parameters=False)  # a loss is never put into eval()
-    assert script.told.take() == "begin end <evaluation"
-    script.set_mode(training=True)
-    assert script.told.take() == ">"
-
-
-def test_a_teacher_without_gradients_is_part_of_the_step() -> None:
-    script, teacher = Script(), Model(training=False)
-    for _ in range(2):
-        script.fetch()
-        assert script.forward(teacher, grad_on=False)
-        script.train(fetches=False)
-    assert script.told.take() == "begin end begin end"
-
-
-def test_a_model_that_is_trained_in_eval_mode_is_trained() -> None:
-    script = Script()
-    script.set_mode(training=False)
-    for _ in range(2):
-        script.train()
-        script.set_mode(training=False)  # some loops say so in every step
-    assert script.told.take() == "begin end begin end"
-    script.forward(grad_on=False)
-    assert script.told.take() == "<evaluation"
-
-
-def test_a_model_frozen_into_eval_mode_later_is_seen_as_training_at_its_backward() -> None:
-    script = Script()
-    script.train()
-    script.set_mode(training=False)
-    script.train()
-    assert script.told.take() == "begin end <evaluation > begin end"
-    script.train()
-    assert script.told.take() == "begin end"
-    assert not script.told.notes
 
 
 def test_what_comes_before_the_first_step_begins_none() -> None:
@@ -252,16 +129,6 @@ def test_a_checkpoint_is_a_stretch_between_steps_only() -> None:
     assert script.told.take() == "begin drop <checkpoint > begin end"
 
 
-def test_a_checkpoint_inside_evaluation_does_not_end_it() -> None:
-    script = Script()
-    script.train()
-    script.set_mode(training=False)
-    assert script.search.begin_save()
-    script.told.end_stretch()
-    script.train()
-    assert script.told.take() == "begin end <evaluation <checkpoint > > begin end"
-
-
 def test_steps_of_somebody_else_are_left_alone() -> None:
     script = Script(owns_steps=False)
     script.train()
@@ -273,39 +140,6 @@ def test_steps_of_somebody_else_are_left_alone() -> None:
     script.told.steps_by = "user"
     script.train()
     assert script.told.take() == ""
-
-
-def test_forwards_without_gradients_before_every_step_belong_to_it() -> None:
-    """As the fakes for a discriminator, or a rollout: twice they may be an evaluation, then they are a habit."""
-    script = Script()
-    script.train(fetches=False)
-    for _ in range(4):
-        script.forward(grad_on=False)
-        script.train(fetches=False)
-    assert script.told.take() == "begin end" + " <evaluation > begin end" * 2 + " begin end" * 2
-    script.set_mode(training=False)
-    script.forward(grad_on=False)
-    script.set_mode(training=True)
-    assert script.told.take() == "<evaluation >"
-
-
-def test_what_comes_before_a_batch_is_no_part_of_the_step() -> None:
-    """As the accuracy of the step before."""
-    script = Script()
-    for _ in range(5):
-        script.train()
-        script.forward(grad_on=False)
-    assert script.told.take() == " ".join(["begin end <evaluation"] + ["> begin end <evaluation"] * 4)
-
-
-def test_rollouts_now_and_then_stay_apart() -> None:
-    script = Script()
-    script.train(fetches=False)
-    for _ in range(4):
-        script.forward(grad_on=False)
-        script.train(fetches=False)
-        script.train(fetches=False)
-    assert script.told.take() == "begin end" + " <evaluation > begin end begin end" * 4
 
 
 def test_updates_of_nobody_end_steps() -> None:
