@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -48,15 +47,33 @@ class FixedWork(nn.Module):
         return x
 
 
+class Turns:
+    """Makes this process wait for its turn before every step, by two named pipes."""
+
+    def __init__(self, out: Path) -> None:
+        """Opens those beside ``out``, of this rank."""
+        rank = os.environ.get("RANK", "0")
+        self._go, self._done = (os.open(f"{out}.{rank}.{name}", os.O_RDWR) for name in ("go", "done"))
+
+    def wait(self) -> None:
+        """Until it is this process's turn."""
+        os.read(self._go, 1)
+
+    def give(self) -> None:
+        """Its turn is over."""
+        os.write(self._done, b"x")
+
+
 def main(kind: str, out: Path, units: int, steps: int) -> None:
-    """Trains, and writes the median time of a step on rank 0, ns.
+    """Trains, and writes the time of every measured step on rank 0, ns.
 
     Args:
         kind: "ddp": data parallel, a batch per step; "accumulation": one process, two micro-steps.
-        out: Where it goes.
+        out: Where they go.
         units: Work per step.
         steps: Measured steps.
     """
+    turns = Turns(out) if os.path.exists(f"{out}.0.go") else None
     torch.manual_seed(0)
     torch.set_num_threads(1)
     micro_steps = 2 if kind == "accumulation" else 1
@@ -66,6 +83,8 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     loader = DataLoader(Samples((steps + WARMUP_STEPS) * micro_steps * BATCH), batch_size=BATCH)
+    if turns is not None:
+        turns.wait()
     times_ns, begin_ns = [], time.perf_counter_ns()
     for number, batch in enumerate(loader, start=1):
         (model(batch).square().mean() / micro_steps).backward()
@@ -73,9 +92,14 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            times_ns.append(-begin_ns + (begin_ns := time.perf_counter_ns()))
+            times_ns.append(time.perf_counter_ns() - begin_ns)
+            if turns is not None:
+                turns.give()
+                if len(times_ns) < steps + WARMUP_STEPS:
+                    turns.wait()
+            begin_ns = time.perf_counter_ns()
     if os.environ.get("RANK", "0") == "0":
-        out.write_text(json.dumps(statistics.median(times_ns[WARMUP_STEPS:])))
+        out.write_text(json.dumps(times_ns[WARMUP_STEPS:]))
     if kind == "ddp":
         dist.destroy_process_group()
 

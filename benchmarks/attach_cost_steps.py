@@ -1,10 +1,16 @@
-"""Whether attach makes steps of 100 ms longer: fixed steps, fresh processes that take turns, and an A/A control."""
+"""Whether attach makes steps of 100 ms longer: fixed steps, processes that take turns, and an A/A control."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
+import select
+import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.attach_cost import AGAIN, ATTACHED, CONDITIONS, PLAIN, QUIET, run_script
+from benchmarks.attach_cost_program import WARMUP_STEPS
 from distprof.cli.bench.comparison import Comparison, compare_runs
-from distprof.cli.bench.overhead import order_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 STEP_NS = 100e6
@@ -24,8 +30,10 @@ TRIAL_UNITS, TRIAL_STEPS = 10, 10
 DESCRIPTION = f"""\
 Trains two programs with a fixed amount of work per step, chosen so that a step takes about 100 ms here: one under DDP
 on two ranks, and one process that accumulates gradients, both with 37 modules. Each round runs a program as it is,
-under attach, and as it is again (A/A), in reverse order in every second round, and the median steps are compared round
-by round. Exit code 1: the upper end of the 95 % interval of what attach adds is above {LIMIT_RATIO:.0%}.
+under attach, and as it is again (A/A) in fresh processes that take turns, a step each, so that what the machine does to
+one step it does to its neighbours too; their ratio is what is compared, and its median is the round's. What distprof's
+background threads do meanwhile falls on the steps of all alike. Exit code 1: the upper end of the 95 % interval of what
+attach adds, over rounds, is above {LIMIT_RATIO:.0%}.
 """
 
 
@@ -33,7 +41,7 @@ def add_attach_steps(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds the benchmark to the command line."""
     steps = subjects.add_parser("attach-steps", help="steps of 100 ms under attach", description=DESCRIPTION)
     steps.add_argument("--rounds", type=int, default=6, help="rounds, of three runs each (default: 6)")
-    steps.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: 30)")
+    steps.add_argument("--steps", type=int, default=60, help="measured steps of a run (default: 60)")
 
 
 def run_attach_steps(options: argparse.Namespace) -> int:
@@ -54,17 +62,84 @@ def run_attach_steps(options: argparse.Namespace) -> int:
 
 
 def _measure(kind: str, ranks: int, parent: Path, rounds: int, steps: int) -> list[Comparison]:
-    def time_step(name: str, units: int, steps: int, *, attached: bool) -> float:
-        out, run = parent / f"{kind}-{name}.json", parent / f"{kind}-{name}"
-        script = [str(Path(__file__).with_name("attach_cost_program.py")), kind, str(out), str(units), str(steps)]
-        run_script(script, run if attached else None, QUIET, ranks)
-        return float(json.loads(out.read_text()))
-
-    units = max(1, round(TRIAL_UNITS * STEP_NS / time_step("trial", TRIAL_UNITS, TRIAL_STEPS, attached=False)))
+    trial = parent / f"{kind}-trial.json"
+    _run(kind, ranks, trial, None, TRIAL_UNITS, TRIAL_STEPS)
+    units = max(1, round(TRIAL_UNITS * STEP_NS / statistics.median(json.loads(trial.read_text()))))
     step_ns: dict[str, list[float]] = {condition: [] for condition in CONDITIONS}
-    for number, condition in enumerate(order_runs(CONDITIONS, rounds)):
-        step_ns[condition].append(time_step(str(number), units, steps, attached=condition == ATTACHED))
+    for number in range(rounds):
+        outs = {condition: parent / f"{kind}-{number}-{place}.json" for place, condition in enumerate(CONDITIONS)}
+        pipes = {condition: make_pipes(out, ranks) for condition, out in outs.items()}
+        with ThreadPoolExecutor(len(outs)) as pool:
+            runs = [
+                pool.submit(_run, kind, ranks, out, out.with_suffix("") if name == ATTACHED else None, units, steps)
+                for name, out in outs.items()
+            ]
+            take_turns(pipes, steps + WARMUP_STEPS, runs)
+            for run in runs:
+                run.result()
+        for condition, ns in summarise({name: json.loads(out.read_text()) for name, out in outs.items()}).items():
+            step_ns[condition].append(ns)
     return compare_runs(step_ns, bare=PLAIN)
+
+
+def _run(kind: str, ranks: int, out: Path, run: Path | None, units: int, steps: int) -> None:
+    script = [str(Path(__file__).with_name("attach_cost_program.py")), kind, str(out), str(units), str(steps)]
+    run_script(script, run, QUIET, ranks)
+
+
+def make_pipes(out: Path, ranks: int) -> list[tuple[int, int]]:
+    """Makes the named pipes by which every rank of a run is given its turn; returns both ends that are used here."""
+    pipes = []
+    for rank in range(ranks):
+        names = [f"{out}.{rank}.{end}" for end in ("go", "done")]
+        for name in names:
+            os.mkfifo(name)
+        go, done = (os.open(name, os.O_RDWR) for name in names)
+        pipes.append((go, done))
+    return pipes
+
+
+def take_turns(pipes: Mapping[str, Sequence[tuple[int, int]]], steps: int, runs: Sequence[Future[None]]) -> None:
+    """Lets the runs take a step each, in another order every time.
+
+    Args:
+        pipes: Of each run, by rank; they are closed in the end.
+        steps: Of each run.
+        runs: Under way.
+
+    Raises:
+        DistprofError: One has failed.
+    """
+    order = list(pipes)
+    try:
+        for _ in range(steps):
+            for name in order:
+                for go, _ in pipes[name]:
+                    os.write(go, b"x")
+                for _, done in pipes[name]:
+                    _wait(done, runs)
+            order.append(order.pop(0))
+    finally:
+        for end in itertools.chain.from_iterable(itertools.chain.from_iterable(pipes.values())):
+            os.close(end)
+
+
+def _wait(done: int, runs: Sequence[Future[None]]) -> None:
+    while not select.select([done], [], [], 1.0)[0]:
+        for run in runs:
+            if run.done():
+                run.result()
+    os.read(done, 1)
+
+
+def summarise(times_ns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median step of the plain run, and of each run that times the median ratio of neighbouring steps."""
+    plain = times_ns[PLAIN]
+    median_ns = statistics.median(plain)
+    return {
+        name: median_ns * statistics.median(own / bare for own, bare in zip(times, plain, strict=True))
+        for name, times in times_ns.items()
+    }
 
 
 def _show(kind: str, ranks: int, found: list[Comparison]) -> bool:
