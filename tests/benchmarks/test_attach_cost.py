@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from benchmarks import attach_cost, attach_cost_steps
 from distprof.cli.bench.comparison import compare_runs
-from distprof.errors import EXIT_FAILED, EXIT_OK
+from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError
 
 US, MS = 1e3, 1e6
 
@@ -44,3 +48,30 @@ def test_steps_are_judged_by_the_upper_end_of_the_interval(
     found = compare_runs({name: [value * MS for value in values] for name, values in times.items()}, bare="plain")
     assert attach_cost_steps._show("ddp", 2, found) == (verdict == "within")
     assert f": {verdict} the limit of 1%" in capsys.readouterr().out
+
+
+def test_steps_are_compared_with_their_neighbours() -> None:
+    """The machine is twice as slow in every second step; attach adds a tenth."""
+    plain = [100.0, 200.0, 100.0, 200.0, 100.0]
+    found = attach_cost_steps.summarise({"plain": plain, "attached": [1.1 * value for value in plain]})
+    assert found == pytest.approx({"plain": 100.0, "attached": 110.0})
+
+
+def test_runs_take_a_step_each_and_one_that_fails_ends_it(tmp_path: Path) -> None:
+    log: list[str] = []
+    pipes = {name: attach_cost_steps.make_pipes(tmp_path / name, 1) for name in "ab"}
+
+    def run(name: str, steps: int) -> None:
+        go, done = (os.open(tmp_path / f"{name}.0.{end}", os.O_RDWR) for end in ("go", "done"))
+        for _ in range(steps):
+            os.read(go, 1)
+            log.append(name)
+            os.write(done, b"x")
+        if steps < 3:
+            raise DistprofError("a step failed")
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run, name, steps) for name, steps in (("a", 3), ("b", 2))]
+        with pytest.raises(DistprofError, match="a step failed"):
+            attach_cost_steps.take_turns(pipes, 3, runs)
+    assert "".join(log) in ("abbaa", "abbaab")
