@@ -21,6 +21,8 @@ from distprof.record.step_window import EARLIEST_STEP
 NEVER = sys.maxsize
 MAX_APART = 16
 """Ranks whose steps are further apart do not wait for each other in training, and must not begin to for a window."""
+APART_ROUNDS = 5
+"""They are so in as many rounds in a row: what two ranks say in one may be of different times."""
 LEAD_S = 0.25
 """The window begins about so long after it is proposed: the ranks then hear of it before they get there."""
 MAX_DOUBLINGS = 8
@@ -97,7 +99,7 @@ class WindowTalk:
         self._answer, self._outcome = StepAnswer.NONE, WindowOutcome.NONE
         self._meetings = self._passed = 0
         self._waited_for = False  # whether a rank has arrived where others have not
-        self._retries = 0
+        self._retries = self._apart = self._windows = 0
         self._last: tuple[float, int] | None = None
 
     @property
@@ -170,9 +172,15 @@ class WindowTalk:
         """Waits until every rank that takes part has come here as often: once at the begin, once at the end."""
         with self._changed:
             self._outcome, self._meetings = outcome, min(self._meetings + 1, 2)
-            number = self._meetings
-            self._changed.wait_for(lambda: self._passed >= number or not self._agreed or self._broken, self._limit_s)
-            if number == 2:
+            number, window = self._meetings, self._windows
+            self._changed.wait_for(
+                lambda: (
+                    self._passed >= number or not self._agreed or self._broken
+                    or self._windows != window  # the next window may be agreed on before this thread runs again
+                ),
+                self._limit_s,
+            )  # fmt: skip
+            if number == 2 and self._windows == window:
                 self.at = NEVER
 
     def leave(self) -> None:
@@ -186,17 +194,22 @@ class WindowTalk:
         self._outcome = self._outcome or WindowOutcome.ENDED
 
     def _find_lead(self, next_step: int) -> int:
-        now_s, last, doublings = self._now_s(), self._last, min(self._retries, MAX_DOUBLINGS)
-        self._last = now_s, next_step
-        if last is None or now_s <= last[0]:
-            return 2 << doublings
-        steps_per_s = max(next_step - last[1], 0) / (now_s - last[0])
-        return (2 + math.ceil(steps_per_s * LEAD_S)) << doublings
+        """So many steps as take `LEAD_S`, by those since the last look; a shorter time than that says too little."""
+        now_s = self._now_s()
+        if self._last is None:
+            self._last = now_s, next_step
+        since_s, since_step = self._last
+        lead = 2 + math.ceil((next_step - since_step) * LEAD_S / max(now_s - since_s, LEAD_S))
+        if now_s - since_s >= LEAD_S:
+            self._last = now_s, next_step
+        return lead << min(self._retries, MAX_DOUBLINGS)
 
     def _propose(self, order: Word, next_steps: Sequence[int]) -> None:
         apart = max(next_steps) - min(next_steps)
-        if apart > MAX_APART:
-            if self._desk is not None:
+        self._apart = self._apart + 1 if apart > MAX_APART else 0
+        if self._apart:
+            if self._desk is not None and self._apart >= APART_ROUNDS:
+                self._apart = 0
                 self._desk.refuse(f"ranks are {apart:,} steps apart, and a window is of the same steps on all of them")
             return
         self._proposed, self._passed, self.kept_steps = True, 0, order.wanted_steps
@@ -207,6 +220,7 @@ class WindowTalk:
 
     def _end(self, outcomes: Sequence[WindowOutcome]) -> None:
         self._agreed = self._waited_for = False
+        self._windows += 1
         self.at = NEVER
         self._forget_answers()
         if self._desk is not None:

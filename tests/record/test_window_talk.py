@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from distprof.record.gather import Exchange, GatherThread
-from distprof.record.window_talk import MAX_APART, NEVER, StepAnswer, WindowOutcome, WindowTalk
+from distprof.record.window_talk import APART_ROUNDS, MAX_APART, NEVER, StepAnswer, WindowOutcome, WindowTalk
 
 
 class Desk:
@@ -102,9 +102,9 @@ def test_a_rank_that_has_gone_past_the_step_makes_all_try_again() -> None:
     job.round()
     assert job.at == {NEVER} and job.desk.log == [] and not any(talk.begins(100) for talk in job.talks)
     job.round()
-    assert job.at == {8 + 4}  # further ahead
+    assert job.at == {8 + 2 * 3}  # further ahead
     job.round()
-    assert job.desk.log == ["agreed 12"]
+    assert job.desk.log == ["agreed 14"]
 
 
 def test_a_rank_that_looked_for_an_earlier_proposal_goes_on() -> None:
@@ -128,12 +128,31 @@ def test_before_the_first_steps_it_waits_for_the_job_to_be_under_way() -> None:
 
 def test_ranks_that_do_not_keep_step_have_no_common_window() -> None:
     job = Job()
-    job.next_steps = [5, 6 + MAX_APART]
-    job.round()
+    for round_ in range(APART_ROUNDS):
+        assert job.desk.log == [], round_
+        job.next_steps = [5, 6 + MAX_APART]
+        job.round()
     assert job.desk.log == [
         f"refused: ranks are {MAX_APART + 1} steps apart, and a window is of the same steps on all of them"
     ]
     assert job.at == {NEVER}
+
+
+def test_words_of_different_times_refuse_no_window() -> None:
+    job = Job()
+    for apart in (MAX_APART + 1, 0):
+        job.next_steps = [5, 5 + apart]
+        job.round()
+    assert job.desk.log == [] and job.at == {7}
+
+
+def test_a_burst_of_steps_is_no_pace() -> None:
+    job = Job()
+    job.desk.orders = 0
+    job.round()
+    job.desk.orders, job.clock_s, job.next_steps = 1, 0.001, [15, 15]  # not 10,000 steps a second
+    job.round()
+    assert job.at == {15 + 2 + 10}
 
 
 def test_nobody_waits_for_a_rank_whose_training_is_over() -> None:
