@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.ranks import find_ports, make_environment, prepare_server, tell_rank
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
