@@ -23,7 +23,7 @@ _OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
 
 
 def find_optimizer(engine: Any) -> Any:
-    """The optimizer that a script has made for an engine, or the engine itself, inside what ZeRO has made of it."""
+    """The optimizer inside an engine, whether the script or the engine has made it, without what ZeRO wraps it in."""
     return getattr(engine, "basic_optimizer", None) or engine.optimizer
 
 
@@ -34,7 +34,6 @@ class Engines:
         """Looks at nothing yet."""
         self._session, self._search, self._gate = session, search, gate
         self._part = Recognition("DeepSpeed's steps are", session)
-        self._entered = False
 
     def install(self, patches: Patches) -> None:
         """Looks at all engines from now on."""
@@ -45,14 +44,11 @@ class Engines:
 
     def _watch_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def before(args: Arguments, options: Options) -> bool:
-            self._entered = self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
-            return True
-
-        def leave(*, raised: bool) -> None:
-            if self._entered:
-                self._session.exit(raised=raised)
+            return self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
 
         def after(args: Arguments, result: Any) -> None:
             self._search.end_optimizer(find_optimizer(args[0]))
 
-        return surround(original, self._gate, self._part, before=before, after=after, leave=leave, trains=True)
+        return surround(
+            original, self._gate, self._part, before=before, after=after, leave=self._session.exit, trains=True
+        )
