@@ -74,6 +74,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
         steps: Measured steps.
     """
     turns = Turns(out) if os.path.exists(f"{out}.0.go") else None
+    os.sched_setaffinity(0, {int(os.environ.get("RANK", "1")) % (os.cpu_count() or 1)})
     torch.manual_seed(0)
     torch.set_num_threads(1)
     micro_steps = 2 if kind == "accumulation" else 1

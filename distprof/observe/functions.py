@@ -103,7 +103,7 @@ class Functions:
     def _watch_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def after(args: Arguments, result: Any) -> None:
             if self._session.open and type(result) is torch.Tensor and result.numel() == 1:
-                self._session.keep_scalars(grad_norm=result.detach())
+                self._session.keep_scalars(grad_norm=result.detach() if result.requires_grad else result)
 
         return surround(
             original, self._gate, self._clipping, before=lambda args, options: self._session.enter(_GRAD_NORM),

@@ -82,9 +82,7 @@ class Forwards:
                 part.run(self._session.exit, raised=True)
             raise
         gate.inside -= 1
-        if entered:
-            part.run(self._session.exit)
-        part.run(self._search.end_forward)
+        part.run(self._end, entered)
         return result
 
     def _begin(self, model: nn.Module) -> bool:
@@ -99,6 +97,11 @@ class Forwards:
         grad_on = torch.is_grad_enabled()
         found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=has_parameters)
         return found and self._session.enter(_FORWARD)
+
+    def _end(self, entered: bool) -> None:
+        if entered:
+            self._session.exit()
+        self._search.end_forward()
 
     def _watch_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
         models, session, gate = self._models, self._session, self._gate

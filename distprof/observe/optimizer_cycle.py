@@ -41,6 +41,7 @@ class OptimizerCycle:
         self._run = 0  # its steps in a row
         self._mixed = False  # before those of the ender, others have taken steps in the same cycle
         self._until_batch = False  # the cycle ends with the next batch, unless the ender takes a step before
+        self._alone = False  # only the ender has taken steps for so long that nothing but their number changes
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()  # models, while learning
 
     def add(self, optimizer: object, *, inner: bool) -> None:
@@ -70,6 +71,10 @@ class OptimizerCycle:
             with_batch: Whether the training step began with a batch of a DataLoader.
         """
         last, run = None if self._last is None else self._last(), self._run
+        if self._alone and last is optimizer:
+            self._run += 1
+            return True
+        self._alone = False
         if last is optimizer:
             self._run += 1
         else:
@@ -114,6 +119,7 @@ class OptimizerCycle:
         self._turns = self._run if self._mixed and self._run <= AT_FIRST else 1
         self._before.clear()
         self._until_batch = False
+        self._alone = self._run > AT_FIRST
         return True
 
     def _end(self, ender: object) -> bool:
@@ -121,6 +127,7 @@ class OptimizerCycle:
             self._mixed = len(self._counts) > 1
             self._ender, self._turns, self.learning = weakref.ref(ender), 1, False
             self._called.clear()
+        self._alone = False
         self._before, self._counts = self._counts, self._before
         self._counts.clear()
         self._until_batch = False

@@ -155,11 +155,14 @@ def surround(
                 part.run(leave, raised=True)
             raise
         gate.inside -= 1
-        if entered:
-            part.run(leave, raised=False)
-        if after is not None:
-            part.run(after, args, result)
+        part.run(end, entered, args, result)
         return result
+
+    def end(entered: bool, args: Arguments, result: Any) -> None:
+        if entered:
+            leave(raised=False)
+        if after is not None:
+            after(args, result)
 
     leave_to_python(watched)
     return watched

@@ -46,6 +46,8 @@ class TrainedModels:
     def end_step(self) -> None:
         """The open step was one of training."""
         for model, in_training in self._called:
+            if model in self._trained and (in_training or model in self._in_eval):
+                continue
             for part in unwrap(model):
                 self._trained.add(part)
                 if not in_training:

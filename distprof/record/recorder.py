@@ -288,12 +288,10 @@ class Recorder:
             self.on_device.stamp()
 
     def _record(self, now: int, failed: bool) -> StepRecord:
-        segments = self.timeline.keep(now)
         issued = self._issued.take()
         return StepRecord(
             step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
             micro_steps=self._micro_steps, tokens=self._tokens, step_host_ns=now - self.timeline.stamps[0],
-            phase_host_ns=self.timeline.sum_phases(segments, now) if self.recording else None,
-            segments=segments, segments_lost=self.timeline.lost,
+            marks=self.timeline.keep(now), segments_lost=self.timeline.lost,
             issued=issued if self.recording else None, between=self._before,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 
@@ -44,9 +45,9 @@ def pack_row(
     }  # fmt: skip
     if record.anchor is not None and record.anchor.device_ns >= 0:  # below 0: the device had not begun the first step
         facts |= {f"anchor_{name}": value for name, value in record.anchor._asdict().items()}
-    row = np.full(ROW_WIDTH, np.nan)
+    row = [math.nan] * ROW_WIDTH  # filling an array one by one takes several times as long
     for name, value in facts.items():
-        if value is not None and np.isfinite(value):
+        if value is not None and math.isfinite(value):
             row[COLUMN[name]] = value
     for first, totals in (
         (_PHASES_HOST, record.phase_host_ns), (_PHASES_DEVICE, record.phase_device_ns),
@@ -56,13 +57,14 @@ def pack_row(
             row[first : first + len(totals)] = totals
     if record.between is not None:
         *facts_between, stretches_ns = record.between
-        row[_BETWEEN] = [*facts_between, *stretches_ns]
+        for column, value in zip(_BETWEEN, (*facts_between, *stretches_ns), strict=True):
+            row[column] = value
     if record.phase_host_ns is not None and record.collectives is not None:
         _pack_collectives(row, record)
-    return row
+    return np.array(row)
 
 
-def _pack_collectives(row: FloatArray, record: StepRecord) -> None:
+def _pack_collectives(row: list[float], record: StepRecord) -> None:
     for code, kind in enumerate(KINDS):
         own = [item for item in record.collectives or () if item.kind == code]
         row[COLUMN[f"{kind}_count"]] = len(own)
@@ -70,7 +72,7 @@ def _pack_collectives(row: FloatArray, record: StepRecord) -> None:
         ends_ns = [item.end_ns for item in own if item.end_ns is not None]
         if len(ends_ns) == len(own):  # a single unseen end makes the union unknown
             row[COLUMN[f"{kind}_busy_host_ns"]] = (
-                measure_union([item.arrival_ns for item in own], ends_ns) if own else 0
+                int(measure_union([item.arrival_ns for item in own], ends_ns)) if own else 0
             )
         for clock, exposed in (("host", record.exposed_host_ns), ("device", record.exposed_device_ns)):
             value = None if exposed is None else exposed[code]

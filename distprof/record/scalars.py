@@ -68,7 +68,7 @@ class ScalarReader:
         if value is None or type(value) is float:
             return value
         try:
-            if type(value) is torch.Tensor and value.device.type == "cpu" and value.numel() == 1:
+            if type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
                 return float(value.item())
             scalar = _find_scalar(value)
             if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu":

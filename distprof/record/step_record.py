@@ -12,6 +12,7 @@ from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 from distprof.record.between import BetweenRecord
 from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.device_clock import Anchor
+from distprof.record.timeline import Marks
 from distprof.storage.collective_records import DeviceTimes
 
 QUEUED_STEPS = 8192
@@ -22,6 +23,7 @@ NO_STEP = -1
 """The number of a step that turned out to be none: it is not recorded."""
 HELD_NS = 5_000
 """If the compute stream waits for less than this, the collective was over before, at an unknown time."""
+NO_SEGMENTS = Segments(begin_ns=0, codes=(), durations_ns=())
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
 
 
@@ -52,7 +54,7 @@ class BrokenPhase(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """One finished step. The fields below ``device_ns`` follow from the others; `settle` adds them."""
+    """One finished step. The fields below ``device_ns`` and what is in ``marks`` follow from others; `settle` adds them."""
 
     step: int
     warmup: bool
@@ -64,9 +66,11 @@ class StepRecord:
     micro_steps: int
     tokens: int
     step_host_ns: int
-    phase_host_ns: list[int] | None
+    marks: Marks | None = None
+    """What ``segments`` and ``phase_host_ns`` are made of. None: they are there."""
+    segments: Segments = NO_SEGMENTS
+    phase_host_ns: list[int] | None = None
     """By phase code. None at level off, and in a shadow step."""
-    segments: Segments
     segments_lost: int
     """Segments beyond `MAX_SEGMENTS`: counted in their phase on the host clock, but not in ``segments``."""
     issued: Issued | None = None
@@ -141,7 +145,12 @@ class FinishedSteps:
 
 
 def settle(record: StepRecord) -> StepRecord:
-    """Adds device times of phases and the collectives to a record, from its segments; returns the record."""
+    """Adds segments, times of phases and the collectives to a record; returns the record."""
+    if record.marks is not None:
+        record.segments = record.marks.make_segments()
+        if record.issued is not None:
+            record.phase_host_ns = record.marks.sum_phases(record.segments)
+        record.marks = None
     if record.device_ns is not None and record.phase_host_ns is not None:
         record.phase_device_ns = [0] * len(PHASES)
         for code, duration_ns in zip(record.segments.codes, record.device_ns, strict=True):

@@ -1,8 +1,8 @@
 """The segments of the open step: exactly what is written at every change of phase.
 
 The hottest lines of the project are here and in `PhaseContext`: a change of phase reads the clock once, makes two
-stores into preallocated lists and one into what outlives the process, and counts. Sums are computed when the step has
-ended.
+stores into preallocated lists and one into what outlives the process, and counts. Lengths and sums are computed on the
+background thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
 from distprof.storage.last_position import BETWEEN, UNKNOWN, make_place
@@ -19,6 +19,35 @@ MAX_SEGMENTS = 5120
 """Room for a step of a large model: FSDP2 waits four times per layer and micro-step, or 4,096 times for 128 layers and
 eight micro-steps. Three such steps fit into the ring of events."""
 OTHER = PHASE_CODE[Phase.OTHER]
+
+
+class Marks(NamedTuple):
+    """The changes of phase of a step that has ended, as they were written."""
+
+    codes: list[int]
+    """The phase of each segment."""
+    stamps_ns: list[int]
+    """When each began, host clock."""
+    end_ns: int
+    """When the last of them ended."""
+    late_ns: list[int] | None
+    """Time by phase code in segments that are lost. None: none is."""
+
+    def make_segments(self) -> Segments:
+        """The segments, without those that are lost."""
+        begins = self.stamps_ns
+        return Segments(
+            begin_ns=begins[0], codes=tuple(self.codes),
+            durations_ns=tuple(map(operator.sub, [*begins[1:], self.end_ns], begins)),
+            truncated=self.late_ns is not None,
+        )  # fmt: skip
+
+    def sum_phases(self, segments: Segments) -> list[int]:
+        """Time by phase code, ns, of the segments and of those that are lost: it adds up to the step exactly."""
+        totals = [0] * len(PHASES) if self.late_ns is None else list(self.late_ns)
+        for code, duration_ns in zip(segments.codes, segments.durations_ns, strict=True):
+            totals[code] += duration_ns
+        return totals
 
 
 class Timeline:
@@ -99,25 +128,14 @@ class Timeline:
             self._count_lost(code, now_ns)
         return now_ns
 
-    def keep(self, end_ns: int) -> Segments:
-        """A copy of the segments, with the running one ending at ``end_ns``."""
-        begins = self.stamps[: self.count]
-        ends = [*begins[1:], self._full_ns if self.lost else end_ns]
-        return Segments(
-            begin_ns=begins[0], codes=tuple(self.codes[: self.count]),
-            durations_ns=tuple(map(operator.sub, ends, begins)), truncated=self.lost > 0,
-        )  # fmt: skip
-
-    def sum_phases(self, kept: Segments, end_ns: int) -> list[int]:
-        """Time by phase code, ns, of what `keep` returned and of lost segments: they add up to the step exactly."""
-        totals = [0] * len(PHASES)
-        for code, duration_ns in zip(kept.codes, kept.durations_ns, strict=True):
-            totals[code] += duration_ns
+    def keep(self, end_ns: int) -> Marks:
+        """A copy of what was written, with the running segment ending at ``end_ns``."""
+        late_ns = None
         if self.lost:
-            for code, late_ns in enumerate(self._late_totals):
-                totals[code] += late_ns
-            totals[self._late_code] += end_ns - self._late_ns
-        return totals
+            late_ns = list(self._late_totals)
+            late_ns[self._late_code] += end_ns - self._late_ns
+            end_ns = self._full_ns
+        return Marks(self.codes[: self.count], self.stamps[: self.count], end_ns, late_ns)
 
     def _count_lost(self, code: int, now_ns: int) -> None:
         if self.lost:
