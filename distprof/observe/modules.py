@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Gate, Patches, Recognition, leave_to_python
+from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, leave_to_python, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -45,13 +45,11 @@ class Forwards:
         self._part.run(patches.replace, [nn.Module], "__call__", self._watch_call)
 
     def _watch_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        gate, call = self._gate, self._call
-
-        @functools.wraps(original)
-        def watched(self: nn.Module, *args: Any, **options: Any) -> Any:
-            if is_compiling() or gate.inside:
-                return original(self, *args, **options)
-            return call(original, self, args, options)
+        gate = self._gate
+        watched = surround(
+            original, gate, self._part, before=self._begin, after=lambda args, result: self._search.end_forward(),
+            leave=self._session.exit, trains=True,
+        )  # fmt: skip
 
         @functools.wraps(original)
         def watched_quickly(self: nn.Module, *args: Any, **options: Any) -> Any:
@@ -59,33 +57,18 @@ class Forwards:
                 return original(self, *args, **options)
             if gate.inside:  # as the original does, without a call of it
                 return (self._compiled_call_impl or self._call_impl)(*args, **options)
-            return call(original, self, args, options)
+            return watched(self, *args, **options)
 
         known = getattr(getattr(original, "__code__", None), "co_names", ())
-        chosen = watched_quickly if set(known) == {"_compiled_call_impl", "_call_impl"} else watched
-        leave_to_python(chosen)
-        return chosen
+        if set(known) != {"_compiled_call_impl", "_call_impl"}:
+            return watched
+        leave_to_python(watched_quickly)
+        return watched_quickly
 
-    def _call(
-        self, original: Callable[..., Any], model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        part, gate = self._part, self._gate
-        if not part.on or torch._C._is_tracing() or not gate.admits(trains=True):
-            return original(model, *args, **options)
-        entered = part.run(self._begin, model)
-        gate.inside += 1
-        try:
-            result = original(model, *args, **options)
-        except BaseException:
-            gate.inside -= 1
-            if entered:
-                part.run(self._session.exit, raised=True)
-            raise
-        gate.inside -= 1
-        part.run(self._end, entered)
-        return result
-
-    def _begin(self, model: nn.Module) -> bool:
+    def _begin(self, args: Arguments, options: Options) -> bool | None:
+        if torch._C._is_tracing():
+            return None
+        model = args[0]
         has_parameters = self._has_parameters.get(model)
         if has_parameters is None:
             has_parameters = next(model.parameters(), None) is not None
@@ -97,11 +80,6 @@ class Forwards:
         grad_on = torch.is_grad_enabled()
         found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=has_parameters)
         return found and self._session.enter(_FORWARD)
-
-    def _end(self, entered: bool) -> None:
-        if entered:
-            self._session.exit()
-        self._search.end_forward()
 
     def _watch_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
         models, session, gate = self._models, self._session, self._gate
@@ -134,6 +112,3 @@ class Forwards:
     def _change_mode(self, model: nn.Module, mode: bool) -> None:
         has_parameters = next(model.parameters(), None) is not None
         self._search.change_mode(model, training=mode, has_parameters=has_parameters)
-
-
-leave_to_python(Forwards._call)

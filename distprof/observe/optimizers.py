@@ -38,8 +38,8 @@ class Optimizers:
     def _install(self, patches: Patches) -> None:
         patches.replace([Optimizer], "__init__", self._watch_made)
         patches.replace([GradScaler], "step", self._watch_scaler)
-        patches.add(register_optimizer_step_pre_hook(self._before).remove)
-        patches.add(register_optimizer_step_post_hook(self._after).remove)
+        patches.add(register_optimizer_step_pre_hook(self._part.shield(self._before)).remove)
+        patches.add(register_optimizer_step_post_hook(self._part.shield(self._after)).remove)
 
     def end_backward(self) -> None:
         """A backward has returned: if parameters are updated in it, that was the optimizer's step."""
@@ -49,18 +49,16 @@ class Optimizers:
             self._search.end_optimizer(self)  # one for each parameter: together they are one
 
     def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        if is_compiling():
-            return
         if self._gate.inside:  # of a backward, perhaps on a thread of autograd; or nothing is looked at any more
             if torch._C._current_graph_task_id() != -1:
                 self._in_backward = optimizer
-                self._part.run(self._search.update_in_backward, optimizer)
-        elif self._part.on and self._gate.admits(trains=True):
-            self._part.run(self._begin, optimizer)
+                self._search.update_in_backward(optimizer)
+        elif self._gate.admits(trains=True):
+            self._begin(optimizer)
 
     def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        if not is_compiling() and self._running is optimizer and self._gate.admits():
-            self._part.run(self._end, optimizer)
+        if self._running is optimizer and self._gate.admits():
+            self._end(optimizer)
 
     def _begin(self, running: object) -> None:
         if self._running is running:  # its last step has raised
@@ -109,7 +107,3 @@ class Optimizers:
 
         leave_to_python(watched)
         return watched
-
-
-leave_to_python(Optimizers._before, wholly=True)
-leave_to_python(Optimizers._after, wholly=True)

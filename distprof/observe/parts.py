@@ -80,6 +80,16 @@ class Recognition:
         finally:
             self._session.own_ns += now_ns() - begin_ns
 
+    def shield(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """A hook that never raises, and that `torch.compile` leaves alone."""
+
+        def shielded(*args: Any) -> None:
+            if not is_compiling():
+                self.run(hook, *args)
+
+        leave_to_python(shielded, wholly=True)
+        return shielded
+
     def fail(self, error: Exception) -> None:
         """Gives the part up."""
         self.on = False
@@ -124,7 +134,7 @@ def surround(
     gate: Gate,
     part: Recognition,
     *,
-    before: Callable[[Arguments, Options], bool],
+    before: Callable[[Arguments, Options], bool | None],
     after: Callable[[Arguments, Any], None] | None = None,
     leave: Leave,
     trains: bool = False,
@@ -135,7 +145,8 @@ def surround(
         original: What it does.
         gate: Closed while it runs.
         part: Runs the rest.
-        before: Gets the arguments; returns whether ``leave`` is to be called afterwards.
+        before: Gets the arguments; returns whether ``leave`` is to be called afterwards. None: this call is not looked
+            at after all.
         after: Gets the arguments and the result; not called if there is none.
         leave: Gets whether the function has raised.
         trains: As for `Gate.admits`.
@@ -143,9 +154,11 @@ def surround(
 
     @functools.wraps(original)
     def watched(*args: Any, **options: Any) -> Any:
-        if is_compiling() or not (part.on and gate.admits(trains=trains)):
+        if is_compiling() or gate.inside or not part.on:
             return original(*args, **options)
-        entered = part.run(before, args, options)
+        entered = part.run(begin, args, options)
+        if entered is None:
+            return original(*args, **options)
         gate.inside += 1
         try:
             result = original(*args, **options)
@@ -157,6 +170,9 @@ def surround(
         gate.inside -= 1
         part.run(end, entered, args, result)
         return result
+
+    def begin(args: Arguments, options: Options) -> bool | None:
+        return before(args, options) if gate.admits(trains=trains) else None
 
     def end(entered: bool, args: Arguments, result: Any) -> None:
         if entered:

@@ -152,15 +152,18 @@ class Recording(Border):
         if stretches := self._recorder.between.stretches:
             self.tell(f"profiler.step() inside profiler.stretch({stretches[-1].value!r}): not recorded")
             return False
-        self._recorder.finished.decide(failed=False)
         if warmup is None:
             warmup = self._number < self._warmup_steps
-        self._context, self._found = self._profiler.step(warmup=warmup), 0
-        if not self._guard("a step", self._context.__enter__):
+        if not self._guard("a step", self._open_step, self._profiler, warmup):
             return False
         self._number += 1
         self._opener = by
         return True
+
+    def _open_step(self, profiler: Profiler, warmup: bool) -> None:
+        profiler.recorder.finished.decide(failed=False)
+        self._context, self._found = profiler.step(warmup=warmup), 0
+        self._context.__enter__()
 
     def end_step(self, error: BaseException | None = None, *, failed: bool = False, doubted: bool = False) -> None:
         """Ends the open step, if there is one.

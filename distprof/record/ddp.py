@@ -40,6 +40,13 @@ class _Hook:
         """Of the profiler that watches the model now."""
         self.users: tuple[Callable[..., Any], object] | None = None
         """The user's hook and its state. None: reduce as DDP does."""
+        self._code, self._known_to = -1, collective_watch
+
+    def find_code(self, group: Any) -> int:
+        """The code of the model's process group; finding its name takes long."""
+        if self._code < 0 or self._known_to is not self.collective_watch:
+            self._code, self._known_to = self.collective_watch.find_code(group), self.collective_watch
+        return self._code
 
 
 _register_comm_hook = DistributedDataParallel.register_comm_hook
@@ -85,7 +92,12 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
             return
         self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
         if hold is None:
-            hold = _register(self, collective_watch)
+            try:
+                hold = _register(self, collective_watch)
+            except Exception as error:
+                collective_watch.give_up(error)
+                original(self, state, hook)
+                return
         hold.users = (hook, state)
         if self.logger is not None:
             self.logger._set_comm_hook_name(hook.__qualname__)
@@ -185,7 +197,7 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         collective_watch = hold.collective_watch
         collective_watch.recorder.retract()  # another model finished before; it does not wait while this one computes
         return Bucket(
-            size_bytes=bucket.buffer().nbytes, code=collective_watch.find_code(group),
+            size_bytes=bucket.buffer().nbytes, code=hold.find_code(group),
             asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
             on_device=on_device,
         )  # fmt: skip

@@ -79,8 +79,7 @@ def _param_groups(unit: FSDPModule) -> list[Any]:
 
 def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -> _Watched:
     if hasattr(group, name):
-        watched.wrap(getattr(group, name))
-        _replace(group, name, watched, watched.collective_watch)
+        _replace(group, name, watched.wrap(getattr(group, name)), watched.collective_watch)
     else:
         missing.add(name)
     return watched
@@ -112,9 +111,6 @@ class _Watched:
     def __init__(
         self, collective_watch: CollectiveWatch, kind: CollectiveKind, tickets: deque[int] | None = None
     ) -> None:
-        self.allocate: Any = None
-        """As the wrapped object does it."""
-        self._call: Callable[..., Any] = lambda: None
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Tickets of its newest collectives."""
         self._group: Any = None  # of the last collective; what is known of it takes a call into torch to find out
@@ -122,13 +118,11 @@ class _Watched:
         self.collective_watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
         self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
 
-    def wrap(self, inner: Any) -> None:
-        """Takes the object to be wrapped."""
-        self.allocate = getattr(inner, "allocate", None)
-        self._call = self.collective_watch.surround(inner, self._record, lambda: True)
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self._call(*args, **options)
+    def wrap(self, inner: Any) -> Callable[..., Any]:
+        """What is called instead of the object, and allocates as it does."""
+        watched: Any = self.collective_watch.surround(inner, self._record, lambda: True)
+        watched.allocate = getattr(inner, "allocate", None)
+        return watched  # type: ignore[no-any-return]
 
     def _record(self, inner: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         output_tensor, input_tensor, group = _read_arguments(*args, **options)

@@ -54,7 +54,7 @@ class BrokenPhase(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """One finished step. The fields below ``device_ns`` and what is in ``marks`` follow from others; `settle` adds them."""
+    """One finished step. The fields below ``device_ns``, and those that ``marks`` tells, follow; `settle` adds them."""
 
     step: int
     warmup: bool

@@ -38,8 +38,9 @@ class Watched:
 STRETCHES = ("evaluation", "checkpoint", "logging")
 DDP = "data forward backward all_reduce optimizer"
 ALONE = "data forward backward optimizer"
-SEARCH, RECORDER, WATCH = (
+SEARCH, RECORDER, WATCH, OPTIMIZERS = (
     "observe.step_search:StepSearch", "record.recorder:Recorder", "record.collective_watch:CollectiveWatch",
+    "observe.optimizers:Optimizers",
 )  # fmt: skip
 EVERYWHERE = (
     *(f"{RECORDER}.{name}" for name in vars(Recorder) if not name.startswith("__") and name != "listening"),
@@ -66,6 +67,9 @@ RUNS = {
     "no_loader": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer"),
     "broken": Watched(program="plain_ddp", steps=16, phases="data optimizer",
                       broken=(f"{SEARCH}.begin_forward", f"{SEARCH}.begin_backward")),
+    "broken_hooks": Watched(program="plain_ddp", steps=15, phases="data forward backward all_reduce",
+                            broken=(f"{OPTIMIZERS}._before", f"{OPTIMIZERS}._after")),
+    "broken_border": Watched(program="no_loader", steps=None, phases="", broken=("observe.parts:Gate.admits",)),
     "broken_bucket": Watched(program="plain_ddp", steps=16, phases=ALONE, broken=(f"{WATCH}.find_code",)),
     "broken_collective": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer",
                                  broken=(f"{RECORDER}.resume", f"{WATCH}.issue")),
@@ -148,6 +152,8 @@ def test_what_failed_is_missing_and_the_report_says_so(ended: Ended) -> None:
     notes = analyze(ended.read("broken")).coverage.notes
     for part in ("forward", "backward"):
         assert f"{part} is not recognised from some step on: LookupError: a fault inside distprof" in notes
+    notes = analyze(ended.read("broken_hooks")).coverage.notes
+    assert "optimizer steps are not recognised from some step on: LookupError: a fault inside distprof" in notes
     for name in ("broken_bucket", "broken_collective", "broken_unit"):
         notes = analyze(ended.read(name)).coverage.notes
         assert "collectives are not recorded from step 0 on: LookupError: a fault inside distprof" in notes

@@ -269,6 +269,25 @@ def test_a_rank_that_leaves_alone_waits_for_nobody(tmp_path: Path) -> None:
     assert [info.ended for info in find_run(tmp_path).ranks] == ["completed"] * 2
 
 
+def test_an_end_that_fails_is_said_and_reaches_nobody(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise LookupError("a fault inside distprof")
+
+    session = distprof.start("mine", **LONG)
+    assert isinstance(session, open_session.OwnSession)
+    for _ in session.steps(range(3)):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(open_session.OwnSession, "close", fail)
+        session._exit_guard._leave()
+        with pytest.raises(AssertionError):  # torch's own: there is no process group
+            dist.destroy_process_group()
+    said = capfd.readouterr().err.splitlines()
+    assert said == ["distprof: the end was not recorded: LookupError: a fault inside distprof"]
+
+
 def leave_in_every_way(world: World, folder: str) -> None:
     """What Python does when a process ends, short of ending it."""
     os.chdir(folder)
