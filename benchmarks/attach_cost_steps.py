@@ -33,8 +33,9 @@ ranks, and one process that accumulates gradients, both with 37 modules. Each ro
 attach, and as it is again (A/A) in fresh processes that take turns, a step each, so that what the machine does to one
 step it does to its neighbours too; their ratio is what is compared, and its median is the round's. What attach adds to
 a step does not depend on how long it takes, and is told apart from the machine's noise sooner the shorter it is: so it
-is measured in short steps, long enough to drive distprof out of the caches, and compared with steps of 100 ms. What
-distprof's background threads do meanwhile falls on the steps of all alike. Exit code 1: the upper end of the 95 %
+is measured in short steps, long enough to drive distprof out of the caches, and compared with steps of 100 ms. Every rank
+keeps to a core of its own, with all its threads. What distprof's background threads do meanwhile falls on the steps of
+all alike. Exit code 1: the upper end of the 95 %
 interval of what attach adds, over rounds, is above {LIMIT_US:.0f} us, 1 % of 100 ms.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 from distprof.observe.program import unwrap
@@ -31,13 +30,15 @@ class TrainedModels:
         return model in self._in_eval
 
     @property
-    def called(self) -> Iterable[Any]:
-        """The models that were called with gradients in the open step."""
-        return [model for model, _ in self._called]
+    def called(self) -> bool:
+        """Whether a model was called with gradients in the open step."""
+        return bool(self._called)
 
     def see_call(self, model: Any) -> None:
         """A model has been called with gradients in the open step."""
-        self._called.append((model, model.training))
+        last, in_training = self._called[-1] if self._called else (None, False)
+        if last is not model or in_training != model.training:  # else another micro-step
+            self._called.append((model, model.training))
 
     def see_in_eval(self, model: Any) -> None:
         """A model that seemed to be evaluated is trained."""

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import all_reduce  # the original, even while the others are wrapped
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import PHASE_CODE, Phase
@@ -159,14 +158,14 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
             except Exception as error:
                 collective_watch.give_up(error)
 
-    def reduce_as_ddp_does(bucket: Any, ready: Bucket | None) -> torch.futures.Future[torch.Tensor]:
+    def reduce_as_ddp_does(
+        bucket: Any, buffer: torch.Tensor, ready: Bucket | None
+    ) -> torch.futures.Future[torch.Tensor]:
         if not on_device:
             issue(ready)  # DDP's own account of a bucket begins here too
-        buffer = bucket.buffer()
         buffer.mul_(scale)
         ticket = issue(ready)
-        work = all_reduce(buffer, group=group, async_op=True)
-        assert work is not None
+        work = group.allreduce([torch.view_as_real(buffer) if buffer.is_complex() else buffer])  # as DDP calls it
 
         def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
             end(ticket)  # on a device in a stream that waits for the collective, as torch runs callbacks there
@@ -176,7 +175,9 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
         return reduced
 
-    def reduce_as_user_does(bucket: Any, ready: Bucket | None) -> torch.futures.Future[torch.Tensor]:
+    def reduce_as_user_does(
+        bucket: Any, buffer: torch.Tensor, ready: Bucket | None
+    ) -> torch.futures.Future[torch.Tensor]:
         assert hold.users is not None
         hook, state = hold.users
         collective_watch = hold.collective_watch
@@ -193,11 +194,11 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
 
         return reduced.then(finish)
 
-    def begin(bucket: Any) -> Bucket:
+    def begin(buffer: torch.Tensor) -> Bucket:
         collective_watch = hold.collective_watch
         collective_watch.recorder.retract()  # another model finished before; it does not wait while this one computes
         return Bucket(
-            size_bytes=bucket.buffer().nbytes, code=hold.find_code(group),
+            size_bytes=buffer.nbytes, code=hold.find_code(group),
             asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
             on_device=on_device,
         )  # fmt: skip
@@ -206,13 +207,13 @@ def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        collective_watch, ready = hold.collective_watch, None
+        collective_watch, buffer, ready = hold.collective_watch, bucket.buffer(), None
         if not collective_watch.off:
             try:
-                ready = begin(bucket)
+                ready = begin(buffer)
             except Exception as error:
                 collective_watch.give_up(error)
-        reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, ready)
+        reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, buffer, ready)
         if ready is not None and not ready.asynchronous and bucket.is_last():
             ticket = issue(ready)
             if not collective_watch.off:
