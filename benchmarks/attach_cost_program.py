@@ -64,8 +64,24 @@ class Turns:
         os.write(self._done, b"x")
 
 
+class OtherThreads:
+    """The processor time of all threads of this process but the one that trains."""
+
+    def __init__(self) -> None:
+        """Counts from now on."""
+        self._since = self._look()
+
+    def read(self) -> float:
+        """What they have taken of the time since then."""
+        (taken, at), (taken_before, before) = self._look(), self._since
+        return (taken - taken_before) / (at - before)
+
+    def _look(self) -> tuple[float, float]:
+        return time.process_time() - time.thread_time(), time.perf_counter()
+
+
 def main(kind: str, out: Path, units: int, steps: int) -> None:
-    """Trains, and writes the time of every measured step on rank 0, ns.
+    """Trains, and writes of rank 0 the time of every measured step, ns, and what its other threads take of a processor.
 
     Args:
         kind: "ddp": data parallel, a batch per step; "accumulation": one process, two micro-steps.
@@ -86,7 +102,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
     loader = DataLoader(Samples((steps + WARMUP_STEPS) * micro_steps * BATCH), batch_size=BATCH)
     if turns is not None:
         turns.wait()
-    times_ns, begin_ns = [], time.perf_counter_ns()
+    times_ns, begin_ns, others = [], time.perf_counter_ns(), OtherThreads()
     for number, batch in enumerate(loader, start=1):
         (model(batch).square().mean() / micro_steps).backward()
         if number % micro_steps == 0:
@@ -94,13 +110,15 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
             optimizer.step()
             optimizer.zero_grad()
             times_ns.append(time.perf_counter_ns() - begin_ns)
+            if len(times_ns) == WARMUP_STEPS:
+                others = OtherThreads()
             if turns is not None:
                 turns.give()
                 if len(times_ns) < steps + WARMUP_STEPS:
                     turns.wait()
             begin_ns = time.perf_counter_ns()
     if os.environ.get("RANK", "0") == "0":
-        out.write_text(json.dumps(times_ns[WARMUP_STEPS:]))
+        out.write_text(json.dumps({"step_ns": times_ns[WARMUP_STEPS:], "others_ratio": others.read()}))
     if kind == "ddp":
         dist.destroy_process_group()
 

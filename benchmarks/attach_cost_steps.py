@@ -31,18 +31,18 @@ DESCRIPTION = f"""\
 Trains two programs with a fixed amount of work per step, chosen so that a step takes so long here: one under DDP on two
 ranks, and one process that accumulates gradients, both with 37 modules. Each round runs a program as it is, under
 attach, and as it is again (A/A) in fresh processes that take turns, a step each, so that what the machine does to one
-step it does to its neighbours too; their ratio is what is compared, and its median is the round's. What attach adds to
-a step does not depend on how long it takes, and is told apart from the machine's noise sooner the shorter it is: so it
-is measured in short steps, long enough to drive distprof out of the caches, and compared with steps of 100 ms. Every rank
-keeps to a core of its own, with all its threads. What distprof's background threads do meanwhile falls on the steps of
-all alike. Exit code 1: the upper end of the 95 %
-interval of what attach adds, over rounds, is above {LIMIT_US:.0f} us, 1 % of 100 ms.
+step it does to its neighbours too; their ratio is what is compared, and its median is the round's. Every rank keeps to
+a core of its own, with all its threads. What attach adds to a step does not depend on how long it takes, and stands out
+from the machine's noise sooner the shorter it is: so it is measured in short steps, long enough to drive distprof out
+of the caches, and compared with steps of 100 ms. What distprof's background threads do falls on the steps of all three
+alike; the processor time of all threads but the training's is printed for itself. Exit code 1: the upper end of the
+95 % interval of what attach adds, over rounds, is above {LIMIT_US:.0f} us, 1 % of 100 ms.
 """
 
 
 def add_attach_steps(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds the benchmark to the command line."""
-    steps = subjects.add_parser("attach-steps", help="steps of 100 ms under attach", description=DESCRIPTION)
+    steps = subjects.add_parser("attach-steps", help="what attach adds to a step", description=DESCRIPTION)
     steps.add_argument("--rounds", type=int, default=6, help="rounds, of three runs each (default: 6)")
     steps.add_argument("--steps", type=int, default=300, help="measured steps of a run (default: 300)")
     steps.add_argument("--step-ms", type=float, default=20.0, help="length of a step, about (default: 20)")
@@ -61,17 +61,21 @@ def run_attach_steps(options: argparse.Namespace) -> int:
     fine = True
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
         for kind in PROGRAMS if options.only is None else (options.only,):
-            found = _measure(kind, Path(parent), options)
-            fine = _show(kind, found) and fine
+            found, others_ratio = _measure(kind, Path(parent), options)
+            fine = _show(kind, found, others_ratio) and fine
     return EXIT_OK if fine else EXIT_FAILED
 
 
-def _measure(kind: str, parent: Path, options: argparse.Namespace) -> list[Comparison]:
+def _measure(kind: str, parent: Path, options: argparse.Namespace) -> tuple[list[Comparison], dict[str, float]]:
+    """The comparison, and what threads other than the training's take of a processor, median over rounds."""
     ranks, steps = PROGRAMS[kind], options.steps
     trial = parent / f"{kind}-trial.json"
     _run(kind, ranks, trial, None, TRIAL_UNITS, TRIAL_STEPS)
-    units = max(1, round(TRIAL_UNITS * options.step_ms * 1e6 / statistics.median(json.loads(trial.read_text()))))
+    units = max(
+        1, round(TRIAL_UNITS * options.step_ms * 1e6 / statistics.median(json.loads(trial.read_text())["step_ns"]))
+    )
     step_ns: dict[str, list[float]] = {condition: [] for condition in CONDITIONS}
+    others_ratio: dict[str, list[float]] = {condition: [] for condition in CONDITIONS}
     for number in range(options.rounds):
         outs = {condition: parent / f"{kind}-{number}-{place}.json" for place, condition in enumerate(CONDITIONS)}
         pipes = {condition: make_pipes(out, ranks) for condition, out in outs.items()}
@@ -83,9 +87,12 @@ def _measure(kind: str, parent: Path, options: argparse.Namespace) -> list[Compa
             take_turns(pipes, steps + WARMUP_STEPS, runs)
             for run in runs:
                 run.result()
-        for condition, ns in summarise({name: json.loads(out.read_text()) for name, out in outs.items()}).items():
+        found = {name: json.loads(out.read_text()) for name, out in outs.items()}
+        for condition, ns in summarise({name: each["step_ns"] for name, each in found.items()}).items():
             step_ns[condition].append(ns)
-    return compare_runs(step_ns, bare=PLAIN)
+            others_ratio[condition].append(found[condition]["others_ratio"])
+    medians = {condition: statistics.median(ratios) for condition, ratios in others_ratio.items()}
+    return compare_runs(step_ns, bare=PLAIN), medians
 
 
 def _run(kind: str, ranks: int, out: Path, run: Path | None, units: int, steps: int) -> None:
@@ -148,9 +155,10 @@ def summarise(times_ns: Mapping[str, Sequence[float]]) -> dict[str, float]:
     }
 
 
-def _show(kind: str, found: list[Comparison]) -> bool:
+def _show(kind: str, found: list[Comparison], others_ratio: Mapping[str, float]) -> bool:
     """Prints the table; returns whether attach is within the limit."""
-    table = Table(f"{kind}, ranks: {PROGRAMS[kind]}", "median step", "against plain, us", "95 % interval")
+    head = f"{kind}, ranks: {PROGRAMS[kind]}", "median step", "against plain, us", "95 % interval", "other threads"
+    table = Table(*head)
     plain, attached, control = (next(item for item in found if item.condition == name) for name in CONDITIONS)
     more_us = {
         item.condition: [
@@ -160,8 +168,9 @@ def _show(kind: str, found: list[Comparison]) -> bool:
     }
     for item in found:
         us = more_us.get(item.condition)
-        told = [] if us is None else [f"{us[0]:+.0f}", _describe_interval(us)]
-        table.add_row(item.condition, f"{item.median_step_ns / 1e6:.1f} ms", *told)
+        told = ["", ""] if us is None else [f"{us[0]:+.0f}", _describe_interval(us)]
+        others = f"{others_ratio[item.condition] * 1e3:.1f} ms/s"
+        table.add_row(item.condition, f"{item.median_step_ns / 1e6:.1f} ms", *told, others)
     Console().print(table)
     added_us, low_us, high_us = more_us[ATTACHED]
     beyond = "above" if low_us > LIMIT_US else "too noisy to tell from"

@@ -36,9 +36,12 @@ class TrainedModels:
 
     def see_call(self, model: Any) -> None:
         """A model has been called with gradients in the open step."""
-        last, in_training = self._called[-1] if self._called else (None, False)
-        if last is not model or in_training != model.training:  # else another micro-step
-            self._called.append((model, model.training))
+        in_training = model.training
+        if self._called:
+            last, was_in_training = self._called[-1]
+            if last is model and was_in_training == in_training:
+                return  # another micro-step
+        self._called.append((model, in_training))
 
     def see_in_eval(self, model: Any) -> None:
         """A model that seemed to be evaluated is trained."""
