@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import torch.multiprocessing as mp
 from distprof.world import Identity, World, leave
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+FREE_PORTS = range(10_000, 32_000)
+"""Below those that Linux gives to connections."""
 PRELOADED = (
     "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job", "pytest", "hypothesis",
 )  # fmt: skip
@@ -47,12 +50,19 @@ def run_ranks(number: int, arguments: Sequence[str], cwd: Path, **environment: s
 
 
 def find_ports(number: int) -> list[int]:
-    """Different ports that nobody listens on."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Different ports that nobody uses.
+
+    They are not among those that the system gives to connections: one of these might take such a port before the job
+    that it is found for listens on it, and then that job would wait in vain.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as held:
+            held.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == number:
+            return found
+    raise OSError("no free port")
 
 
 def tell_rank(rank: int, number: int, port: int) -> dict[str, str]:

@@ -93,22 +93,10 @@ class Forwards:
         return watched
 
     def _watch_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        modes, gate, change = self._modes, self._gate, self._change_mode
+        def change(args: Arguments, options: Options) -> bool:
+            model, training = args[0], bool(args[1] if len(args) > 1 else options.get("mode", True))
+            has_parameters = next(model.parameters(), None) is not None
+            self._search.change_mode(model, training=training, has_parameters=has_parameters)
+            return False
 
-        @functools.wraps(original)
-        def watched(self: nn.Module, mode: bool = True) -> nn.Module:
-            if is_compiling() or not (modes.on and gate.admits()):
-                return original(self, mode)  # type: ignore[no-any-return]
-            modes.run(change, self, mode)
-            gate.inside += 1
-            try:
-                return original(self, mode)  # type: ignore[no-any-return]
-            finally:
-                gate.inside -= 1
-
-        leave_to_python(watched)
-        return watched
-
-    def _change_mode(self, model: nn.Module, mode: bool) -> None:
-        has_parameters = next(model.parameters(), None) is not None
-        self._search.change_mode(model, training=mode, has_parameters=has_parameters)
+        return surround(original, self._gate, self._modes, before=change, leave=self._session.exit)

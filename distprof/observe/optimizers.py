@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Gate, Patches, Recognition, leave_to_python
+from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, leave_to_python, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -29,6 +28,7 @@ class Optimizers:
         self._part = Recognition("optimizer steps are", session)
         self._running: object = None  # the outermost optimizer, or scaler of one, that takes a step now
         self._entered = False
+        self._scaled: Any = None  # the optimizer that a scaler has been given
         self._in_backward: Any = None  # an optimizer that has taken a step inside the running backward
 
     def install(self, patches: Patches) -> None:
@@ -90,20 +90,16 @@ class Optimizers:
 
     def _watch_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A step that it skips is one too."""
-        part, gate = self._part, self._gate
 
-        @wraps(original)
-        def watched(scaler: GradScaler, optimizer: Any, *args: Any, **options: Any) -> Any:
-            if is_compiling() or not (part.on and gate.admits() and self._running is None):
-                return original(scaler, optimizer, *args, **options)
-            part.run(self._begin, scaler)
-            try:
-                result = original(scaler, optimizer, *args, **options)
-            except BaseException:
-                part.run(self._leave, raised=True)
-                raise
-            part.run(self._end, optimizer)
-            return result
+        def before(args: Arguments, options: Options) -> bool | None:
+            if self._running is not None:
+                return None
+            self._scaled = args[1] if len(args) > 1 else options.get("optimizer")
+            self._begin(args[0])
+            return True
 
-        leave_to_python(watched)
-        return watched
+        def after(args: Arguments, result: Any) -> None:
+            optimizer, self._scaled = self._scaled, None
+            self._search.end_optimizer(optimizer)
+
+        return surround(original, self._gate, self._part, before=before, after=after, leave=self._leave)

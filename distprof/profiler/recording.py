@@ -152,18 +152,16 @@ class Recording(Border):
         if stretches := self._recorder.between.stretches:
             self.tell(f"profiler.step() inside profiler.stretch({stretches[-1].value!r}): not recorded")
             return False
-        if warmup is None:
-            warmup = self._number < self._warmup_steps
         if not self._guard("a step", self._open_step, self._profiler, warmup):
             return False
-        self._number += 1
-        self._opener = by
+        self._number, self._opener = self._number + 1, by
         return True
 
-    def _open_step(self, profiler: Profiler, warmup: bool) -> None:
+    def _open_step(self, profiler: Profiler, warmup: bool | None) -> None:
         profiler.recorder.finished.decide(failed=False)
-        self._context, self._found = profiler.step(warmup=warmup), 0
-        self._context.__enter__()
+        context = profiler.step(warmup=self._number < self._warmup_steps if warmup is None else warmup)
+        context.__enter__()
+        self._context, self._found = context, 0
 
     def end_step(self, error: BaseException | None = None, *, failed: bool = False, doubted: bool = False) -> None:
         """Ends the open step, if there is one.
