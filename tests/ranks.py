@@ -55,14 +55,13 @@ def find_ports(number: int) -> list[int]:
     They are not among those that the system gives to connections: one of these might take such a port before the job
     that it is found for listens on it, and then that job would wait in vain.
     """
-    found: list[int] = []
-    for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
+    draw, found = random.SystemRandom(), set[int]()
+    while len(found) < number:
+        port = draw.choice(FREE_PORTS)
         with contextlib.suppress(OSError), socket.socket() as held:
             held.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == number:
-            return found
-    raise OSError("no free port")
+            found.add(port)
+    return list(found)
 
 
 def tell_rank(rank: int, number: int, port: int) -> dict[str, str]:

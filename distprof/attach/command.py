@@ -31,10 +31,7 @@ class Watch:
             from distprof.profiler.exit_guard import EXIT_WAIT_S
 
             well = isinstance(error, SystemExit) and error.code in (None, 0)
-            try:
-                self._session.close(None if well else error, wait_s=EXIT_WAIT_S)
-            except Exception as failure:
-                _say(f"the end was not recorded: {describe_error(failure)}")
+            self._session.close_quietly(None if well else error, wait_s=EXIT_WAIT_S)
         elif error is None:
             _say("the script has not imported torch: nothing is recorded")
 

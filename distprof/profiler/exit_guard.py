@@ -17,7 +17,7 @@ What it knows is in its file by then."""
 
 
 class CloseSession(Protocol):
-    """Closes a session; see `distprof.profiler.recording.Recording.close`."""
+    """Closes a session; see `distprof.profiler.session.Session.close_quietly`."""
 
     def __call__(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None: ...
 

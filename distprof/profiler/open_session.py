@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,7 @@ class OwnSession(Session):
         self._world: World | None = None
         self._speaks = False  # whether this process tells the user how the job ended
         super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
-        self._exit_guard = ExitGuard(self._close_at_exit)
+        self._exit_guard = ExitGuard(self.close_quietly)
         self._early = EarlyWatch(
             describe=self._describe_early, name=self._clean(name), runs_dir=options["runs_dir"],
             run_dir=options["run_dir"], say=say_aside,
@@ -162,9 +161,6 @@ class OwnSession(Session):
         """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
         if self.finds_steps:
             self._precisions.look(find_device([model]).type)
-
-    def _close_at_exit(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
-        self._guard("the end", partial(self.close, wait_s=wait_s), error)
 
     def _start_job(self) -> Job | None:
         world = find_world(find_device(self.models))

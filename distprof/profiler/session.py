@@ -125,13 +125,17 @@ class Session(Recording):
         if self.closed:
             self._phases = {}
 
+    def close_quietly(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
+        """Closes it where nobody has asked for that; if that fails, one sentence says so."""
+        self._guard("the end", partial(self.close, wait_s=wait_s), error)
+
     def __enter__(self) -> Session:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(error)
+        self.close_quietly(error)
 
     def _find_phase(self, phase: str) -> PhaseContext | None:
         """What marks a phase on this thread. None: there is nothing to mark; the user is told why."""

@@ -96,7 +96,7 @@ class CollectiveLog:
     def take(self) -> Issued:
         """Returns a copy of what the step has issued and empties the log; older tickets become void."""
         count, waits = self._count, self._waits
-        if not count + self._lost:  # as in every step of a single process
+        if not count:  # as in every step of a single process
             return Issued(
                 kinds=[], groups=[], phases=[], sizes_bytes=[], flags=[], arrival_ns=[], ends=[], waits=[],
                 first_ticket=self._first_ticket, lost=0,

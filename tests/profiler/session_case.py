@@ -6,13 +6,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from distprof.facts.run import Run
 from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.session import Session
 from distprof.profiler.start import Job
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
+from distprof.storage.run_folder import read_run
 from tests.fakes import FakeClock
+
+LONG = {"warmup_steps": 0, "shadow_every": 0}
+"""Every step is measured."""
+
+
+def find_run(folder: Path, name: str = "") -> Run:
+    (found,) = [path for path in (folder / "runs").iterdir() if path.name.endswith(name)]
+    return read_run(found)
 
 
 class Files:
