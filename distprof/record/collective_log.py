@@ -13,6 +13,8 @@ from distprof.storage.collective_records import MAX_COLLECTIVES
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
+AWAITED = 8
+"""The host waits for it before it goes on from the wait for it, or for one of these issued later."""
 IN_PLACE = 4
 """On a device: the compute stream waits for it where it is issued, so that its wait is all there is to know."""
 ON_DEVICE = 2
@@ -31,7 +33,7 @@ class Issued:
     """Codes of the phases in which they were issued."""
     sizes_bytes: list[int]
     flags: list[int]
-    """Sums of `ASYNCHRONOUS` and `ON_DEVICE`."""
+    """Sums of `ASYNCHRONOUS`, `AWAITED`, `IN_PLACE` and `ON_DEVICE`."""
     arrival_ns: list[int]
     ends: list[tuple[int, int]]
     """(ticket, host ns); if the ticket is not the collective's own, its end was not seen."""

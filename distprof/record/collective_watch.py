@@ -176,7 +176,7 @@ class CollectiveWatch:
         if bucket.ticket is None:
             bucket.ticket = self.recorder.begin_collective(
                 CollectiveKind.ALL_REDUCE, bucket.size_bytes, bucket.code, asynchronous=bucket.asynchronous,
-                on_device=bucket.on_device,
+                on_device=bucket.on_device, awaited=not (bucket.asynchronous or bucket.on_device),
             )  # fmt: skip
         return bucket.ticket
 

@@ -1,12 +1,13 @@
 """Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
 
-DDP calls its communication hook for a bucket when the bucket's gradients are ready. After the last bucket all gradients
-of the model are computed, so from there until ``backward()`` returns the rank only waits: the exposed part. The hook
-does what DDP does without one: it multiplies by 1 / ranks and sums, in that order, so losses stay bit-identical.
+DDP's reducer issues the all-reduce of a bucket through its process group when the bucket's gradients are ready. A group
+around that group sees it, and passes everything on: what is computed is DDP's own. After the last bucket all gradients
+of the model are computed, so from there until ``backward()`` returns the rank only waits: the exposed part. No bucket
+is known to be the last when it is issued, so the wait is taken back when another one follows.
 
-A model takes only one hook. Ours calls the user's hook, whether that is registered before or after `watch_ddp`; until
-that issues something, its time is the rank's own. A hook registered before the profiler started is left alone. What it
-issues is seen, so the exposed part begins with the last collective that it issues in a backward.
+A communication hook takes the reducer's place. A user's that is registered while the profiler is open runs inside one
+of ours; until it issues something, its time is the rank's own. A hook registered before is left alone. What it issues
+is seen, so the exposed part begins with the last collective that it issues in a backward.
 """
 # No postponed annotations: DDP inspects those of the hook and needs the types themselves.
 
@@ -15,7 +16,7 @@ import inspect
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,55 +25,145 @@ from torch.nn.parallel import DistributedDataParallel
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.collective_watch import Bucket, CollectiveWatch
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _HIDDEN = (
     "a communication hook was registered before distprof started: waits are known only for what the hook itself issues "
     "through torch.distributed"
 )
+_BUILT_IN = "a built-in communication hook of DDP is registered: all_reduce is counted as backward"
+_PASSED_ON = ("allgather", "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "reduce_scatter")
+"""What the reducer might have its group do, besides `allreduce`."""
 
 
-class _Hook:
-    """What distprof registered on one model, and the user's own inside it."""
+class _Reductions:
+    """The buckets of one model."""
 
-    def __init__(self, collective_watch: CollectiveWatch) -> None:
-        self.collective_watch = collective_watch
-        """Of the profiler that watches the model now."""
-        self.users: tuple[Callable[..., Any], object] | None = None
-        """The user's hook and its state. None: reduce as DDP does."""
-        self._code, self._known_to = -1, collective_watch
+    def __init__(self, model: DistributedDataParallel, collective_watch: CollectiveWatch) -> None:
+        self._group = model.process_group
+        self.around: _WatchedGroup | None = None
+        """The group around the model's. A built-in hook may keep it, so it must live as long as the model. None: a hook
+        of the user's takes its place."""
+        self.tell(collective_watch)
+        # Where a collective ends on the device, its future is done as soon as the work is queued.
+        self.on_device = collective_watch.ends_on_device(self._group, torch.device(model.device_type))
 
-    def find_code(self, group: Any) -> int:
-        """The code of the model's process group; finding its name takes long."""
-        if self._code < 0 or self._known_to is not self.collective_watch:
-            self._code, self._known_to = self.collective_watch.find_code(group), self.collective_watch
-        return self._code
+    def tell(self, collective_watch: CollectiveWatch) -> None:
+        """Tells another recorder from now on."""
+        self.collective_watch, self._code = collective_watch, -1
+
+    def run(self, action: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+        """Calls one of the following. None: it fails, now or before, and nothing is recorded any more."""
+        collective_watch = self.collective_watch
+        if collective_watch.off:
+            return None
+        try:
+            return action(*args, **options)
+        except Exception as error:
+            collective_watch.give_up(error)
+            return None
+
+    def begin(self, buffer: torch.Tensor) -> Bucket:
+        """A bucket is ready."""
+        collective_watch = self.collective_watch
+        collective_watch.recorder.retract()  # the bucket before was not the last, or was another model's
+        if self._code < 0:  # finding the name of a group takes long
+            self._code = collective_watch.find_code(self._group)
+        return Bucket(
+            size_bytes=_count_bytes(buffer), code=self._code,
+            asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
+            on_device=self.on_device,
+        )  # fmt: skip
+
+    def issue(self, ready: Bucket) -> None:
+        """The bucket is reduced from now on, unless that is recorded already."""
+        self.collective_watch.issue_bucket(ready)
+
+    def wait(self, ready: Bucket) -> None:
+        """The bucket is issued, and the rank waits for it from now on unless another one follows."""
+        ticket = self.collective_watch.issue_bucket(ready)
+        if not ready.asynchronous:
+            self.collective_watch.recorder.mark(_ALL_REDUCE, ticket)
+
+    def follow(self, ready: Bucket, work: Any) -> None:
+        """The same; torch's handle of the reduction tells when it ends."""
+        self.wait(ready)
+        if not self.on_device:
+            work.get_future().add_done_callback(lambda _: self.run(self.end, ready))
+        elif self.collective_watch.recorder.on_device.times_collectives:
+            work.get_future().then(lambda _: self.run(self.end, ready))
+
+    def end(self, ready: Bucket) -> None:
+        """The bucket has been reduced: on the host now, on a device in a stream that waits for it."""
+        recorder, ticket = self.collective_watch.recorder, ready.ticket
+        if ticket is not None:
+            recorder.end_on_device(ticket) if self.on_device else recorder.end_collective(ticket)
 
 
-_register_comm_hook = DistributedDataParallel.register_comm_hook
-_hooks: weakref.WeakKeyDictionary[DistributedDataParallel, _Hook] = weakref.WeakKeyDictionary()
+class _WatchedGroup(dist.ProcessGroup):
+    """A process group that records what DDP's reducer has reduced by the one inside it."""
+
+    def __init__(self, group: Any, reductions: _Reductions) -> None:
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
+        self._group, self._reductions = group, reductions
+
+    def getBackendName(self) -> str:  # noqa: N802 torch's name for it
+        name: str = self._group.name()
+        return name
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]
+        reductions, buffer = self._reductions, tensors[0]
+        # Of whole numbers: which parameters were used.
+        ready = reductions.run(reductions.begin, buffer) if buffer.is_floating_point() or buffer.is_complex() else None
+        if ready is None:
+            return self._group.allreduce(tensors, options)
+        reductions.run(reductions.issue, ready)
+        work = self._group.allreduce(tensors, options)
+        reductions.run(reductions.follow, ready, work)
+        return work
+
+
+def _pass_on(name: str) -> Callable[..., Any]:
+    return lambda self, *args: getattr(self._group, name)(*args)
+
+
+for _name in _PASSED_ON:
+    setattr(_WatchedGroup, _name, _pass_on(_name))
+
+
+_reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reductions] = weakref.WeakKeyDictionary()
+"""Of the models that are watched, or were."""
 
 
 def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch, note: Callable[[str], None]) -> None:
-    """Registers the hook on a DDP model before the next step, so that a user's own can still be registered until then.
+    """Sees a DDP model's all-reduces from now on, until the watch is undone.
 
     Args:
-        model: Before its first backward.
+        model: Not in its backward.
         collective_watch: Of the recorder to use.
         note: Receives what cannot be measured.
     """
+    reductions = _reductions.get(model)
+    if reductions is not None:
+        reductions.tell(collective_watch)
+    elif hooks := getattr(model, "_comm_hooks", None):
+        note(_HIDDEN)
+        collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _find_code(hook)) is not None}
+    elif _has_builtin_hook(model):
+        note(_BUILT_IN)
+    elif getattr(model, "reducer", None) is not None:
+        reductions = _reductions[model] = _Reductions(model, collective_watch)
+        reductions.around = _WatchedGroup(model.process_group, reductions)
+    if reductions is not None and reductions.around is not None:
+        model.reducer._update_process_group(reductions.around)
+        collective_watch.undo.append(functools.partial(_put_back, weakref.ref(model)))
 
-    def register() -> None:
-        if model in _hooks:
-            _hooks[model].collective_watch = collective_watch
-        elif hooks := getattr(model, "_comm_hooks", None):
-            note(_HIDDEN)
-            collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _find_code(hook)) is not None}
-        elif _has_builtin_hook(model):
-            note("a built-in communication hook of DDP is registered: all_reduce is counted as backward")
-        else:
-            _register(model, collective_watch)
 
-    collective_watch.recorder.at_next_step(register)
+def _put_back(model: weakref.ref[DistributedDataParallel]) -> None:
+    watched = model()
+    if watched is not None:
+        watched.reducer._update_process_group(watched.process_group)
 
 
 def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
@@ -85,22 +176,19 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
 
     @functools.wraps(original)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
-        hold = _hooks.get(self)
-        if hold is not None and hold.users is not None:
-            original(self, state, hook)  # a second hook: DDP raises its own error
-            return
         self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
-        if hold is None:
-            try:
-                hold = _register(self, collective_watch)
-            except Exception as error:
-                collective_watch.give_up(error)
-                original(self, state, hook)
-                return
-        hold.users = (hook, state)
-        if self.logger is not None:
-            self.logger._set_comm_hook_name(hook.__qualname__)
-        self._comm_hooks.append((hook, state))
+        watched, shown = hook, list(getattr(self, "_comm_hooks", ()))
+        try:
+            reductions = _reductions.get(self) or _Reductions(self, collective_watch)
+            watched = _surround(hook, reductions)
+        except Exception as error:
+            collective_watch.give_up(error)
+        original(self, state, watched)
+        if watched is not hook:
+            _reductions[self] = reductions
+            self._comm_hooks[:] = [*shown, (hook, state)]  # a saved model holds what its user registered
+            if self.logger is not None:
+                self.logger._set_comm_hook_name(hook.__qualname__)
 
     def restore() -> None:
         if DistributedDataParallel.register_comm_hook is register_comm_hook:
@@ -108,6 +196,41 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
 
     DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
     return restore
+
+
+def _surround(hook: Callable[..., Any], reductions: _Reductions) -> Callable[..., Any]:
+    """A user's hook, with what it reduces recorded."""
+
+    def distprof_hook(
+        state: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        ready = reductions.run(reductions.begin, bucket.buffer())
+        if ready is None:
+            reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
+            return reduced
+        collective_watch = reductions.collective_watch
+        collective_watch.bucket, collective_watch.synchronising = ready, True
+        try:
+            reduced = hook(state, bucket)
+        finally:
+            collective_watch.bucket, collective_watch.synchronising = None, False
+        reductions.run(reductions.wait, ready)
+
+        def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            reductions.run(reductions.end, ready)
+            return future.value()
+
+        return reduced.then(finish)
+
+    return distprof_hook
+
+
+def _count_bytes(buffer: torch.Tensor) -> int:
+    """Bytes of the gradients of a bucket, which may be sparse."""
+    if buffer.layout == torch.strided:
+        return buffer.nbytes
+    return buffer._values().nbytes + buffer._indices().nbytes
 
 
 def _find_code(hook: Any) -> CodeType | None:
@@ -122,105 +245,3 @@ def _find_code(hook: Any) -> CodeType | None:
 def _has_builtin_hook(model: DistributedDataParallel) -> bool:
     read: Callable[[], dict[str, Any]] | None = getattr(model, "_get_ddp_logging_data", None)
     return bool(read is not None and read().get("comm_hook"))
-
-
-def _register(model: DistributedDataParallel, collective_watch: CollectiveWatch) -> _Hook:
-    hold = _Hook(collective_watch)
-    _register_comm_hook(model, None, _make_hook(model, hold))
-    model._comm_hooks.pop()  # a saved model must hold only what its user registered
-    _hooks[model] = hold
-    return hold
-
-
-def _make_hook(model: DistributedDataParallel, hold: _Hook) -> Callable[..., Any]:
-    group = model.process_group
-    scale = 1.0 / dist.get_world_size(group)
-    # Where a collective ends on the device, its future is done as soon as the work is queued.
-    on_device = hold.collective_watch.ends_on_device(group, torch.device(model.device_type))
-
-    def issue(ready: Bucket | None) -> int:
-        """Records a bucket; returns its ticket, -1 if there is none."""
-        collective_watch = hold.collective_watch
-        if ready is None or collective_watch.off:
-            return -1
-        try:
-            return collective_watch.issue_bucket(ready)
-        except Exception as error:
-            collective_watch.give_up(error)
-            return -1
-
-    def end(ticket: int) -> None:
-        collective_watch = hold.collective_watch
-        if not collective_watch.off:
-            try:
-                recorder = collective_watch.recorder
-                recorder.end_on_device(ticket) if on_device else recorder.end_collective(ticket)
-            except Exception as error:
-                collective_watch.give_up(error)
-
-    def reduce_as_ddp_does(
-        bucket: Any, buffer: torch.Tensor, ready: Bucket | None
-    ) -> torch.futures.Future[torch.Tensor]:
-        if not on_device:
-            issue(ready)  # DDP's own account of a bucket begins here too
-        buffer.mul_(scale)
-        ticket = issue(ready)
-        work = group.allreduce([torch.view_as_real(buffer) if buffer.is_complex() else buffer])  # as DDP calls it
-
-        def finish(future: torch.futures.Future[Any]) -> torch.Tensor:
-            end(ticket)  # on a device in a stream that waits for the collective, as torch runs callbacks there
-            result: torch.Tensor = future.value()[0]
-            return result
-
-        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(finish)
-        return reduced
-
-    def reduce_as_user_does(
-        bucket: Any, buffer: torch.Tensor, ready: Bucket | None
-    ) -> torch.futures.Future[torch.Tensor]:
-        assert hold.users is not None
-        hook, state = hold.users
-        collective_watch = hold.collective_watch
-        collective_watch.bucket, collective_watch.synchronising = ready, ready is not None
-        try:
-            reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
-        finally:
-            collective_watch.bucket, collective_watch.synchronising = None, False
-        ticket = issue(ready)
-
-        def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-            end(ticket)
-            return future.value()
-
-        return reduced.then(finish)
-
-    def begin(buffer: torch.Tensor) -> Bucket:
-        collective_watch = hold.collective_watch
-        collective_watch.recorder.retract()  # another model finished before; it does not wait while this one computes
-        return Bucket(
-            size_bytes=buffer.nbytes, code=hold.find_code(group),
-            asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
-            on_device=on_device,
-        )  # fmt: skip
-
-    def distprof_hook(
-        state: object,
-        bucket: dist.GradBucket,  # type: ignore[name-defined]
-    ) -> torch.futures.Future[torch.Tensor]:
-        collective_watch, buffer, ready = hold.collective_watch, bucket.buffer(), None
-        if not collective_watch.off:
-            try:
-                ready = begin(buffer)
-            except Exception as error:
-                collective_watch.give_up(error)
-        reduced = (reduce_as_ddp_does if hold.users is None else reduce_as_user_does)(bucket, buffer, ready)
-        if ready is not None and not ready.asynchronous and bucket.is_last():
-            ticket = issue(ready)
-            if not collective_watch.off:
-                try:
-                    collective_watch.recorder.mark(_ALL_REDUCE, ticket)
-                except Exception as error:
-                    collective_watch.give_up(error)
-        return reduced
-
-    return distprof_hook

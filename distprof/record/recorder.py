@@ -13,7 +13,7 @@ from typing import Any
 
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.between import BetweenRecord, BetweenSteps
-from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, CollectiveLog
+from distprof.record.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
 from distprof.record.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
@@ -187,11 +187,14 @@ class Recorder:
     def retract(self) -> None:
         """Takes back an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline = self.timeline
-        if self.recording and not timeline.lost and timeline.codes[timeline.count - 1] != timeline.phase:
-            timeline.codes[timeline.count - 1] = timeline.phase
-            self._issued.retract(self.timeline.count - 1)
+        last = timeline.count - 1
+        if self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
+            timeline.codes[last] = timeline.phase
+            self._issued.retract(last)
             if self.ranges is not None:
                 self.ranges.end_mark()
+            if not self._stamping and timeline.codes[last - 1] == timeline.phase:
+                timeline.count = last  # one segment with that before it; a device has stamped both
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Adds to the tokens and micro-steps of this step."""
@@ -221,6 +224,7 @@ class Recorder:
         asynchronous: bool = False,
         on_device: bool = False,
         apart: bool = True,
+        awaited: bool = False,
     ) -> int:
         """Records that a collective is issued, now and in the innermost phase.
 
@@ -232,6 +236,7 @@ class Recorder:
             on_device: It runs on a device's stream; the host sees neither its end nor the wait. The current stream is
                 ready for it now, and `end_on_device` tells when it has ended.
             apart: False: the compute stream waits for it right here, which `wait` or `mark` tells exactly.
+            awaited: A later `mark` of it, or of another such, lasts until it has ended.
 
         Returns:
             Its ticket; -1: there is no room, or no step: between two steps it is only counted.
@@ -240,6 +245,7 @@ class Recorder:
             self.between.count()
             return -1
         flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0) | (0 if apart else IN_PLACE)
+        flags |= AWAITED if awaited else 0
         ticket = self._issued.begin(
             kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
             now_ns=self._now(),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
 from distprof.record.between import BetweenRecord
-from distprof.record.collective_log import ASYNCHRONOUS, IN_PLACE, ON_DEVICE, Issued
+from distprof.record.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.device_clock import Anchor
 from distprof.record.timeline import Marks
 from distprof.storage.collective_records import DeviceTimes
@@ -161,8 +161,7 @@ def settle(record: StepRecord) -> StepRecord:
     whole = record.segments_lost == 0
     host_ns = record.segments.durations_ns if whole else None
     exposed = _find_exposed(issued, host_ns, on_host=True)
-    tickets = range(issued.first_ticket, issued.first_ticket + len(issued.kinds))
-    ends = [at_ns if ticket == own else None for own, (ticket, at_ns) in zip(tickets, issued.ends, strict=True)]
+    ends = _find_ends(issued, record.segments if whole else None)
     record.collectives = [
         SeenCollective(*facts)
         for facts in zip(
@@ -199,6 +198,24 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
         "how long compute waits for some asynchronous collectives is not known": awaited,
     }
     return [note for note, holds in facts.items() if holds]
+
+
+def _find_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
+    """When each collective was over, host ns. None: not seen.
+
+    DDP's buckets are over when the backward goes on. The thread that sees their ends may come to say so only later, as
+    Python's lock is free before that and often is not afterwards.
+    """
+    tickets = range(issued.first_ticket, issued.first_ticket + len(issued.kinds))
+    ends = [at_ns if ticket == own else None for own, (ticket, at_ns) in zip(tickets, issued.ends, strict=True)]
+    if segments is not None and issued.waits:
+        after_ns = list(accumulate(segments.durations_ns, initial=segments.begin_ns))[1:]
+        last_waits, over_ns = {at: segment for segment, at in issued.waits}, None
+        for at in reversed(range(len(ends))):
+            if issued.flags[at] & AWAITED:
+                over_ns = after_ns[last_waits[at]] if at in last_waits else over_ns
+                ends[at] = min((ns for ns in (ends[at], over_ns) if ns is not None), default=None)
+    return ends
 
 
 def _find_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host: bool) -> list[int | None]:
