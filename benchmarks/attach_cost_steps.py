@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import select
 import statistics
 import tempfile
@@ -27,16 +28,20 @@ LIMIT_US = 1000.0
 PROGRAMS = {"ddp": 2, "accumulation": 1}
 """Ranks of each program of `benchmarks.attach_cost_program`."""
 TRIAL_UNITS, TRIAL_STEPS = 10, 10
+TURN_STEPS = 5
+"""Steps that a run takes before the next one has its turn."""
 DESCRIPTION = f"""\
 Trains two programs with a fixed amount of work per step, chosen so that a step takes so long here: one under DDP on two
 ranks, and one process that accumulates gradients, both with 37 modules. Each round runs a program as it is, under
-attach, and as it is again (A/A) in fresh processes that take turns, a step each, so that what the machine does to one
-step it does to its neighbours too; their ratio is what is compared, and its median is the round's. Every rank keeps to
-a core of its own, with all its threads. What attach adds to a step does not depend on how long it takes, and stands out
-from the machine's noise sooner the shorter it is: so it is measured in short steps, long enough to drive distprof out
-of the caches, and compared with steps of 100 ms. What distprof's background threads do falls on the steps of all three
-alike; the processor time of all threads but the training's is printed for itself. Exit code 1: the upper end of the
-95 % interval of what attach adds, over rounds, is above {LIMIT_US:.0f} us, 1 % of 100 ms.
+attach, and as it is again (A/A) in fresh processes that take turns of {TURN_STEPS} steps in random order, so that what
+the machine does to one it does to its neighbours too; the ratio of their steps is what is compared, and its median is
+the round's. The first step of a turn is left out: it finds the caches full of what the others did, which a job that has
+its cores to itself never does. Every rank keeps to a core of its own, with all its threads. What attach adds to a step
+does not depend on how long it takes, and stands out from the machine's noise sooner the shorter it is: so it is
+measured in short steps, long enough to drive distprof out of the caches, and compared with steps of 100 ms. What
+distprof's background threads do falls on the steps of all three alike; the processor time of all threads but the
+training's is printed for itself. Exit code 1: the upper end of the 95 % interval of what attach adds, over rounds, is
+above {LIMIT_US:.0f} us, 1 % of 100 ms.
 """
 
 
@@ -113,7 +118,7 @@ def make_pipes(out: Path, ranks: int) -> list[tuple[int, int]]:
 
 
 def take_turns(pipes: Mapping[str, Sequence[tuple[int, int]]], steps: int, runs: Sequence[Future[None]]) -> None:
-    """Lets the runs take a step each, in another order every time.
+    """Lets the runs take `TURN_STEPS` each, in another order every time.
 
     Args:
         pipes: Of each run, by rank; they are closed in the end.
@@ -123,15 +128,16 @@ def take_turns(pipes: Mapping[str, Sequence[tuple[int, int]]], steps: int, runs:
     Raises:
         DistprofError: One has failed.
     """
-    order = list(pipes)
+    order, draw = list(pipes), random.Random(0)
     try:
-        for _ in range(steps):
+        for begin in range(0, steps, TURN_STEPS):
+            draw.shuffle(order)
             for name in order:
-                for go, _ in pipes[name]:
-                    os.write(go, b"x")
-                for _, done in pipes[name]:
-                    _wait(done, runs)
-            order.append(order.pop(0))
+                for _ in range(min(TURN_STEPS, steps - begin)):
+                    for go, _ in pipes[name]:
+                        os.write(go, b"x")
+                    for _, done in pipes[name]:
+                        _wait(done, runs)
     finally:
         for end in itertools.chain.from_iterable(itertools.chain.from_iterable(pipes.values())):
             os.close(end)
@@ -146,7 +152,11 @@ def _wait(done: int, runs: Sequence[Future[None]]) -> None:
 
 
 def summarise(times_ns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median step of the plain run, and of each run that times the median ratio of neighbouring steps."""
+    """The median step of the plain run, and of each run that times the median ratio of neighbouring steps.
+
+    ``times_ns``: Of each run, by step; the first of each turn is left out.
+    """
+    times_ns = {name: [ns for at, ns in enumerate(times) if at % TURN_STEPS] for name, times in times_ns.items()}
     plain = times_ns[PLAIN]
     median_ns = statistics.median(plain)
     return {

@@ -88,7 +88,7 @@ class Forwards:
         def watched(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
             original(self, *args, **options)
             if not gate.inside:
-                models.run(session.watch, self)  # now: its communication hook is to be ours before its first backward
+                models.run(session.watch, self)  # now: before its first backward
 
         return watched
 

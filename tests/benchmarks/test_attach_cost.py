@@ -54,13 +54,15 @@ def test_steps_are_judged_by_the_upper_end_of_the_interval(
 
 
 def test_steps_are_compared_with_their_neighbours() -> None:
-    """The machine is twice as slow in every second step; attach adds a tenth."""
-    plain = [100.0, 200.0, 100.0, 200.0, 100.0]
+    """The machine is twice as slow in every third step; attach adds a tenth. The first step of a turn is left out."""
+    turn = attach_cost_steps.TURN_STEPS
+    plain = [7e9 if at % turn == 0 else 100.0 if at % 3 else 200.0 for at in range(4 * turn)]
     found = attach_cost_steps.summarise({"plain": plain, "attached": [1.1 * value for value in plain]})
     assert found == pytest.approx({"plain": 100.0, "attached": 110.0})
 
 
-def test_runs_take_a_step_each_and_one_that_fails_ends_it(tmp_path: Path) -> None:
+def test_runs_take_turns_and_one_that_fails_ends_it(tmp_path: Path) -> None:
+    steps = attach_cost_steps.TURN_STEPS + 1
     log: list[str] = []
     pipes = {name: attach_cost_steps.make_pipes(tmp_path / name, 1) for name in "ab"}
 
@@ -70,11 +72,12 @@ def test_runs_take_a_step_each_and_one_that_fails_ends_it(tmp_path: Path) -> Non
             os.read(go, 1)
             log.append(name)
             os.write(done, b"x")
-        if steps < 3:
+        if name == "b":
             raise DistprofError("a step failed")
 
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(run, name, steps) for name, steps in (("a", 3), ("b", 2))]
+        runs = [pool.submit(run, name, steps) for name, steps in (("a", steps), ("b", steps - 1))]
         with pytest.raises(DistprofError, match="a step failed"):
-            attach_cost_steps.take_turns(pipes, 3, runs)
-    assert "".join(log) in ("abbaa", "abbaab")
+            attach_cost_steps.take_turns(pipes, steps, runs)
+    turns = ["a" * (steps - 1), "b" * (steps - 1)]
+    assert "".join(log).removesuffix("a") in ("".join(turns), "".join(reversed(turns)))
