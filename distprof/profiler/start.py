@@ -30,10 +30,10 @@ from distprof.profiler.window_desk import WindowDesk
 from distprof.profiler.window_plans import open_desk, plan_level
 from distprof.profiler.window_profiler import WindowProfiler
 from distprof.record.capture_range import agree_on_capture
-from distprof.record.flight_recorder import OWN_GROUP
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.on_signal import end_on_signal
+from distprof.record.own_group import make_own_group
 from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
@@ -123,7 +123,7 @@ def start_profiler(
     """
     secrets = secret_values(hooks.arguments)
     clean = partial(mask, secrets=secrets)
-    group = dist.new_group(backend="gloo", group_desc=OWN_GROUP) if world.size > 1 else None
+    group = make_own_group() if world.size > 1 else None
     try:
         folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
         info = describe_rank(world, precision, hardware, group)

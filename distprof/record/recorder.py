@@ -186,15 +186,12 @@ class Recorder:
 
     def retract(self) -> None:
         """Takes back an open mark, because what followed was not a wait. The segment returns to the running phase."""
-        timeline = self.timeline
-        last = timeline.count - 1
+        timeline, last = self.timeline, self.timeline.count - 1
         if self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
-            timeline.codes[last] = timeline.phase
             self._issued.retract(last)
+            timeline.take_back(merge=not self._stamping)  # a device has stamped both
             if self.ranges is not None:
                 self.ranges.end_mark()
-            if not self._stamping and timeline.codes[last - 1] == timeline.phase:
-                timeline.count = last  # one segment with that before it; a device has stamped both
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Adds to the tokens and micro-steps of this step."""
@@ -244,8 +241,7 @@ class Recorder:
         if not self.recording:
             self.between.count()
             return -1
-        flags = (ASYNCHRONOUS if asynchronous else 0) | (ON_DEVICE if on_device else 0) | (0 if apart else IN_PLACE)
-        flags |= AWAITED if awaited else 0
+        flags = ASYNCHRONOUS * asynchronous | ON_DEVICE * on_device | IN_PLACE * (not apart) | AWAITED * awaited
         ticket = self._issued.begin(
             kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
             now_ns=self._now(),

@@ -12,11 +12,15 @@ import torch
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
 from distprof.record.between import STRETCH_CODE
-from distprof.record.step_record import StepRecord
+from distprof.record.step_record import SeenCollective, StepRecord
 
 _PHASES_HOST, _PHASES_DEVICE = (COLUMN[f"{PHASES[0]}_{clock}_ns"] for clock in ("host", "device"))
 _WAITS_HOST, _WAITS_DEVICE = (COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"] for clock in ("host", "device"))
 
+_COLLECTIVES = [
+    [COLUMN[f"{kind}_{fact}"] for fact in ("count", "bytes", "busy_host_ns", "exposed_host_ns", "exposed_device_ns")]
+    for kind in KINDS
+]
 _BETWEEN = [
     *(COLUMN[f"between_{name}"] for name in ("count", "wait_host_ns", "after_host_ns", "data_host_ns")),
     *(COLUMN[f"{stretch}_host_ns"] for stretch in STRETCH_CODE),
@@ -65,19 +69,22 @@ def pack_row(
 
 
 def _pack_collectives(row: list[float], record: StepRecord) -> None:
-    for code, kind in enumerate(KINDS):
-        own = [item for item in record.collectives or () if item.kind == code]
-        row[COLUMN[f"{kind}_count"]] = len(own)
-        row[COLUMN[f"{kind}_bytes"]] = sum(item.size_bytes for item in own)
+    of_kind: dict[int, list[SeenCollective]] = {}
+    for item in record.collectives or ():
+        of_kind.setdefault(item.kind, []).append(item)
+    nothing: list[None] = [None] * len(KINDS)
+    exposed = zip(record.exposed_host_ns or nothing, record.exposed_device_ns or nothing, strict=True)
+    for code, ((count, size_bytes, busy, *columns), values) in enumerate(zip(_COLLECTIVES, exposed, strict=True)):
+        own = of_kind.get(code, [])
+        row[count], row[size_bytes] = len(own), sum([item.size_bytes for item in own])
         ends_ns = [item.end_ns for item in own if item.end_ns is not None]
-        if len(ends_ns) == len(own):  # a single unseen end makes the union unknown
-            row[COLUMN[f"{kind}_busy_host_ns"]] = (
-                int(measure_union([item.arrival_ns for item in own], ends_ns)) if own else 0
-            )
-        for clock, exposed in (("host", record.exposed_host_ns), ("device", record.exposed_device_ns)):
-            value = None if exposed is None else exposed[code]
+        if not own:
+            row[busy] = 0
+        elif len(ends_ns) == len(own):  # a single unseen end makes the union unknown
+            row[busy] = int(measure_union([item.arrival_ns for item in own], ends_ns))
+        for column, value in zip(columns, values, strict=True):
             if value is not None:
-                row[COLUMN[f"{kind}_exposed_{clock}_ns"]] = value
+                row[column] = value
 
 
 def read_memory(device: torch.device) -> tuple[int | None, int | None]:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed import all_reduce  # the original, even while training's is wrapped
 
 from distprof.errors import describe_error
-from distprof.record.flight_recorder import OWN_GROUP
+from distprof.record.own_group import make_own_group
 from distprof.record.recorder import Recorder
 from distprof.world import World
 
@@ -167,7 +167,7 @@ def plan_meeting(world: World, timeout_s: float) -> Callable[[], None]:
     """
     if world.size == 1:
         return lambda: None
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s), group_desc=OWN_GROUP)
+    group = make_own_group(timedelta(seconds=timeout_s))
     return lambda: _wait_for_everyone(group)
 
 

@@ -128,6 +128,16 @@ class Timeline:
             self._count_lost(code, now_ns)
         return now_ns
 
+    def take_back(self, *, merge: bool) -> None:
+        """The newest segment was none of its own: it belongs to the running phase.
+
+        ``merge``: If the one before it does too, they become one.
+        """
+        last = self.count - 1
+        self.codes[last] = self.phase
+        if merge and self.codes[last - 1] == self.phase:
+            self.count = last
+
     def keep(self, end_ns: int) -> Marks:
         """A copy of what was written, with the running segment ending at ``end_ns``."""
         late_ns = None
