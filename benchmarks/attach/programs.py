@@ -50,7 +50,7 @@ PROGRAMS = (
     Program(name="diffusion", command="diffusion.py", loop="diffusers documentation's pattern", needs="diffusers",
             steps=52, phases=f"{DDP} grad_norm", module="ResnetBlock2D:1", named="down_blocks.1.resnets.0"),
     Program(name="sharded_ddp", command="sharded_ddp.py", loop="fairscale", needs="fairscale", steps=54, phases=ALONE,
-            module="Linear:1", named="2"),
+            module="Linear:1", named="module.2"),
     Program(name="graphs", command="graphs.py", loop="torch_geometric examples' pattern", needs="torch_geometric",
             steps=54, phases=f"{DDP} evaluation", module="GCNConv:1", named="conv2"),
     Program(name="x_decoder", command="x_decoder.py", loop="x-transformers examples' pattern", needs="x_transformers",

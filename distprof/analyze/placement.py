@@ -37,13 +37,28 @@ def _reaches(before: Part, own: Part, part: Part, index: int) -> bool:
     return first <= at <= last or first <= at + _COUNT <= last
 
 
+def _follows_backward(cycles: SyncCycles) -> BoolArray:
+    """The gaps after a wait in a backward, up to the next collective of one, ``[num_collectives]``.
+
+    The wait may have been the end of that backward, and anything may follow: the passes of another model, as of a GAN,
+    or of the next micro-step.
+    """
+    count = cycles.gap_ns.shape[2]
+    if len(cycles.issued) != count:
+        return np.zeros(count, dtype=bool)
+    ends = [part is Phase.BACKWARD and bool(waits) for part, waits in zip(cycles.issued, cycles.blocking, strict=True)]
+    return np.array(
+        [before and part is Phase.BACKWARD for before, part in zip([False, *ends], cycles.issued, strict=False)]
+    )
+
+
 def place(
     cycles: SyncCycles, allowed: BoolArray, late_ns: FloatArray, error_ns: FloatArray, total_ns: float
 ) -> FloatArray:
     """Spreads an excess over gaps, ns, ``[num_collectives]``.
 
     Of what a rank makes up for before it arrives, nobody notices anything: where its gaps are longer by less than the
-    excess beyond doubt, only so much is spread.
+    excess beyond doubt, only so much is spread, and in gaps after the end of a backward what is beyond doubt there.
 
     Args:
         cycles: As recorded.
@@ -54,7 +69,11 @@ def place(
     """
     noticed_ns = np.where(allowed, np.maximum(late_ns, 0), 0.0)
     if (noticed_ns + np.where(allowed, SURE * error_ns, 0.0)).sum() < total_ns:
-        return noticed_ns
+        noticed_ns = noticed_ns + np.where(
+            _follows_backward(cycles) & ~allowed & (late_ns > SURE * error_ns), late_ns, 0.0
+        )
+        capped: FloatArray = noticed_ns * min(1.0, total_ns / max(noticed_ns.sum(), 1.0))
+        return capped
     sure = np.where(allowed & (late_ns > SURE * error_ns), late_ns, 0.0)
     share = sure if sure.sum() >= 0.5 * total_ns else noticed_ns
     if share.sum() <= 0:

@@ -61,6 +61,8 @@ def _describe_largest(report: Report) -> str:
         return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
     costs = f"waiting for the last rank costs {show_share(verdict.lost_ratio, 'of a step')}"
     if verdict.kind is VerdictKind.JITTER:
+        if reason.startswith("rank "):
+            return f"nobody for certain: {reason}; {costs}"
         return f"nobody in particular: now one rank is late, now another; {costs}"
     return f"nobody holds the others up: {reason}; {costs}"
 

@@ -100,6 +100,9 @@ def test_a_link_is_named_by_its_hosts() -> None:
 def test_nobody_is_said_in_so_many_words() -> None:
     assert describe_verdict(QUIET).startswith("nobody holds the others up: no rank is behind")
     assert describe_verdict(ROTATING).startswith("nobody in particular: now one rank is late, now another; waiting")
+    doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
+    said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
+    assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for the last rank")
     assert describe_verdict(analyze(make_run(num_ranks=1))) == ""
     assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
 
