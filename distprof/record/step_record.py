@@ -161,7 +161,7 @@ def settle(record: StepRecord) -> StepRecord:
     whole = record.segments_lost == 0
     host_ns = record.segments.durations_ns if whole else None
     exposed = _find_exposed(issued, host_ns, on_host=True)
-    ends = _find_ends(issued, record.segments if whole else None)
+    ends = _find_ends(issued, record.segments if whole and not (record.failed or record.broken) else None)
     record.collectives = [
         SeenCollective(*facts)
         for facts in zip(
@@ -205,6 +205,10 @@ def _find_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
 
     DDP's buckets are over when the backward goes on. The thread that sees their ends may come to say so only later, as
     Python's lock is free before that and often is not afterwards.
+
+    Args:
+        issued: Of a step.
+        segments: Of the step. None: not all are known, or an error may have ended the backward.
     """
     tickets = range(issued.first_ticket, issued.first_ticket + len(issued.kinds))
     ends = [at_ns if ticket == own else None for own, (ticket, at_ns) in zip(tickets, issued.ends, strict=True)]

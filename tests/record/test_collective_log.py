@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import SeenCollective, StepRecord, name_unseen
@@ -18,6 +20,32 @@ def take_one(recorder: Recorder) -> tuple[StepRecord, list[SeenCollective]]:
     (record,) = recorder.drain(wait=True)
     assert record.collectives is not None
     return record, record.collectives
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_is_waited_for_has_ended_with_the_wait_unless_that_has_failed(failed: bool) -> None:
+    """Three buckets, of which the first is seen to end, and the second only after the backward."""
+    clock = FakeClock()
+    recorder = Recorder(now_ns=clock)
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(BACKWARD)
+    tickets = [recorder.begin_collective(REDUCE, 8, awaited=True) for _ in range(3)]
+    clock.advance(5)
+    recorder.end_collective(tickets[0])
+    recorder.mark(ALL_REDUCE, tickets[1])
+    clock.advance(1)
+    recorder.retract()  # another one follows
+    recorder.mark(ALL_REDUCE, tickets[2])
+    clock.advance(20)
+    recorder.exit(raised=failed)
+    clock.advance(4)
+    recorder.end_collective(tickets[1])
+    recorder.end_step()
+    record, seen = take_one(recorder)
+    ends_ns = [None if item.end_ns is None else item.end_ns - 1_000 for item in seen]
+    assert ends_ns == ([5, 30, None] if failed else [5, 26, 26])
+    assert [item.exposed_ns for item in seen] == [0, 0, 20]
+    assert record.segments.durations_ns == (0, 6, 20, 4)  # the wait that was taken back is part of the backward
 
 
 def test_a_bucket_is_exposed_from_the_last_one_to_the_end_of_backward() -> None:
