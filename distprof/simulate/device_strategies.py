@@ -35,28 +35,30 @@ class DdpLoop(RankLoop):
         self.exit()
         yield None
         self.enter(Phase.BACKWARD)
-        reduced, ticket = [], -1
+        reduced = []
         for unit in range(units):
             self.spend(job.host_unit_ns)
             self.work(Phase.BACKWARD, 2 * job.forward_ns, unit, units)
+            self.recorder.retract()  # the bucket before was not the last
             ticket, part = self.issue(CollectiveKind.ALL_REDUCE, self._nccl, self.group)
-            reduced.append(self._call_back(unit, ticket, part))
+            self.recorder.mark(ALL_REDUCE, ticket)
+            self._call_back(unit, ticket, part)
+            reduced.append(part)
             if unit < units - 1:
                 yield None
-        self.mark(ALL_REDUCE, ticket)
+        self.witness.switch(ALL_REDUCE)
         for result in reduced:
             self.witness.wait(self.group, CollectiveKind.ALL_REDUCE, result)
         self.exit()
         yield None
 
-    def _call_back(self, unit: int, ticket: int, part: DeviceWork) -> DeviceWork:
-        """The ``.then`` of the future: on a stream that waits for NCCL. Returns what backward waits for."""
+    def _call_back(self, unit: int, ticket: int, part: DeviceWork) -> None:
+        """The ``.then`` of the future: on a stream that waits for NCCL."""
         stream = self._callbacks[unit % _CALLBACK_STREAMS]
         stream.launch(0, after=[part])
         before = self.device.set_stream(stream)
         self.recorder.end_on_device(ticket)
         self.device.set_stream(before)
-        return stream.tail
 
 
 class FsdpLoop(RankLoop):

@@ -183,7 +183,7 @@ def run_phases(recorder: Any, number: int, inside: Callable[[Any, int], None] = 
 
 
 def run_ddp(recorder: Any, number: int) -> None:
-    """In backward a bucket after the other, and the wait for the last, as in `distprof.record.ddp`."""
+    """In backward a bucket after the other, any of which may be the last, as in `distprof.record.ddp`."""
     run_phases(recorder, number, _reduce)
 
 
@@ -195,9 +195,10 @@ def run_fsdp(recorder: Any, number: int) -> None:
 def _reduce(recorder: Any, code: int) -> None:
     if code == _BACKWARD:
         for _ in range(BUCKETS):
-            ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, 1 << 25, asynchronous=True, on_device=True)
+            recorder.retract()
+            ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, 1 << 25, on_device=True)
+            recorder.mark(_REDUCE, ticket)
             recorder.end_on_device(ticket)
-        recorder.mark(_REDUCE, ticket)
 
 
 def _shard(recorder: Any, code: int) -> None:
