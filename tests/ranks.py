@@ -128,6 +128,28 @@ def call_on_ranks(number: int, function: Callable[..., Any], *arguments: Any, tm
     mp.start_processes(_call, args=given, nprocs=number, start_method="forkserver")
 
 
+def run_cases(number: int, cases: Sequence[Callable[[World], None]], tmp_path: Path) -> list[str]:
+    """Calls one after the other on ranks that are started once, for processes take longer to start than to run.
+
+    Returns:
+        The names of those that came to their end on all ranks.
+    """
+    done = tmp_path / "done"
+    call_on_ranks(number, _run_cases, str(done), cases, tmp_path=tmp_path)
+    return done.read_text().split()
+
+
+def _run_cases(world: World, path: str, cases: Sequence[Callable[[World], None]]) -> None:
+    from torch.distributed import barrier
+
+    for case in cases:
+        case(world)
+        barrier()
+        if world.rank == 0:
+            with Path(path).open("a") as file:
+                file.write(f"{case.__name__}\n")
+
+
 def _call(
     rank: int, environment: dict[str, str], number: int, store: str, function: Callable[..., Any],
     arguments: tuple[Any, ...],

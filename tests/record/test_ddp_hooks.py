@@ -4,7 +4,6 @@
 import pickle
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from distprof.record.ddp import watch_ddp
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from distprof.world import World
-from tests.ranks import call_on_ranks
+from tests.ranks import run_cases
 
 BACKWARD, ALL_REDUCE = PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.ALL_REDUCE]
 STEPS, WIDTH = 5, 24
@@ -243,23 +242,6 @@ def train_two_models(world: World) -> None:
     assert recorder.groups[1][0].startswith("second ")
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What came to its end on both ranks; started once, for processes take longer to start than to run."""
-    path = tmp_path_factory.mktemp("hooks")
-    call_on_ranks(2, run_all, str(path / "done"), tmp_path=path)
-    return (path / "done").read_text().split()
-
-
-def run_all(world: World, path: str) -> None:
-    for case in CASES:
-        case(world)
-        dist.barrier()
-        if world.rank == 0:
-            with Path(path).open("a") as file:
-                file.write(f"{case.__name__}\n")
-
-
 def watch_again(world: World) -> None:
     model, seen = make_model(), []
     for _ in range(2):  # a second job of the same process
@@ -282,6 +264,12 @@ CASES = (
     watch_again, keep_the_users_hook, see_a_hook_that_blocks, see_a_delay_in_the_hook, keep_the_builtin_hook,
     train_two_models,
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What came to its end on both ranks."""
+    return run_cases(2, CASES, tmp_path_factory.mktemp("hooks"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from distprof.record.ddp import watch_ddp
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from distprof.world import World
-from tests.ranks import call_on_ranks
+from tests.ranks import run_cases
 
 WIDTH, STEPS = 12, 5
 BACKWARD, ALL_REDUCE = PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.ALL_REDUCE]
@@ -201,19 +200,8 @@ CASES = (check_kinds, put_it_back, take_a_hook_later, fail_in_ours)
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What came to its end on both ranks; started once, for processes take longer to start than to run."""
-    path = tmp_path_factory.mktemp("kinds")
-    call_on_ranks(2, run_all, str(path / "done"), tmp_path=path)
-    return (path / "done").read_text().split()
-
-
-def run_all(world: World, path: str) -> None:
-    for case in CASES:
-        case(world)
-        dist.barrier()
-        if world.rank == 0:
-            with Path(path).open("a") as file:
-                file.write(f"{case.__name__}\n")
+    """What came to its end on both ranks."""
+    return run_cases(2, CASES, tmp_path_factory.mktemp("kinds"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
