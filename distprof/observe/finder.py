@@ -21,22 +21,16 @@ FEWEST_STEPS, OWN_STEPS = 10, 1000
 class Finder:
     """Watches torch in this process for one session."""
 
-    def __init__(self, session: Reporting, *, owns_steps: bool) -> None:
-        """Watches nothing yet.
-
-        Args:
-            session: Is told what is found.
-            owns_steps: Whether steps are looked for too, and not only phases.
-        """
+    def __init__(self, session: Reporting) -> None:
+        """Watches nothing yet; the session is told what is found."""
         self._gate, self._patches = Gate(), Patches()
-        self._search = StepSearch(session, owns_steps=owns_steps)
-        self._session, self._owns_steps = session, owns_steps
+        self._search, self._session = StepSearch(session), session
         self._own_ns: deque[int] = deque(maxlen=OWN_STEPS)
         self._ending = Recognition("the last step is", session)
         optimizers = Optimizers(session, self._search, self._gate)
         self._parts = (
             Forwards(session, self._search, self._gate),
-            Functions(session, self._search, self._gate, optimizers.end_backward), optimizers,
+            Functions(session, self._search, self._gate, optimizers), optimizers,
             Engines(session, self._search, self._gate),
         )  # fmt: skip
         self._begun = False
@@ -61,7 +55,7 @@ class Finder:
         """The program ends: a step that is open may be none. Nothing is looked at any more."""
         self._ending.run(self._search.finish)
         self._gate.close()
-        if self._owns_steps and len(self._own_ns) >= FEWEST_STEPS and os.environ.get("RANK", "0") == "0":
+        if not self._session.user_steps and len(self._own_ns) >= FEWEST_STEPS and os.environ.get("RANK", "0") == "0":
             self._session.note(_describe(statistics.median(self._own_ns), len(self._own_ns)))
 
     def undo(self) -> None:

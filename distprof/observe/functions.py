@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
+from distprof.observe.optimizers import Optimizers
 from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
@@ -26,16 +27,16 @@ _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grad
 class Functions:
     """Recognises everything that is neither a module nor an optimizer."""
 
-    def __init__(self, session: Reporting, search: StepSearch, gate: Gate, end_backward: Callable[[], None]) -> None:
+    def __init__(self, session: Reporting, search: StepSearch, gate: Gate, optimizers: Optimizers) -> None:
         """Looks at nothing yet.
 
         Args:
             session: Is told what is found.
             search: Finds the steps.
             gate: Of this rank.
-            end_backward: Is called after every backward, before the search is told.
+            optimizers: Hears of every backward before the search does.
         """
-        self._session, self._search, self._gate, self._end_backward = session, search, gate, end_backward
+        self._session, self._search, self._gate, self._optimizers = session, search, gate, optimizers
         self._backward, self._clipping = (
             Recognition("backward is", session),
             Recognition("gradient clipping is", session),
@@ -64,21 +65,26 @@ class Functions:
                 self._saving.run(patches.replace, places, name, self._watch_saving)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        optimizers, search = self._optimizers, self._search
+
         def after(args: Arguments, result: Any) -> None:
-            self._end_backward()
-            self._search.end_backward()
+            if optimizers.in_backward is not None:
+                optimizers.end_backward()
+            if not search.settled:
+                search.end_backward()
 
         return surround(
-            original, self._gate, self._backward, before=lambda args, options: self._begin_backward(), after=after,
-            leave=self._session.exit, trains=True,
+            original, self._gate, self._backward, before=self._begin_backward, after=after, leave=self._session.exit,
+            trains=True,
         )  # fmt: skip
 
-    def _begin_backward(self) -> bool:
+    def _begin_backward(self, args: Arguments, options: Options) -> bool:
         if not self._search.begin_backward():
             return False
-        if self._session.open:
-            self._session.add_work(tokens=0)
-        return self._session.enter(_BACKWARD)
+        session = self._session
+        if session.open:
+            session.add_work(tokens=0)
+        return session.enter(_BACKWARD)
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """It is a backward if it computes gradients of parameters, or of what `torch.func.grad` differentiates.
@@ -89,10 +95,10 @@ class Functions:
 
         def before(args: Arguments, options: Options) -> bool:
             if torch._C._functorch.peek_interpreter_stack() is not None:
-                return self._begin_backward()
+                return self._begin_backward(args, options)
             again = options.get("create_graph", args[4] if len(args) > 4 else False)
             if not again and _has_parameters(options.get("inputs", args[1] if len(args) > 1 else ())):
-                return self._begin_backward()
+                return self._begin_backward(args, options)
             return self._search.in_work and self._session.enter(_FORWARD if again else _BACKWARD)
 
         return surround(
@@ -120,7 +126,8 @@ class Functions:
             ended = raised and isinstance(sys.exception(), StopIteration)
             if self._in_data:
                 self._session.exit(raised=raised and not ended)
-            self._search.end_fetch(got=not ended)
+            if ended:
+                self._search.end_fetch()
 
         return surround(original, self._gate, self._data, before=before, leave=leave)
 

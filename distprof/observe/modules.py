@@ -37,6 +37,8 @@ class Forwards:
         self._models = Recognition("models are", session)
         self._num_watched = 0
         self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._last: weakref.ref[nn.Module] | None = None  # the model that was called last, and whether it has some
+        self._has = False
 
     def install(self, patches: Patches) -> None:
         """Looks at all modules from now on."""
@@ -47,7 +49,7 @@ class Forwards:
     def _watch_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         gate = self._gate
         watched = surround(
-            original, gate, self._part, before=self._begin, after=lambda args, result: self._search.end_forward(),
+            original, gate, self._part, before=self._begin, after=self._end,
             leave=self._session.exit, trains=True,
         )  # fmt: skip
 
@@ -69,6 +71,17 @@ class Forwards:
         if torch._C._is_tracing():
             return None
         model = args[0]
+        if self._last is None or self._last() is not model:
+            self._has, self._last = self._meet(model), weakref.ref(model)
+        found = self._search.begin_forward(model, grad_on=torch.is_grad_enabled(), has_parameters=self._has)
+        return found and self._session.enter(_FORWARD)
+
+    def _end(self, args: Arguments, result: Any) -> None:
+        if not self._search.settled:
+            self._search.end_forward()
+
+    def _meet(self, model: nn.Module) -> bool:
+        """Whether a model has parameters; one that is called for the first time is watched."""
         has_parameters = self._has_parameters.get(model)
         if has_parameters is None:
             has_parameters = next(model.parameters(), None) is not None
@@ -77,9 +90,7 @@ class Forwards:
                 self._num_watched += 1
                 self._models.run(self._session.watch, model)
                 self._models.run(self._session.see_call, model)
-        grad_on = torch.is_grad_enabled()
-        found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=has_parameters)
-        return found and self._session.enter(_FORWARD)
+        return has_parameters
 
     def _watch_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
         models, session, gate = self._models, self._session, self._gate

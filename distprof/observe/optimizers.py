@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ class Optimizers:
         self._running: object = None  # the outermost optimizer, or scaler of one, that takes a step now
         self._entered = False
         self._scaled: Any = None  # the optimizer that a scaler has been given
-        self._in_backward: Any = None  # an optimizer that has taken a step inside the running backward
+        self.in_backward: Any = None
+        """An optimizer that has taken a step inside the running backward."""
 
     def install(self, patches: Patches) -> None:
         """Looks at all optimizers from now on."""
@@ -43,7 +45,7 @@ class Optimizers:
 
     def end_backward(self) -> None:
         """A backward has returned: if parameters are updated in it, that was the optimizer's step."""
-        optimizer, self._in_backward = self._in_backward, None
+        optimizer, self.in_backward = self.in_backward, None
         if optimizer is not None:
             self._search.begin_optimizer()
             self._search.end_optimizer(self)  # one for each parameter: together they are one
@@ -51,14 +53,15 @@ class Optimizers:
     def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
         if self._gate.inside:  # of a backward, perhaps on a thread of autograd; or nothing is looked at any more
             if torch._C._current_graph_task_id() != -1:
-                self._in_backward = optimizer
+                self.in_backward = optimizer
                 self._search.update_in_backward(optimizer)
-        elif self._gate.admits(trains=True):
+        elif self._gate.thread == get_ident() or self._gate.admits(trains=True):
             self._begin(optimizer)
 
     def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        if self._running is optimizer and self._gate.admits():
-            self._end(optimizer)
+        if self._running is optimizer and not self._gate.inside and self._gate.thread == get_ident():
+            self._leave(raised=False)
+            self._search.end_optimizer(optimizer)
 
     def _begin(self, running: object) -> None:
         if self._running is running:  # its last step has raised
@@ -66,10 +69,6 @@ class Optimizers:
         if self._running is None:
             self._running = running
             self._entered = self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
-
-    def _end(self, optimizer: object) -> None:
-        self._leave(raised=False)
-        self._search.end_optimizer(optimizer)
 
     def _leave(self, *, raised: bool) -> None:
         entered, self._running, self._entered = self._entered, None, False

@@ -11,13 +11,10 @@ class Reporting(Protocol):
     own_ns: int
     """How long distprof's own part of watched calls has taken since the last step ended, host clock."""
 
-    @property
-    def open(self) -> bool:
-        """Whether a step is open."""
-
-    @property
-    def steps_by(self) -> str | None:
-        """ "user" once the user marks steps; None before."""
+    open: bool
+    """Whether a step is open."""
+    user_steps: bool
+    """Whether the user's own loop begins and ends steps."""
 
     def watch(self, model: Any) -> None: ...
     def see_call(self, model: Any) -> None: ...

@@ -32,15 +32,12 @@ from distprof.observe.unseen_updates import UnseenUpdates
 class StepSearch:
     """Finds the steps of one rank. Each method that returns a bool says whether the call is part of a step."""
 
-    def __init__(self, session: Reporting, *, owns_steps: bool) -> None:
-        """Knows nothing of the program yet.
-
-        Args:
-            session: Is told what is found.
-            owns_steps: False: somebody else begins and ends steps, and only phases are looked for.
-        """
-        self._session, self._owns_steps = session, owns_steps
+    def __init__(self, session: Reporting) -> None:
+        """Knows nothing of the program yet; the session is told what is found."""
+        self._session = session
         self.program = Program.UNKNOWN
+        self.settled = False
+        """Whether an optimizer has taken a step: nothing else that might end steps is looked for any more."""
         self._worked = False  # the open step has seen a forward with gradients, a backward or an optimizer
         self._backwards = self._forwards = 0  # in this step; forwards before the program is known: all of them
         self._unclear = 0  # backwards before the program is known
@@ -63,69 +60,74 @@ class StepSearch:
 
     def _see_optimizer(self) -> None:
         if self.program is not Program.TRAINING:
-            if self.program is Program.INFERENCE and not self._of_user:
+            if self.program is Program.INFERENCE and not self._session.user_steps:
                 self._session.note(INFERENCE_BEFORE)
                 self.finish()
             self.program = Program.TRAINING
 
     def begin_fetch(self, *, grad_on: bool) -> bool:
         """A batch is taken from a DataLoader."""
-        if self._of_user:
+        session = self._session
+        if session.user_steps:
             return True
         if self._evaluation.open:
             if self._evaluation.by_mode or not grad_on:
                 return False
             self._evaluation.end(by_batch=True)
-        self._see_updates(grad_on=grad_on)
+        if not self.settled:
+            self._see_updates(grad_on=grad_on)
         match self.program:
-            case Program.UNKNOWN:
-                return False
-            case Program.TRAINING if not grad_on and not self._session.open:
+            case Program.TRAINING if not grad_on and not session.open:
                 self._evaluation.announced = True
                 return False
             case Program.TRAINING if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
                 self._end_step()
             case Program.INFERENCE if self._forwards:
                 self._end_step()
-        if not self._session.open:
+            case Program.UNKNOWN:
+                return False
+        if not session.open:
             self._begin_step()
             self._fetched = True
         return True
 
-    def end_fetch(self, *, got: bool) -> None:
-        """It is there, or there was none left."""
-        if not got and not self._of_user:
+    def end_fetch(self) -> None:
+        """There was none left."""
+        if not self._session.user_steps:
             self._drop_empty()
 
     def begin_forward(self, model: Any, *, grad_on: bool, has_parameters: bool) -> bool:
         """An outermost module is called."""
-        if self._of_user:
+        session = self._session
+        if session.user_steps:
             return True
         if not has_parameters:
-            return self._session.open and (self._worked or self.program is Program.INFERENCE)
+            return session.open and (self._worked or self.program is Program.INFERENCE)
         self._updated = False
         if self._cycle.learning:
             self._cycle.see_call(model)
-        self._see_updates(grad_on=grad_on)
-        if self.program is Program.UNKNOWN:
-            self._forwards += 1
-            if self._forwards < INFERENCE_AFTER:
-                return False
-            self.program, self._forwards = Program.INFERENCE, 0
-            self._session.note(INFERENCE)
-        if self.program is Program.INFERENCE:
-            self._begin_step()
-            self._forwards += 1
-            return True
-        if not (self._session.open and self._worked):
-            if self._evaluation.includes(model, grad_on=grad_on):
+        if not self.settled:
+            self._see_updates(grad_on=grad_on)
+            if self.program is Program.UNKNOWN:
+                self._forwards += 1
+                if self._forwards < INFERENCE_AFTER:
+                    return False
+                self.program, self._forwards = Program.INFERENCE, 0
+                session.note(INFERENCE)
+            if self.program is Program.INFERENCE:
+                self._begin_step()
+                self._forwards += 1
+                return True
+        if not (session.open and self._worked):
+            if not (grad_on and model.training) and self._evaluation.includes(model, grad_on=grad_on):
                 self._begin_evaluation(by_mode=False)
                 self._evaluation.see_forward(model, grad_on=grad_on)
                 return False
-            if not (grad_on or self._trained or self._session.open):
+            if not (grad_on or self._trained or session.open):
                 self._forwards += 1
                 return False  # before the first step
-            self._begin_step(quiet=not grad_on and model in self._trained)
+            if not session.open or self._evaluation.open:
+                self._begin_step(quiet=not grad_on and model in self._trained)
         if grad_on:
             self._worked = True
             self._trained.see_call(model)
@@ -133,25 +135,29 @@ class StepSearch:
 
     def end_forward(self) -> None:
         """The outermost module has returned."""
-        if self.program is Program.INFERENCE and self._session.open and not self._fetched and not self._of_user:
+        inferred = self.program is Program.INFERENCE and not self._fetched
+        if inferred and self._session.open and not self._session.user_steps:
             self._end_step()
 
     def begin_backward(self) -> bool:
         """Gradients are computed."""
-        if self._of_user:
+        session = self._session
+        if session.user_steps:
             return True
         if self.program in (Program.UNKNOWN, Program.INFERENCE):
             self._unclear += 1
             if self._unclear < MANUAL_AFTER:
                 return False
             self._begin_manual()
-        self._evaluation.see_backward()
-        if not (self._fetched or self._trained.called):
+        if self._evaluation.open:
+            self._evaluation.see_backward()
+        if not (self.settled or self._fetched or self._trained.called):
             self._see_updates(grad_on=True)  # nothing but backwards is seen
-        called = self._forwards > 0
-        if self._begin_step() and not called:
-            self._at_once = True
-            self._session.note(COMPILED)
+        if not session.open or self._evaluation.open:
+            called = self._forwards > 0
+            if self._begin_step() and not called:
+                self._at_once = True
+                session.note(COMPILED)
         self._worked, self._updated = True, False
         self._backwards += 1
         if self._backwards > UNSEEN_AFTER and self._waits_for_first:
@@ -166,21 +172,24 @@ class StepSearch:
     @property
     def in_work(self) -> bool:
         """Whether a step is open, and more than its batch is there."""
-        return self._session.open and (self._worked or self._of_user)
+        return self._session.open and (self._worked or self._session.user_steps)
 
     def begin_optimizer(self) -> bool:
         """An optimizer takes a step."""
-        if self._of_user:
+        session = self._session
+        if session.user_steps:
             return True
-        self._see_optimizer()
-        self._cycle.is_empty = False
-        self._begin_step()
+        if not self.settled:
+            self._see_optimizer()
+            self._cycle.is_empty, self.settled = False, True
+        if not session.open or self._evaluation.open:
+            self._begin_step()
         self._worked = True
         return True
 
     def end_optimizer(self, optimizer: object) -> None:
         """It has taken it: that may be the end of the step."""
-        if self._of_user:
+        if self._session.user_steps:
             return
         if self._cycle.ends_with(optimizer, with_batch=self._fetched):
             self._end_step()
@@ -189,7 +198,7 @@ class StepSearch:
 
     def change_mode(self, model: Any, *, training: bool, has_parameters: bool) -> None:
         """``train()`` or ``eval()`` of a model has been called."""
-        if self._of_user or self.program is not Program.TRAINING or self._worked:
+        if self._session.user_steps or self.program is not Program.TRAINING or self._worked:
             return
         if training:
             if self._evaluation.open and self._evaluation.by_mode and model in self._trained:
@@ -201,7 +210,7 @@ class StepSearch:
 
     def begin_save(self) -> bool:
         """A checkpoint is saved. Returns whether a stretch has begun: not inside a step that is under way."""
-        if self._of_user:
+        if self._session.user_steps:
             return not self._session.open and self._session.begin_stretch("checkpoint")
         if self._session.open and (self._worked or self._forwards):
             return False
@@ -210,7 +219,7 @@ class StepSearch:
 
     def finish(self) -> None:
         """The program ends: a step without an optimizer's step is none, except in a program without optimizers."""
-        if self._of_user:
+        if self._session.user_steps:
             return
         if self._evaluation.open:
             self._evaluation.end()
@@ -257,10 +266,6 @@ class StepSearch:
         if self._cycle.is_empty and self._unseen.see_step(at_end=at_end):
             self._session.note(UNSEEN)
 
-    @property
-    def _of_user(self) -> bool:
-        return not self._owns_steps or self._session.steps_by == "user"
-
     def _begin_evaluation(self, *, by_mode: bool) -> None:
         if not self._evaluation.open:
             self._drop_empty()
@@ -278,7 +283,8 @@ class StepSearch:
         return self._session.begin_step() and not evaluated
 
     def _end_step(self) -> None:
-        self._say_unseen(at_end=False)
+        if not self.settled:
+            self._say_unseen(at_end=False)
         self._trained.end_step()
         self._forget_step()
         self._session.end_step()
@@ -296,4 +302,4 @@ class StepSearch:
     def _forget_step(self) -> None:
         self._worked = self._fetched = self._updated = False
         self._backwards = self._forwards = 0
-        self._trained.forget_step()
+        self._trained.called.clear()

@@ -15,7 +15,8 @@ class TrainedModels:
         """None yet."""
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_eval: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._called: list[tuple[Any, bool]] = []  # in the open step with gradients, and whether in training mode
+        self.called: list[tuple[Any, bool]] = []
+        """Those called with gradients in the open step, and whether in training mode."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -29,19 +30,14 @@ class TrainedModels:
         """Whether it is trained in evaluation mode."""
         return model in self._in_eval
 
-    @property
-    def called(self) -> bool:
-        """Whether a model was called with gradients in the open step."""
-        return bool(self._called)
-
     def see_call(self, model: Any) -> None:
         """A model has been called with gradients in the open step."""
         in_training = model.training
-        if self._called:
-            last, was_in_training = self._called[-1]
+        if self.called:
+            last, was_in_training = self.called[-1]
             if last is model and was_in_training == in_training:
                 return  # another micro-step
-        self._called.append((model, in_training))
+        self.called.append((model, in_training))
 
     def see_in_eval(self, model: Any) -> None:
         """A model that seemed to be evaluated is trained."""
@@ -49,14 +45,10 @@ class TrainedModels:
 
     def end_step(self) -> None:
         """The open step was one of training."""
-        for model, in_training in self._called:
+        for model, in_training in self.called:
             if model in self._trained and (in_training or model in self._in_eval):
                 continue
             for part in unwrap(model):
                 self._trained.add(part)
                 if not in_training:
                     self._in_eval.add(part)
-
-    def forget_step(self) -> None:
-        """No step is open."""
-        self._called.clear()

@@ -44,7 +44,11 @@ class Border:
         try:
             work(*arguments)
         except Exception as error:
-            with contextlib.suppress(Exception):  # the sentence is lost too
-                self.tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
+            self._lose(what, error)
             return False
         return True
+
+    def _lose(self, what: str, error: Exception) -> None:
+        """Says what was lost to an error that stops here."""
+        with contextlib.suppress(Exception):  # the sentence is lost too
+            self.tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)

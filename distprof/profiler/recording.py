@@ -15,14 +15,13 @@ from typing import Literal, TypeVar
 from torch import nn
 
 from distprof.errors import DistprofError, describe_error
-from distprof.facts.run import PHASES
 from distprof.observe.finder import Finder
 from distprof.profiler.border import Border
 from distprof.profiler.profiler import Context, LeftInStep, Profiler
 from distprof.profiler.start import Job
 from distprof.record.between import STRETCH_CODE
 from distprof.record.recorder import Recorder
-from distprof.record.timeline import OTHER, PhaseContext
+from distprof.record.timeline import OTHER
 
 T = TypeVar("T")
 Opener = Literal["with", "steps", "cut", "call"]
@@ -60,29 +59,25 @@ class Recording(Border):
         self._models: list[nn.Module] = []
         self.job: Job | None = None
         """The started job. None: not yet, or it could not be started."""
-        self.steps_by: Literal["user"] | None = None
-        """Who ends steps: "user" once the user's own loop does."""
+        self.open = False
+        """Whether a step is open."""
+        self.user_steps = False
+        """Whether the user's own loop begins and ends steps."""
         self.closed = False
         """Whether the recording has ended."""
         self.finds_steps = False
         """Whether steps are found too."""
         self._profiler: Profiler | None = None
         self._recorder: Recorder | None = None
-        self._marks: list[PhaseContext] = []  # by phase code
         self._finder: Finder | None = None
         self._thread, self._pid = get_ident(), os.getpid()
         self._number = 0  # steps begun and not dropped
-        self._opener: Opener | None = None
+        self._opener: Opener = "call"  # of the step that is open, or the last one
         self._context: Context | None = None
         self._found = 0  # open phases that were found
         self._most_marks = 0  # segments of a step that has ended
         self.own_ns = 0
         """See `distprof.observe.reporting.Reporting`."""
-
-    @property
-    def open(self) -> bool:
-        """Whether a step is open."""
-        return self._opener is not None
 
     @property
     def recording(self) -> bool:
@@ -107,8 +102,6 @@ class Recording(Border):
         if self.job is None:
             return
         self._profiler, self._recorder = self.job.profiler, self.job.profiler.recorder
-        timeline = self._recorder.timeline
-        self._marks = [PhaseContext(self._recorder, timeline, code) for code in range(len(PHASES))]
         for text in self.told:
             self._profiler.note(text)
         for model in self._models:
@@ -135,7 +128,7 @@ class Recording(Border):
             warmup: Recorded and marked, and left out of every statistic. None: the first ``warmup_steps`` are.
             by: Who begins it.
         """
-        if self._opener is not None:
+        if self.open:
             other = "on a second thread" if get_ident() != self._thread else "inside a step"
             self.tell(f"profiler.step() {other}: the step that is open counts, this one does not")
             return False
@@ -144,7 +137,7 @@ class Recording(Border):
             return False
         self._thread = get_ident()
         if by != "call":
-            self.steps_by = "user"
+            self.user_steps = True
         if not self._tried:
             self._begin_quietly()
         if self._profiler is None or self._recorder is None:
@@ -152,16 +145,17 @@ class Recording(Border):
         if stretches := self._recorder.between.stretches:
             self.tell(f"profiler.step() inside profiler.stretch({stretches[-1].value!r}): not recorded")
             return False
-        if not self._guard("a step", self._open_step, self._profiler, warmup):
+        finished = self._recorder.finished
+        try:
+            if finished.doubted is not None:
+                finished.decide(failed=False)
+            self._context = self._profiler.step(warmup=self._number < self._warmup_steps if warmup is None else warmup)
+            self._context.__enter__()
+        except Exception as error:
+            self._lose("a step", error)
             return False
-        self._number, self._opener = self._number + 1, by
+        self._number, self._opener, self.open, self._found = self._number + 1, by, True, 0
         return True
-
-    def _open_step(self, profiler: Profiler, warmup: bool | None) -> None:
-        profiler.recorder.finished.decide(failed=False)
-        context = profiler.step(warmup=self._number < self._warmup_steps if warmup is None else warmup)
-        context.__enter__()
-        self._context, self._found = context, 0
 
     def end_step(self, error: BaseException | None = None, *, failed: bool = False, doubted: bool = False) -> None:
         """Ends the open step, if there is one.
@@ -172,20 +166,23 @@ class Recording(Border):
             doubted: Whether it failed is not known yet: it has, if `close` comes next, with an error.
         """
         recorder = self._recorder
-        if self._opener is None or self._context is None or recorder is None or get_ident() != self._thread:
+        if not self.open or self._context is None or recorder is None or get_ident() != self._thread:
             return
-        self._opener = None
+        self.open = False
         if doubted:
             recorder.finished.doubted = recorder.step
         self._most_marks = max(self._most_marks, recorder.timeline.count)
         error = error or (RuntimeError("the step failed") if failed else None)
-        self._guard("a step", self._context.__exit__, None if error is None else type(error), error, None)
+        try:
+            self._context.__exit__(None if error is None else type(error), error, None)
+        except Exception as failure:
+            self._lose("a step", failure)
         if self._finder is not None:
             self._finder.end_step()
 
     def cut_step(self, warmup: bool | None = None) -> None:
         """A step ends here, and the next one begins: a bare ``profiler.step()``. Before the first one is no step."""
-        if self._opener not in (None, "cut"):
+        if self.open and self._opener != "cut":
             self.tell("profiler.step() without `with`: the step that is open ends with its block or loop; leave it out")
             return
         self.end_step()
@@ -193,8 +190,8 @@ class Recording(Border):
 
     def drop_step(self) -> None:
         """Forgets the open step: it turned out to be none."""
-        if self._opener is not None and self._profiler is not None and get_ident() == self._thread:
-            self._opener = None
+        if self.open and self._profiler is not None and get_ident() == self._thread:
+            self.open = False
             self._number -= 1
             self._guard("a step", self._profiler.drop_step)
 
@@ -203,7 +200,7 @@ class Recording(Border):
 
         A step in which nothing is marked but getting the batch, unlike in an earlier one, is none.
         """
-        if self._opener != "steps" or self._recorder is None:
+        if not self.open or self._opener != "steps" or self._recorder is None:
             return
         if self.recording and self._recorder.timeline.count <= NO_MARKS < self._most_marks:
             self.drop_step()
@@ -218,8 +215,11 @@ class Recording(Border):
         timeline = recorder.timeline
         if len(timeline.around) + (timeline.phase != OTHER) > self._found:
             return False
-        self._marks[code].__enter__()
         self._found += 1
+        if timeline.count < timeline.room:
+            timeline.enter(code)
+        else:
+            recorder.enter(code)
         return True
 
     def exit(self, *, raised: bool = False) -> None:
@@ -227,10 +227,10 @@ class Recording(Border):
         recorder = self._recorder
         if recorder is not None and self._found and get_ident() == self._thread:
             self._found -= 1
-            if raised:
-                recorder.exit(raised=True)
+            if not raised and recorder.timeline.count < recorder.timeline.room:
+                recorder.timeline.exit()
             else:
-                self._marks[OTHER].__exit__(None, None, None)  # of the innermost phase, whichever that is
+                recorder.exit(raised=raised)
 
     def begin_stretch(self, stretch: str) -> bool:
         """Ends an open step, and begins a stretch; returns whether it did. Nothing before the first step."""
@@ -273,11 +273,11 @@ class Recording(Border):
         if self._finder is not None and error is None:
             self._guard("the last step", self._finder.finish)
         self.closed = True
-        if self._opener == "cut" and error is None:
+        if self.open and self._opener == "cut" and error is None:
             self.drop_step()  # what follows the last bare step() is none
         elif self.open and error is None:
             error = LeftInStep()
-        self._opener, finder, self._finder = None, self._finder, None
+        self.open, finder, self._finder = False, self._finder, None
         if finder is not None:
             self._guard("what is found", finder.undo)
         if self._profiler is not None:

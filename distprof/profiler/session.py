@@ -148,5 +148,6 @@ class Session(Recording):
         return self._phases[phase]
 
     def _begin_finder(self, owns_steps: bool) -> None:
-        self._finder = Finder(self, owns_steps=owns_steps)
+        self.user_steps = self.user_steps or not owns_steps
+        self._finder = Finder(self)
         self._finder.begin()

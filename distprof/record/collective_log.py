@@ -44,6 +44,11 @@ class Issued:
     """Collectives past `MAX_COLLECTIVES`."""
 
 
+_NOTHING = Issued(
+    kinds=[], groups=[], phases=[], sizes_bytes=[], flags=[], arrival_ns=[], ends=[], waits=[], first_ticket=0, lost=0
+)
+
+
 class CollectiveLog:
     """The open step's collectives. Used by one thread at a time, except `end`, which any thread may call."""
 
@@ -99,10 +104,7 @@ class CollectiveLog:
         """Returns a copy of what the step has issued and empties the log; older tickets become void."""
         count, waits = self._count, self._waits
         if not count:  # as in every step of a single process
-            return Issued(
-                kinds=[], groups=[], phases=[], sizes_bytes=[], flags=[], arrival_ns=[], ends=[], waits=[],
-                first_ticket=self._first_ticket, lost=0,
-            )  # fmt: skip
+            return _NOTHING
         issued = Issued(
             kinds=self._kinds[:count], groups=self._groups[:count], phases=self._phases[:count],
             sizes_bytes=self._bytes[:count], flags=self._flags[:count], arrival_ns=self._arrivals[:count],

@@ -17,7 +17,7 @@ from distprof.record.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_D
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
 from distprof.record.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
-from distprof.record.timeline import MAX_SEGMENTS, Timeline
+from distprof.record.timeline import MAX_SEGMENTS, OTHER, Timeline
 
 _KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 
@@ -89,7 +89,8 @@ class Recorder:
         Raises:
             ValueError: A stretch is open.
         """
-        self.between.require_no_stretch()
+        if self.between.stretches:
+            self.between.require_no_stretch()
         if self.open:
             self.end_step(failed=True)
         while self._before_step:
@@ -101,19 +102,24 @@ class Recorder:
             self.ranges.step(step)
         self._stamping = self.on_device.times and self.on_device.open(step)
         self._before = self.between.take(self.timeline.begin(step, known=self.recording))
-        self._stamp()
-        if self.recording and not self._stamping and self.ranges is None:
+        if self._stamping:
+            self._stamp()
+        elif self.recording and self.ranges is None:
             self.timeline.room = MAX_SEGMENTS - 1
 
     def end_step(self, *, failed: bool = False) -> None:
         """Closes the step and queues its record."""
-        now = self._now()
-        self.timeline.end()
-        if self.recording and self.timeline.is_inside:
+        now, timeline = self._now(), self.timeline
+        marks, issued = timeline.end(now), self._issued.take()
+        if self.recording and (timeline.phase != OTHER or timeline.around):
             self._break(raised=False)
         if self.ranges is not None:
             self.ranges.end_step()
-        record = self._record(now, failed)
+        record = StepRecord(
+            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
+            micro_steps=self._micro_steps, tokens=self._tokens, step_host_ns=now - timeline.stamps[0], marks=marks,
+            segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
+        )  # fmt: skip
         self.open = self.recording = False
         self.on_device.close(record, (self._loss, self._grad_norm))
         self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
@@ -271,7 +277,8 @@ class Recorder:
 
     def _switch(self, code: int) -> int:
         now_ns = self.timeline.switch(code)
-        self._stamp()
+        if self._stamping:
+            self._stamp()
         return now_ns
 
     def _break(self, *, raised: bool) -> None:
@@ -288,12 +295,3 @@ class Recorder:
         """Records the begin of the newest segment on the device too, if there is one."""
         if self._stamping and not self.timeline.lost:
             self.on_device.stamp()
-
-    def _record(self, now: int, failed: bool) -> StepRecord:
-        issued = self._issued.take()
-        return StepRecord(
-            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
-            micro_steps=self._micro_steps, tokens=self._tokens, step_host_ns=now - self.timeline.stamps[0],
-            marks=self.timeline.keep(now), segments_lost=self.timeline.lost,
-            issued=issued if self.recording else None, between=self._before,
-        )  # fmt: skip

@@ -90,30 +90,34 @@ class Timeline:
 
     def begin(self, step: int, *, known: bool) -> int:
         """Starts a step with a segment of `OTHER`; returns its stamp, ns. ``known``: its phases are recorded."""
-        self.count = self.lost = 0
-        self.around.clear()
-        self.phase = OTHER
-        now_ns = self.switch(OTHER)
-        self.place[0] = step
-        if not known:
-            self.place[1] = UNKNOWN
+        self.lost = 0
+        if self.around:
+            self.around.clear()
+        self.phase = self.codes[0] = OTHER
+        self.stamps[0] = now_ns = self.now()
+        self.count = 1
+        self.place[0], self.place[1] = step, OTHER if known else UNKNOWN
         return now_ns
-
-    def end(self) -> None:
-        """Ends a step: whatever follows is written nowhere."""
-        self.room, self.place[1] = 0, BETWEEN
 
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one."""
+        now_ns, position = self.now(), self.count
         if self.phase != OTHER or self.around:
             self.around.append(self.phase)
-        self.phase = code
-        self.switch(code)
+        self.phase = self.place[1] = code
+        if position < MAX_SEGMENTS - 1:
+            self.codes[position], self.stamps[position], self.count = code, now_ns, position + 1
+        else:
+            self._count_lost(code, now_ns)
 
     def exit(self) -> None:
         """Returns to the phase around the running one."""
-        self.phase = self.around.pop() if self.around else OTHER
-        self.switch(self.phase)
+        now_ns, position = self.now(), self.count
+        self.phase = self.place[1] = code = self.around.pop() if self.around else OTHER
+        if position < MAX_SEGMENTS - 1:
+            self.codes[position], self.stamps[position], self.count = code, now_ns, position + 1
+        else:
+            self._count_lost(code, now_ns)
 
     def switch(self, code: int) -> int:
         """Closes the running segment and opens one of this phase code; returns the stamp between them, ns."""
@@ -138,9 +142,9 @@ class Timeline:
         if merge and self.codes[last - 1] == self.phase:
             self.count = last
 
-    def keep(self, end_ns: int) -> Marks:
-        """A copy of what was written, with the running segment ending at ``end_ns``."""
-        late_ns = None
+    def end(self, end_ns: int) -> Marks:
+        """Ends a step, and its running segment: whatever follows is written nowhere. Returns a copy of the step."""
+        self.room, self.place[1], late_ns = 0, BETWEEN, None
         if self.lost:
             late_ns = list(self._late_totals)
             late_ns[self._late_code] += end_ns - self._late_ns

@@ -21,9 +21,9 @@ class Optimizer:
 class Script:
     """What a script calls, in the order of its lines."""
 
-    def __init__(self, *, optimizers: int = 1, owns_steps: bool = True) -> None:
+    def __init__(self, *, optimizers: int = 1) -> None:
         self.told = Told()
-        self.search = StepSearch(self.told, owns_steps=owns_steps)
+        self.search = StepSearch(self.told)
         self.model, self.optimizers = Model(), list[Optimizer]()
         for _ in range(optimizers):
             self.make_optimizer()
@@ -34,8 +34,8 @@ class Script:
 
     def fetch(self, *, grad_on: bool = True, got: bool = True) -> bool:
         found = self.search.begin_fetch(grad_on=grad_on)
-        if found:
-            self.search.end_fetch(got=got)
+        if found and not got:
+            self.search.end_fetch()
         return found
 
     def forward(self, model: Model | None = None, *, grad_on: bool = True, has_parameters: bool = True) -> bool:

@@ -60,7 +60,7 @@ def test_an_update_is_one_optimizer_step(imported: bool) -> None:
     if imported:
         importlib.import_module("deepspeed.runtime.engine")
     told, places = Told(), list(sys.meta_path)
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     finder.begin()
     DeepSpeedEngine = importlib.import_module("deepspeed.runtime.engine").DeepSpeedEngine  # noqa: N806
     update = DeepSpeedEngine._take_model_step
@@ -80,7 +80,7 @@ def test_an_update_is_one_optimizer_step(imported: bool) -> None:
 @pytest.mark.usefixtures("_importable")
 def test_nothing_waits_for_deepspeed_after_the_end() -> None:
     told, places = Told(), list(sys.meta_path)
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     finder.begin()
     assert sys.meta_path != places
     finder.undo()

@@ -24,7 +24,7 @@ from tests.observe.told import Told
 @pytest.fixture
 def told() -> Iterator[Told]:
     told = Told()
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     finder.begin()
     finder.begin()  # a second time changes nothing
     yield told
@@ -150,7 +150,7 @@ def test_models_made_in_every_step_are_not_kept(told: Told) -> None:
 
 
 def test_what_somebody_wraps_later_stays_and_works(told: Told) -> None:
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     finder.begin()
     ours = torch.save
 
@@ -185,7 +185,7 @@ def test_a_fault_never_reaches_the_script(name: str, tmp_path: Any) -> None:
         return losses
 
     told, expected = Told(), train()
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     with break_parts([f"observe.step_search:StepSearch.{name}"]):
         finder.begin()
         found = train()
@@ -220,7 +220,7 @@ def test_what_is_compiled_is_the_same(name: str) -> None:
     def run(told: Told | None) -> tuple[dict[str, dict[str, int]], list[torch.Tensor]]:
         torch._dynamo.reset()
         counters.clear()
-        finder = None if told is None else Finder(told, owns_steps=True)
+        finder = None if told is None else Finder(told)
         if finder is not None:
             finder.begin()
         model = make_model()
@@ -244,7 +244,7 @@ def test_what_distprof_takes_of_a_step_is_told(monkeypatch: pytest.MonkeyPatch) 
     times_ns = itertools.count(0, 1000)
     monkeypatch.setattr(parts, "now_ns", lambda: next(times_ns))
     told, taken_ns = Told(), []
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     finder.begin()
     try:
         model = make_model()

@@ -21,7 +21,7 @@ X = torch.ones(2, 4)
 @pytest.fixture
 def told() -> Iterator[Told]:
     told = Told()
-    finder = Finder(told, owns_steps=True)
+    finder = Finder(told)
     finder.begin()
     yield told
     finder.finish()

@@ -35,7 +35,7 @@ class Program:
 
     def __init__(self, letters: str = "", **calls: str) -> None:
         self.told, self.calls = Told(), calls
-        self.search = StepSearch(self.told, owns_steps=True)
+        self.search = StepSearch(self.told)
         self.models: dict[str, Model] = {}
         self.optimizers: dict[str, Optimizer] = {}
         for letter in letters:
@@ -51,8 +51,7 @@ class Program:
     def run(self, lines: str) -> str:
         for letter in lines.replace(" ", ""):
             if letter == "b":
-                if self.search.begin_fetch(grad_on=True):
-                    self.search.end_fetch(got=True)
+                self.search.begin_fetch(grad_on=True)
                 self.told.log.append("b")
             else:
                 self.train(letter)

@@ -130,15 +130,12 @@ def test_a_checkpoint_is_a_stretch_between_steps_only() -> None:
 
 
 def test_steps_of_somebody_else_are_left_alone() -> None:
-    script = Script(owns_steps=False)
+    script = Script()
+    script.told.user_steps = True
     script.train()
     script.set_mode(training=False)
     script.forward(grad_on=False)
     script.search.finish()
-    assert script.told.take() == ""
-    script = Script()
-    script.told.steps_by = "user"
-    script.train()
     assert script.told.take() == ""
 
 

@@ -12,7 +12,7 @@ class Told:
 
     def __init__(self) -> None:
         self.open, self.own_ns = False, 0
-        self.steps_by: str | None = None
+        self.user_steps = False
         self.log: list[str] = []
         self.notes: list[str] = []
         self.watched: list[Any] = []

@@ -216,7 +216,7 @@ def test_found_phases_stay_out_of_the_users_own() -> None:
     case = Case()
     assert not case.session.enter(FORWARD)
     case.session.begin_step()
-    assert case.session.steps_by is None and case.session.enter(FORWARD) and case.session.enter(DATA)
+    assert not case.session.user_steps and case.session.enter(FORWARD) and case.session.enter(DATA)
     case.clock.advance(10)
     case.session.exit()
     with case.session.phase("backward"):
@@ -228,7 +228,7 @@ def test_found_phases_stay_out_of_the_users_own() -> None:
     (step,) = case.steps()
     assert (step.phase_host_ns or [])[DATA] == 10 and step.step_host_ns == 13 and step.broken is None
     with case.session.step():
-        assert case.session.steps_by == "user"
+        assert case.session.user_steps
 
 
 def test_batches_of_another_loop_are_timed_where_they_are_taken() -> None:
