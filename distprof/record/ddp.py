@@ -22,8 +22,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.facts.run import PHASE_CODE, Phase
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.collective_watch import Bucket, CollectiveWatch
+from distprof.record.timeline import OTHER
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,17 +69,11 @@ class _Reductions:
         """A bucket is ready."""
         collective_watch = self.collective_watch
         collective_watch.recorder.retract()  # the bucket before was not the last, or was another model's
-        if self._code < 0:  # finding the name of a group takes long
-            self._code = collective_watch.find_code(self._group)
         return Bucket(
-            size_bytes=_count_bytes(buffer), code=self._code,
+            size_bytes=_count_bytes(buffer), code=self._find_code(),
             asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
             on_device=self.on_device,
         )  # fmt: skip
-
-    def issue(self, ready: Bucket) -> None:
-        """The bucket is reduced from now on, unless that is recorded already."""
-        self.collective_watch.issue_bucket(ready)
 
     def wait(self, ready: Bucket) -> None:
         """The bucket is issued, and the rank waits for it from now on unless another one follows."""
@@ -86,19 +81,40 @@ class _Reductions:
         if not ready.asynchronous:
             self.collective_watch.recorder.mark(_ALL_REDUCE, ticket)
 
-    def follow(self, ready: Bucket, work: Any) -> None:
-        """The same; torch's handle of the reduction tells when it ends."""
-        self.wait(ready)
-        if not self.on_device:
-            work.get_future().add_done_callback(lambda _: self.run(self.end, ready))
-        elif self.collective_watch.recorder.on_device.times_collectives:
-            work.get_future().then(lambda _: self.run(self.end, ready))
+    def issue(self, buffer: torch.Tensor) -> int:
+        """A bucket is ready, and reduced from now on. Returns its ticket."""
+        recorder, on_device = self.collective_watch.recorder, self.on_device
+        recorder.retract()
+        in_phase = recorder.recording and recorder.timeline.phase != OTHER
+        return recorder.begin_collective(
+            CollectiveKind.ALL_REDUCE, _count_bytes(buffer), self._code if self._code >= 0 else self._find_code(),
+            asynchronous=not in_phase, on_device=on_device, awaited=in_phase and not on_device,
+        )  # fmt: skip
 
-    def end(self, ready: Bucket) -> None:
-        """The bucket has been reduced: on the host now, on a device in a stream that waits for it."""
-        recorder, ticket = self.collective_watch.recorder, ready.ticket
-        if ticket is not None:
+    def follow(self, ticket: int, work: Any) -> None:
+        """The bucket is issued, as for `wait`; torch's handle of the reduction tells when it ends."""
+        recorder = self.collective_watch.recorder
+        if recorder.recording and recorder.timeline.phase != OTHER:
+            recorder.mark(_ALL_REDUCE, ticket)
+        if not self.on_device:
+            work.get_future().add_done_callback(functools.partial(self.end, ticket))
+        elif recorder.on_device.times_collectives:
+            work.get_future().then(functools.partial(self.end, ticket))
+
+    def end(self, ticket: int | None, future: Any = None) -> None:
+        """The bucket has been reduced: on the host now, on a device in a stream that waits for it. On any thread."""
+        collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
+        if ticket is None or collective_watch.off:
+            return
+        try:
             recorder.end_on_device(ticket) if self.on_device else recorder.end_collective(ticket)
+        except Exception as error:
+            collective_watch.give_up(error)
+
+    def _find_code(self) -> int:
+        if self._code < 0:  # finding the name of a group takes long
+            self._code = self.collective_watch.find_code(self._group)
+        return self._code
 
 
 class _WatchedGroup(dist.ProcessGroup):
@@ -114,13 +130,20 @@ class _WatchedGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]
         reductions, buffer = self._reductions, tensors[0]
+        collective_watch = reductions.collective_watch
         # Of whole numbers: which parameters were used.
-        ready = reductions.run(reductions.begin, buffer) if buffer.is_floating_point() or buffer.is_complex() else None
-        if ready is None:
+        if collective_watch.off or not (buffer.is_floating_point() or buffer.is_complex()):
             return self._group.allreduce(tensors, options)
-        reductions.run(reductions.issue, ready)
+        try:
+            ticket = reductions.issue(buffer)
+        except Exception as error:
+            collective_watch.give_up(error)
+            return self._group.allreduce(tensors, options)
         work = self._group.allreduce(tensors, options)
-        reductions.run(reductions.follow, ready, work)
+        try:
+            reductions.follow(ticket, work)
+        except Exception as error:
+            collective_watch.give_up(error)
         return work
 
 
@@ -218,7 +241,7 @@ def _surround(hook: Callable[..., Any], reductions: _Reductions) -> Callable[...
         reductions.run(reductions.wait, ready)
 
         def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-            reductions.run(reductions.end, ready)
+            reductions.end(ready.ticket)
             return future.value()
 
         return reduced.then(finish)

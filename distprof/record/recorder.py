@@ -156,9 +156,12 @@ class Recorder:
             ticket: The collective that the segment waits for. -1: none in particular.
         """
         if self.recording:
-            self._interrupted = None
-            self._switch(code)
-            self._note_wait(ticket)
+            self._interrupted, timeline = None, self.timeline
+            timeline.switch(code)
+            if self._stamping:
+                self._stamp()
+            if ticket >= 0 and not timeline.lost:
+                self._issued.wait(ticket, timeline.count - 1)
             if self.ranges is not None:
                 self.ranges.begin_mark(code)
         else:
