@@ -27,6 +27,8 @@ from distprof.record.window_talk import WindowTalk, Word
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
 leaves before the others: Python stops it at the end, and C++ then aborts."""
+_SAME_ROUND = 0.01
+"""Who wakes up so shortly before the next round, as a share of the window, has woken up for it."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
 
@@ -208,7 +210,7 @@ class GatherThread(threading.Thread):
         ended, behind, due_s = False, False, -math.inf
         while True:
             pace_s = math.inf if self._talk is None else self._talk.pace_s
-            self._wake.wait(0.0 if ended or behind else min(self._window_s, pace_s))
+            self._wake.wait(0.0 if ended or behind else min(self._find_nap_s(), pace_s))
             finishing = self._finishing
             rows: list[FloatArray] = []
             if finishing or behind or pace_s >= self._window_s or time.monotonic() >= due_s:  # urgent: words only
@@ -252,6 +254,14 @@ class GatherThread(threading.Thread):
                 if self._together is not None:
                     self._guard("the end of the job", self._together)
                 return
+
+    def _find_nap_s(self) -> float:
+        """How long until the next round: they begin at multiples of the window on the wall clock, on all ranks together.
+
+        Ranks that train together wait for whichever is held up; what holds all up at once holds the job up once.
+        """
+        left_s = self._window_s - time.time() % self._window_s
+        return left_s if left_s > _SAME_ROUND * self._window_s else left_s + self._window_s
 
     def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
         """The boundary of recording: any error is reported, and training goes on."""

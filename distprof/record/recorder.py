@@ -251,10 +251,7 @@ class Recorder:
             self.between.count()
             return -1
         flags = ASYNCHRONOUS * asynchronous | ON_DEVICE * on_device | IN_PLACE * (not apart) | AWAITED * awaited
-        ticket = self._issued.begin(
-            kind=_KIND_CODE[kind], group=group, phase=self.timeline.phase, size_bytes=size_bytes, flags=flags,
-            now_ns=self._now(),
-        )  # fmt: skip
+        ticket = self._issued.begin((_KIND_CODE[kind], group, self.timeline.phase, size_bytes, self._now()), flags)
         if on_device and apart and self.on_device.times_collectives:
             self.on_device.begin_collective(self._issued.find_position(ticket))
         return ticket

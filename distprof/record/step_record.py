@@ -163,12 +163,9 @@ def settle(record: StepRecord) -> StepRecord:
     exposed = _find_exposed(issued, host_ns, on_host=True)
     ends = _find_ends(issued, record.segments if whole and not (record.failed or record.broken) else None)
     record.collectives = [
-        SeenCollective(*facts)
-        for facts in zip(
-            issued.kinds, issued.groups, issued.phases, issued.sizes_bytes, issued.arrival_ns, ends, exposed,
-            strict=True,
-        )
-    ]  # fmt: skip
+        SeenCollective(*facts, end_ns, exposed_ns)
+        for facts, end_ns, exposed_ns in zip(issued.facts, ends, exposed, strict=True)
+    ]
     if host_ns is not None:
         record.exposed_host_ns = _sum_by_kind(issued, exposed)
         record.wait_host_ns = _sum_waits(issued, record.segments.codes, host_ns)
@@ -210,7 +207,7 @@ def _find_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
         issued: Of a step.
         segments: Of the step. None: not all are known, or an error may have ended the backward.
     """
-    tickets = range(issued.first_ticket, issued.first_ticket + len(issued.kinds))
+    tickets = range(issued.first_ticket, issued.first_ticket + len(issued.flags))
     ends = [at_ns if ticket == own else None for own, (ticket, at_ns) in zip(tickets, issued.ends, strict=True)]
     if segments is not None and issued.waits:
         after_ns = list(accumulate(segments.durations_ns, initial=segments.begin_ns))[1:]
@@ -225,7 +222,7 @@ def _find_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
 def _find_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host: bool) -> list[int | None]:
     """How long compute waited for each collective on one clock, ns; None: not known."""
     if durations_ns is None:
-        return [None] * len(issued.kinds)
+        return [None] * len(issued.flags)
     waited: list[int | None] = [None if flags & ASYNCHRONOUS else 0 for flags in issued.flags]
     for segment, collective in issued.waits:
         waited[collective] = (waited[collective] or 0) + durations_ns[segment]
@@ -246,7 +243,7 @@ def _find_device_times(
     One that the compute stream waits for where it is issued has no events of its own: it lasts as long as the wait. And
     where the compute stream demonstrably waited, the collective ended when it went on.
     """
-    number = len(issued.kinds)
+    number = len(issued.flags)
     begins = [0, *accumulate(durations_ns)]
     arrival, end = [arrivals_ns.get(at) for at in range(number)], [ends_ns.get(at) for at in range(number)]
     left: list[int | None] = [None] * number
@@ -264,7 +261,7 @@ def _find_device_times(
 
 def _sum_by_kind(issued: Issued, exposed: Sequence[int | None]) -> list[int | None]:
     totals: list[int | None] = [0] * len(KINDS)
-    for kind, ns in zip(issued.kinds, exposed, strict=True):
+    for (kind, *_), ns in zip(issued.facts, exposed, strict=True):
         so_far = totals[kind]
         totals[kind] = None if ns is None or so_far is None else so_far + ns  # one unknown wait makes the sum unknown
     return totals

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from distprof.config.decode import load_json
 from distprof.facts.run import COLUMN, ROW_FIELDS, FloatArray, Segments
 
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
 """What a rank can observe of a step while it runs: collectives on the device are seen only in traces."""
-_COLUMNS = [COLUMN[name] for name in FIELDS]
+_COLUMNS = np.array([COLUMN[name] for name in FIELDS])
 MAX_SEGMENTS = 128
 """Segments kept per step, so that a step stays under 2 KB."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -63,7 +65,7 @@ def encode_step(
     row: FloatArray, kept: Segments | None, collectives: list[object] | None = None, *, kind: str = "step"
 ) -> bytes:
     """Encodes one step as a line: NaN becomes null, whole numbers lose their fraction."""
-    numbers = row[_COLUMNS].tolist()
+    numbers = row.take(_COLUMNS).tolist()
     # Only NaN differs from itself, and asking so is the fastest way: this runs for every number of every step.
     values = [int(value) if value.is_integer() else value if value == value else None for value in numbers]
     record: dict[str, object] = {"type": kind, "row": values}
