@@ -256,7 +256,7 @@ class GatherThread(threading.Thread):
                 return
 
     def _find_nap_s(self) -> float:
-        """How long until the next round: they begin at multiples of the window on the wall clock, on all ranks together.
+        """How long until the next round. It begins at a multiple of the window on the wall clock, on all ranks at once.
 
         Ranks that train together wait for whichever is held up; what holds all up at once holds the job up once.
         """
