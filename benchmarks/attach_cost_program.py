@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-WIDTH, BATCH, WARMUP_STEPS, BLOCKS = 256, 64, 5, 12
+WIDTH, BATCH, WARMUP_STEPS, BLOCKS = 256, 16, 5, 12
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -71,17 +71,16 @@ class OtherThreads:
         """Counts from now on."""
         self._since = self._look()
 
-    def read(self) -> float:
-        """What they have taken of the time since then."""
-        (taken, at), (taken_before, before) = self._look(), self._since
-        return (taken - taken_before) / (at - before)
+    def read(self) -> int:
+        """What they have taken since then, ns."""
+        return self._look() - self._since
 
-    def _look(self) -> tuple[float, float]:
-        return time.process_time() - time.thread_time(), time.perf_counter()
+    def _look(self) -> int:
+        return time.process_time_ns() - time.thread_time_ns()
 
 
 def main(kind: str, out: Path, units: int, steps: int) -> None:
-    """Trains, and writes of rank 0 the time of every measured step, ns, and what its other threads take of a processor.
+    """Trains, and writes of rank 0 the time of every measured step and what its other threads take for one, ns.
 
     Args:
         kind: "ddp": data parallel, a batch per step; "accumulation": one process, two micro-steps.
@@ -118,7 +117,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
                     turns.wait()
             begin_ns = time.perf_counter_ns()
     if os.environ.get("RANK", "0") == "0":
-        out.write_text(json.dumps({"step_ns": times_ns[WARMUP_STEPS:], "others_ratio": others.read()}))
+        out.write_text(json.dumps({"step_ns": times_ns[WARMUP_STEPS:], "others_ns": others.read() / steps}))
     if kind == "ddp":
         dist.destroy_process_group()
 
