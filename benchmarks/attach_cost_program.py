@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-WIDTH, BATCH, WARMUP_STEPS, BLOCKS = 256, 16, 5, 12
+WIDTH, BATCH, WARMUP_STEPS, BLOCKS = 256, 16, 20, 12
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -97,7 +97,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
     if kind == "ddp":
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     loader = DataLoader(Samples((steps + WARMUP_STEPS) * micro_steps * BATCH), batch_size=BATCH)
     if turns is not None:
         turns.wait()

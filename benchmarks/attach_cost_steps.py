@@ -28,20 +28,21 @@ LIMIT_US = 1000.0
 PROGRAMS = {"ddp": 2, "accumulation": 1}
 """Ranks of each program of `benchmarks.attach_cost_program`."""
 TRIAL_UNITS, TRIAL_STEPS = 10, 10
-TURN_STEPS = 5
-"""Steps that a run takes before the next one has its turn."""
+TURN_STEPS, LEFT_OUT = 20, 5
+"""Steps that a run takes before the next one has its turn, and how many of them are not counted."""
 DESCRIPTION = f"""\
 Trains two programs with a fixed amount of work per step, chosen so that a step takes so long here: one under DDP on two
 ranks, and one process that accumulates gradients, both with 37 modules. Each round runs a program as it is, under
 attach, and as it is again (A/A) in fresh processes that take turns of {TURN_STEPS} steps in random order, so that what
-the machine does to one it does to its neighbours too; the ratio of their steps is what is compared, and its median is
-the round's. The first step of a turn is left out: it finds the caches full of what the others did, which a job that has
-its cores to itself never does. Every rank keeps to a core of its own, with all its threads. What attach adds to a step
-does not depend on how long it takes, and stands out from the machine's noise sooner the shorter it is: so it is
-measured in short steps, long enough to drive distprof out of the caches, and compared with steps of 100 ms. What
-distprof's background threads do falls on the steps of all three alike; the processor time that all threads but the
-training's take for a step is printed for itself, and belongs to what is added where no core is idle. Exit code 1: the upper end of the 95 % interval of what attach adds, over rounds, is
-above {LIMIT_US:.0f} us, 1 % of 100 ms.
+the machine does to one it does to its neighbours too; the ratio of the median steps of their turns is what is compared,
+and its median is the round's. The first {LEFT_OUT} steps of a turn are left out: they find the caches full of what the
+others did, which a job that has its cores to itself never does. Every rank keeps to a core of its own, with all its
+threads. What attach adds to a step does not depend on how long it takes, and stands out from the machine's noise sooner
+the shorter it is: so it is measured in short steps, long enough to drive distprof out of the caches, and compared with
+steps of 100 ms. What distprof's background threads do falls on the steps of all three alike; the processor time that
+all threads but the training's take for a step is printed for itself, and belongs to what is added where no core is
+idle. Exit code 1: the upper end of the 95 % interval of what attach adds, over rounds, is above {LIMIT_US:.0f} us, 1 %
+of 100 ms.
 """
 
 
@@ -49,7 +50,7 @@ def add_attach_steps(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds the benchmark to the command line."""
     steps = subjects.add_parser("attach-steps", help="what attach adds to a step", description=DESCRIPTION)
     steps.add_argument("--rounds", type=int, default=10, help="rounds, of three runs each (default: 10)")
-    steps.add_argument("--steps", type=int, default=300, help="measured steps of a run (default: 300)")
+    steps.add_argument("--steps", type=int, default=400, help="measured steps of a run (default: 400)")
     steps.add_argument("--step-ms", type=float, default=8.0, help="length of a step, about (default: 8)")
     steps.add_argument("--only", choices=PROGRAMS, help="one of the two programs (default: both)")
 
@@ -152,16 +153,22 @@ def _wait(done: int, runs: Sequence[Future[None]]) -> None:
 
 
 def summarise(times_ns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median step of the plain run, and of each run that times the median ratio of neighbouring steps.
+    """The median step of the plain run, and of each run that times the median ratio of neighbouring turns.
 
-    ``times_ns``: Of each run, by step; the first of each turn is left out.
+    ``times_ns``: Of each run, by step; the first of each turn are left out.
     """
-    times_ns = {name: [ns for at, ns in enumerate(times) if at % TURN_STEPS] for name, times in times_ns.items()}
-    plain = times_ns[PLAIN]
+    turns_ns = {
+        name: [
+            statistics.median(times[begin + LEFT_OUT : begin + TURN_STEPS])
+            for begin in range(0, len(times) - LEFT_OUT, TURN_STEPS)
+        ]
+        for name, times in times_ns.items()
+    }
+    plain = turns_ns[PLAIN]
     median_ns = statistics.median(plain)
     return {
-        name: median_ns * statistics.median(own / bare for own, bare in zip(times, plain, strict=True))
-        for name, times in times_ns.items()
+        name: median_ns * statistics.median(own / bare for own, bare in zip(turns, plain, strict=True))
+        for name, turns in turns_ns.items()
     }
 
 

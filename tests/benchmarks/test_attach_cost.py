@@ -55,9 +55,10 @@ def test_steps_are_judged_by_the_upper_end_of_the_interval(
 
 
 def test_steps_are_compared_with_their_neighbours() -> None:
-    """The machine is twice as slow in every third step; attach adds a tenth. The first step of a turn is left out."""
+    """The machine is twice as slow in every third turn; attach adds a tenth. The first steps of a turn are left out."""
     turn = attach_cost_steps.TURN_STEPS
-    plain = [7e9 if at % turn == 0 else 100.0 if at % 3 else 200.0 for at in range(4 * turn)]
+    slow = range(attach_cost_steps.LEFT_OUT)
+    plain = [7e9 if at % turn in slow else 100.0 if at // turn % 3 else 200.0 for at in range(5 * turn)]
     found = attach_cost_steps.summarise({"plain": plain, "attached": [1.1 * value for value in plain]})
     assert found == pytest.approx({"plain": 100.0, "attached": 110.0})
 
