@@ -148,6 +148,8 @@ class Session(Recording):
         return self._phases[phase]
 
     def _begin_finder(self, owns_steps: bool) -> None:
-        self.user_steps = self.user_steps or not owns_steps
+        if self._finder is not None:
+            self._finder.undo()
+        self.user_steps = not owns_steps
         self._finder = Finder(self)
         self._finder.begin()

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+import torch
+from torch import nn
 
-from distprof.facts.run import PHASE_CODE, Phase
+from distprof.facts.run import PHASE_CODE, PHASES, Phase
 from distprof.profiler.session import Session
 from distprof.profiler.start import Job
 from distprof.profiler.window_profiler import WindowProfiler
@@ -229,6 +231,24 @@ def test_found_phases_stay_out_of_the_users_own() -> None:
     assert (step.phase_host_ns or [])[DATA] == 10 and step.step_host_ns == 13 and step.broken is None
     with case.session.step():
         assert case.session.user_steps
+
+
+def test_steps_are_found_though_only_phases_were_before() -> None:
+    case = Case(find=True)
+    case.session.begin()
+    assert case.session.user_steps
+    case.session.find_steps()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    case.session.close()
+    steps = case.steps()
+    assert len(steps) == 3 and not case.said
+    assert [[PHASES[code] for code in step.segments.codes[1::2]] for step in steps] == [
+        ["forward", "backward", "optimizer"]
+    ] * 3
 
 
 def test_batches_of_another_loop_are_timed_where_they_are_taken() -> None:
