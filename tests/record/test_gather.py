@@ -80,6 +80,13 @@ def make_gather_thread(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("at_s", "nap_s"), [(120.0, 60.0), (123.5, 56.5), (179.0, 1.0), (179.5, 60.5)])
+def test_rounds_begin_together_on_all_ranks(monkeypatch: pytest.MonkeyPatch, at_s: float, nap_s: float) -> None:
+    """At whole minutes, if a window is one; who wakes up half a second before has woken up for that round."""
+    monkeypatch.setattr("distprof.record.gather.time.time", lambda: at_s)
+    assert make_gather_thread(Exchange(None), [], [])._find_nap_s() == nap_s
+
+
 def test_finishing_takes_the_last_rows_writes_the_end_and_delivers() -> None:
     log: list[str] = []
     gather_thread = make_gather_thread(Exchange(None), [[make_row(0, 0)]], log, together=lambda: log.append("together"))
