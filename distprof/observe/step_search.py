@@ -44,9 +44,7 @@ class StepSearch:
         self._fetched = False  # the open step began with a batch
         self._updated = False  # the last thing in the open step was an optimizer's step
         self._at_once = False  # the next step begins where the last one ends, because its first call is not seen
-        self._cycle = OptimizerCycle()
-        self._trained = TrainedModels()
-        self._unseen = UnseenUpdates()
+        self._cycle, self._trained, self._unseen = OptimizerCycle(), TrainedModels(), UnseenUpdates()
         self._evaluation = Evaluation(session, self._trained)
 
     def make_optimizer(self, optimizer: object) -> None:
@@ -67,8 +65,7 @@ class StepSearch:
 
     def begin_fetch(self, *, grad_on: bool) -> bool:
         """A batch is taken from a DataLoader."""
-        session = self._session
-        if session.user_steps:
+        if self._session.user_steps:
             return True
         if self._evaluation.open:
             if self._evaluation.by_mode or not grad_on:
@@ -76,17 +73,17 @@ class StepSearch:
             self._evaluation.end(by_batch=True)
         if not self.settled:
             self._see_updates(grad_on=grad_on)
-        match self.program:
-            case Program.TRAINING if not grad_on and not session.open:
+        if self.program is Program.TRAINING:
+            if not (grad_on or self._session.open):
                 self._evaluation.announced = True
                 return False
-            case Program.TRAINING if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
+            if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
                 self._end_step()
-            case Program.INFERENCE if self._forwards:
-                self._end_step()
-            case Program.UNKNOWN:
-                return False
-        if not session.open:
+        elif self.program is Program.UNKNOWN:
+            return False
+        elif self.program is Program.INFERENCE and self._forwards:
+            self._end_step()
+        if not self._session.open:
             self._begin_step()
             self._fetched = True
         return True
@@ -135,8 +132,7 @@ class StepSearch:
 
     def end_forward(self) -> None:
         """The outermost module has returned."""
-        inferred = self.program is Program.INFERENCE and not self._fetched
-        if inferred and self._session.open and not self._session.user_steps:
+        if self.program is Program.INFERENCE and self._session.open and not (self._fetched or self._session.user_steps):
             self._end_step()
 
     def begin_backward(self) -> bool:
@@ -176,13 +172,12 @@ class StepSearch:
 
     def begin_optimizer(self) -> bool:
         """An optimizer takes a step."""
-        session = self._session
-        if session.user_steps:
+        if self._session.user_steps:
             return True
         if not self.settled:
             self._see_optimizer()
             self._cycle.is_empty, self.settled = False, True
-        if not session.open or self._evaluation.open:
+        if not self._session.open or self._evaluation.open:
             self._begin_step()
         self._worked = True
         return True
