@@ -46,7 +46,6 @@ class ShadowPlan:
             schedule: The first so many of every so many steps are recorded. None: all.
         """
         self._every, (self._recorded, self._of) = every, schedule or (1, 1)
-        self._turn, self._index = -1, -1
         self.always = False
         """Whether every step from the next one on is a shadow step. Another thread may set it."""
 
@@ -56,10 +55,7 @@ class ShadowPlan:
             return True
         if self._every == 0 or warmup:
             return False
-        turn, index = divmod(step, self._every)
-        if turn != self._turn:
-            self._turn, self._index = turn, draw_index(turn, self._every)
-        return index == self._index
+        return step % self._every == draw_index(step // self._every, self._every)
 
 
 def draw_index(turn: int, every: int) -> int:

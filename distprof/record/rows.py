@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import resource
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from distprof.facts.intervals import measure_union
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
 from distprof.record.between import STRETCH_CODE
 from distprof.record.step_record import SeenCollective, StepRecord
@@ -84,20 +84,11 @@ def _pack_collectives(row: list[float], record: StepRecord) -> None:
             row[count], row[size_bytes] = len(own), sum([item.size_bytes for item in own])
             ends_ns = [item.end_ns for item in own if item.end_ns is not None]
             if len(ends_ns) == len(own):  # a single unseen end makes the union unknown
-                row[busy] = _measure_union([item.arrival_ns for item in own], ends_ns)
+                row[busy] = int(measure_union([item.arrival_ns for item in own], ends_ns))
         for column, totals in ((on_host, record.exposed_host_ns), (on_device, record.exposed_device_ns)):
             value = None if totals is None else totals[code]
             if value is not None:
                 row[column] = value
-
-
-def _measure_union(begins_ns: Sequence[int], ends_ns: Sequence[int]) -> int:
-    """As `distprof.facts.intervals.measure_union`, which takes several times as long for a few intervals."""
-    reached_ns = total_ns = 0
-    for begin_ns, end_ns in sorted(zip(begins_ns, ends_ns, strict=True)):
-        total_ns += max(0, end_ns - max(begin_ns, reached_ns))
-        reached_ns = max(reached_ns, end_ns)
-    return total_ns
 
 
 def read_memory(device: torch.device) -> tuple[int | None, int | None]:
