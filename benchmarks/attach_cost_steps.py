@@ -28,8 +28,8 @@ LIMIT_US = 1000.0
 PROGRAMS = {"ddp": 2, "accumulation": 1}
 """Ranks of each program of `benchmarks.attach_cost_program`."""
 TRIAL_UNITS, TRIAL_STEPS = 10, 10
-TURN_STEPS, LEFT_OUT = 20, 5
-"""Steps that a run takes before the next one has its turn, and how many of them are not counted."""
+TURN_STEPS, LEFT_OUT = WARMUP_STEPS, 5
+"""Steps a run takes before the next one has its turn, and how many of them are not counted: the warm-up is one turn."""
 DESCRIPTION = f"""\
 Trains two programs with a fixed amount of work per step, chosen so that a step takes so long here: one under DDP on two
 ranks, and one process that accumulates gradients, both with 37 modules. Each round runs a program as it is, under
@@ -51,7 +51,9 @@ def add_attach_steps(subjects: argparse._SubParsersAction[Any]) -> None:
     steps = subjects.add_parser("attach-steps", help="what attach adds to a step", description=DESCRIPTION)
     steps.add_argument("--rounds", type=int, default=10, help="rounds, of three runs each (default: 10)")
     steps.add_argument("--steps", type=int, default=400, help="measured steps of a run (default: 400)")
-    steps.add_argument("--step-ms", type=float, default=8.0, help="length of a step, about (default: 8)")
+    steps.add_argument(
+        "--step-ms", type=float, default=8.0, help="length of a step, if the program can be as short (default: 8)"
+    )
     steps.add_argument("--only", choices=PROGRAMS, help="one of the two programs (default: both)")
 
 
@@ -62,8 +64,8 @@ def run_attach_steps(options: argparse.Namespace) -> int:
         UsageError: An option is wrong.
         DistprofError: A run failed.
     """
-    if options.rounds < 2 or options.steps < 1 or options.step_ms <= 0:
-        raise UsageError("--rounds must be 2 or more, --steps 1 or more, and --step-ms more than 0")
+    if options.rounds < 2 or options.steps <= LEFT_OUT or options.step_ms <= 0:
+        raise UsageError(f"--rounds must be 2 or more, --steps more than {LEFT_OUT}, and --step-ms more than 0")
     fine = True
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
         for kind in PROGRAMS if options.only is None else (options.only,):

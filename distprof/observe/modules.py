@@ -37,8 +37,8 @@ class Forwards:
         self._models = Recognition("models are", session)
         self._num_watched = 0
         self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
-        self._last: weakref.ref[nn.Module] | None = None  # the model that was called last, and whether it has some
-        self._has = False
+        self._last: weakref.ref[nn.Module] | None = None  # the model that was called last
+        self._last_has_parameters = False
 
     def install(self, patches: Patches) -> None:
         """Looks at all modules from now on."""
@@ -72,8 +72,10 @@ class Forwards:
             return None
         model = args[0]
         if self._last is None or self._last() is not model:
-            self._has, self._last = self._meet(model), weakref.ref(model)
-        found = self._search.begin_forward(model, grad_on=torch.is_grad_enabled(), has_parameters=self._has)
+            self._last_has_parameters, self._last = self._meet(model), weakref.ref(model)
+        found = self._search.begin_forward(
+            model, grad_on=torch.is_grad_enabled(), has_parameters=self._last_has_parameters
+        )
         return found and self._session.enter(_FORWARD)
 
     def _end(self, args: Arguments, result: Any) -> None:

@@ -80,13 +80,12 @@ class BetweenSteps:
         """Closes it at the begin of a step. None: it was not measured."""
         if not self.open:
             return None
-        self.open, totals_ns = False, self._totals_ns
+        self._switch(at_ns)
+        self.open = False
         if self._waiting:
-            self._wait_ns, self._resumed_ns = self._wait_ns + at_ns - self._since_ns, at_ns
-        else:
-            totals_ns[self._part] += at_ns - self._since_ns
+            self._resumed_ns = at_ns
         return BetweenRecord(
-            self._count, self._wait_ns, at_ns - self._resumed_ns, totals_ns[DATA], tuple(totals_ns[2:])
+            self._count, self._wait_ns, at_ns - self._resumed_ns, self._totals_ns[DATA], tuple(self._totals_ns[2:])
         )
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
 """The collectives of the open step: when each was issued, waited for and over.
 
-A collective is one tuple in one list: next to a step's own work every further list is a further miss of the caches. A
-ticket also identifies its step, so that a collective that ends after its step, on any thread, is not mistaken for one
-of the next step.
+What is known of a collective at once is one tuple, and not a number in each of several lists: next to a step's own work
+each list is a further miss of the caches. A ticket also identifies its step, so that a collective that ends after its
+step, on any thread, is not mistaken for one of the next step.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class _Reductions:
         recorder.retract()
         in_phase = recorder.recording and recorder.timeline.phase != OTHER
         return recorder.begin_collective(
-            CollectiveKind.ALL_REDUCE, _count_bytes(buffer), self._code if self._code >= 0 else self._find_code(),
+            CollectiveKind.ALL_REDUCE, _count_bytes(buffer), self._find_code(),
             asynchronous=not in_phase, on_device=on_device, awaited=in_phase and not on_device,
         )  # fmt: skip
 

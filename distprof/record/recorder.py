@@ -89,8 +89,7 @@ class Recorder:
         Raises:
             ValueError: A stretch is open.
         """
-        if self.between.stretches:
-            self.between.require_no_stretch()
+        self.between.require_no_stretch()
         if self.open:
             self.end_step(failed=True)
         while self._before_step:

@@ -34,7 +34,7 @@ class ScalarReader:
 
     def read(self, loss: Any, grad_norm: Any) -> Values:
         """Values that the host has. None: not given, or not to be read."""
-        return None if loss is None else self._read(0, loss), None if grad_norm is None else self._read(1, grad_norm)
+        return self._read(0, loss), self._read(1, grad_norm)
 
     def keep(self, values: tuple[Any, Any], *, copy: bool = True) -> tuple[Values, int]:
         """Reads what the host has, and has the device copy what it has.

@@ -91,8 +91,7 @@ class Timeline:
     def begin(self, step: int, *, known: bool) -> int:
         """Starts a step with a segment of `OTHER`; returns its stamp, ns. ``known``: its phases are recorded."""
         self.lost = 0
-        if self.around:
-            self.around.clear()
+        self.around.clear()
         self.phase = self.codes[0] = OTHER
         self.stamps[0] = now_ns = self.now()
         self.count = 1
