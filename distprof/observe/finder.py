@@ -27,10 +27,10 @@ class Finder:
         self._search, self._session = StepSearch(session), session
         self._own_ns: deque[int] = deque(maxlen=OWN_STEPS)
         self._ending = Recognition("the last step is", session)
-        optimizers = Optimizers(session, self._search, self._gate)
+        forwards = Forwards(session, self._search, self._gate)
+        optimizers = Optimizers(session, self._search, self._gate, forwards)
         self._parts = (
-            Forwards(session, self._search, self._gate),
-            Functions(session, self._search, self._gate, optimizers), optimizers,
+            forwards, Functions(session, self._search, self._gate, optimizers), optimizers,
             Engines(session, self._search, self._gate),
         )  # fmt: skip
         self._begun = False

@@ -3,6 +3,10 @@
 A hook of torch on all modules would make every one of them take its slow path, and `torch.compile` would trace it. A
 replaced ``Module.__call__`` costs an inner module one comparison, and a compiled one nothing: what is compiled is the
 original.
+
+A module in whose forward an optimizer of the training takes a step is no model, but runs the training (Lightning's
+manual optimization under DDP, a learner that holds its optimizer). It is passed over, and the modules in it are looked
+at.
 """
 
 from __future__ import annotations
@@ -39,12 +43,21 @@ class Forwards:
         self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._last: weakref.ref[nn.Module] | None = None  # the model that was called last
         self._last_has_parameters = False
+        self._trainers: weakref.WeakSet[nn.Module] | None = None  # the modules that run the training; None: none
 
     def install(self, patches: Patches) -> None:
         """Looks at all modules from now on."""
         self._models.run(patches.replace, [DistributedDataParallel], "__init__", self._watch_made)
         self._modes.run(patches.replace, [nn.Module], "train", self._watch_mode)
         self._part.run(patches.replace, [nn.Module], "__call__", self._watch_call)
+
+    def pass_over(self) -> None:
+        """An optimizer of the training takes a step: if that is in the forward of a module, it runs the training."""
+        model = None if self._last is None else self._last()
+        if model is not None and self._gate.open_up(self._part):
+            self._session.exit()
+            self._trainers = self._trainers or weakref.WeakSet()
+            self._trainers.add(model)
 
     def _watch_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         gate = self._gate
@@ -71,6 +84,8 @@ class Forwards:
         if torch._C._is_tracing():
             return None
         model = args[0]
+        if self._trainers is not None and model in self._trainers:
+            return None
         if self._last is None or self._last() is not model:
             self._last_has_parameters, self._last = self._meet(model), weakref.ref(model)
         found = self._search.begin_forward(

@@ -54,6 +54,10 @@ class OptimizerCycle:
         """An optimizer takes its steps inside backward: it is not waited for."""
         self._stepped.pop(optimizer, None)
 
+    def waits_for(self, optimizer: object) -> bool:
+        """Whether it was made outside of steps."""
+        return optimizer in self._stepped and optimizer not in self._inner
+
     def list_parameters(self) -> list[Any]:
         """The parameters of all optimizers."""
         groups = [group for optimizer in list(self._stepped) for group in getattr(optimizer, "param_groups", ())]

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from distprof.facts.run import PHASE_CODE, Phase
+from distprof.observe.modules import Forwards
 from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, leave_to_python, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
@@ -23,9 +24,16 @@ _OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
 class Optimizers:
     """Recognises the steps of optimizers: one at a time, the outermost if one calls another."""
 
-    def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
-        """Looks at nothing yet."""
-        self._session, self._search, self._gate = session, search, gate
+    def __init__(self, session: Reporting, search: StepSearch, gate: Gate, forwards: Forwards) -> None:
+        """Looks at nothing yet.
+
+        Args:
+            session: Is told what is found.
+            search: Finds the steps.
+            gate: Of this rank.
+            forwards: Hears of a step inside a forward before the search does.
+        """
+        self._session, self._search, self._gate, self._forwards = session, search, gate, forwards
         self._part = Recognition("optimizer steps are", session)
         self._running: object = None  # the outermost optimizer, or scaler of one, that takes a step now
         self._entered = False
@@ -54,8 +62,13 @@ class Optimizers:
         if self._gate.inside:  # of a backward, perhaps on a thread of autograd; or nothing is looked at any more
             if torch._C._current_graph_task_id() != -1:
                 self.in_backward = optimizer
-                self._search.update_in_backward(optimizer)
-        elif self._gate.thread == get_ident() or self._gate.admits(trains=True):
+                self._search.cycle.discard(optimizer)
+                return
+            if self._running is None and (self._session.user_steps or self._search.cycle.waits_for(optimizer)):
+                self._forwards.pass_over()
+            if self._gate.inside:
+                return
+        if self._gate.thread == get_ident() or self._gate.admits(trains=True):
             self._begin(optimizer)
 
     def _after(self, optimizer: Optimizer, args: Any, options: Any) -> None:

@@ -39,6 +39,8 @@ class Gate:
         """Above 0: calls are not looked at."""
         self.thread: int | None = None
         """The training thread."""
+        self.part: Recognition | None = None
+        """What the call is an instance of that is looked at, or was last."""
         self._main = threading.main_thread().ident
         _gates.add(self)
 
@@ -54,6 +56,16 @@ class Gate:
         if self.thread is None and trains:
             self.thread = thread
         return thread == (self._main if self.thread is None else self.thread)
+
+    def open_up(self, part: Recognition) -> bool:
+        """The call that is looked at turns out to hold others that should be: returns whether it is one of this part.
+
+        When it returns, nothing of it is looked at any more.
+        """
+        if self.inside != 1 or self.part is not part or self.thread != get_ident():
+            return False
+        self.inside = 0
+        return True
 
     def close(self) -> None:
         """Looks at nothing any more."""
@@ -178,14 +190,17 @@ def surround(
         session.own_ns += now_ns() - begin_ns
         if entered is None:
             return original(*args, **options)
-        gate.inside += 1
+        gate.inside, gate.part = gate.inside + 1, part
         try:
             result = original(*args, **options)
         except BaseException:
-            gate.inside -= 1
-            if entered:
-                part.run(leave, raised=True)
+            if gate.inside:
+                gate.inside -= 1
+                if entered:
+                    part.run(leave, raised=True)
             raise
+        if not gate.inside:  # it has been opened up
+            return result
         gate.inside -= 1
         if part.on:
             begin_ns = now_ns()

@@ -44,17 +44,15 @@ class StepSearch:
         self._fetched = False  # the open step began with a batch
         self._updated = False  # the last thing in the open step was an optimizer's step
         self._at_once = False  # the next step begins where the last one ends, because its first call is not seen
-        self._cycle, self._trained, self._unseen = OptimizerCycle(), TrainedModels(), UnseenUpdates()
+        self.cycle = OptimizerCycle()
+        """Of the optimizers that have been made."""
+        self._trained, self._unseen = TrainedModels(), UnseenUpdates()
         self._evaluation = Evaluation(session, self._trained)
 
     def make_optimizer(self, optimizer: object) -> None:
         """An optimizer has been made."""
-        self._cycle.add(optimizer, inner=self._session.open)
+        self.cycle.add(optimizer, inner=self._session.open)
         self._see_optimizer()
-
-    def update_in_backward(self, optimizer: object) -> None:
-        """An optimizer takes its step inside a backward."""
-        self._cycle.discard(optimizer)
 
     def _see_optimizer(self) -> None:
         if self.program is not Program.TRAINING:
@@ -77,7 +75,7 @@ class StepSearch:
             if not (grad_on or self._session.open):
                 self._evaluation.announced = True
                 return False
-            if self._updated and self._cycle.ends_before_batch(with_batch=self._fetched):
+            if self._updated and self.cycle.ends_before_batch(with_batch=self._fetched):
                 self._end_step()
         elif self.program is Program.UNKNOWN:
             return False
@@ -101,8 +99,8 @@ class StepSearch:
         if not has_parameters:
             return session.open and (self._worked or self.program is Program.INFERENCE)
         self._updated = False
-        if self._cycle.learning:
-            self._cycle.see_call(model)
+        if self.cycle.learning:
+            self.cycle.see_call(model)
         if not self.settled:
             self._see_updates(grad_on=grad_on)
             if self.program is Program.UNKNOWN:
@@ -163,7 +161,7 @@ class StepSearch:
     def end_backward(self) -> None:
         """They are there."""
         if self._waits_for_first:
-            self._unseen.end_backward(self._cycle.list_parameters())
+            self._unseen.end_backward(self.cycle.list_parameters())
 
     @property
     def in_work(self) -> bool:
@@ -176,7 +174,7 @@ class StepSearch:
             return True
         if not self.settled:
             self._see_optimizer()
-            self._cycle.is_empty, self.settled = False, True
+            self.cycle.is_empty, self.settled = False, True
         if not self._session.open or self._evaluation.open:
             self._begin_step()
         self._worked = True
@@ -186,7 +184,7 @@ class StepSearch:
         """It has taken it: that may be the end of the step."""
         if self._session.user_steps:
             return
-        if self._cycle.ends_with(optimizer, with_batch=self._fetched):
+        if self.cycle.ends_with(optimizer, with_batch=self._fetched):
             self._end_step()
         else:
             self._updated = True
@@ -226,14 +224,14 @@ class StepSearch:
         self._at_once = False
         whole = {
             Program.INFERENCE: self._forwards > 0, Program.MANUAL: self._backwards > 0,
-            Program.TRAINING: self._updated and self._cycle.learning,  # too short to learn what ends a cycle
+            Program.TRAINING: self._updated and self.cycle.learning,  # too short to learn what ends a cycle
         }.get(self.program, False)  # fmt: skip
         self._end_step() if whole else self._drop_step()
 
     @property
     def _waits_for_first(self) -> bool:
         """Whether an optimizer was made, and none has taken a step."""
-        return self.program is Program.TRAINING and self._cycle.is_empty
+        return self.program is Program.TRAINING and self.cycle.is_empty
 
     def _see_updates(self, *, grad_on: bool) -> None:
         """The next thing after a backward: parameters may have been updated, though no optimizer has done it."""
@@ -258,7 +256,7 @@ class StepSearch:
         self._unseen.assume()
 
     def _say_unseen(self, *, at_end: bool) -> None:
-        if self._cycle.is_empty and self._unseen.see_step(at_end=at_end):
+        if self.cycle.is_empty and self._unseen.see_step(at_end=at_end):
             self._session.note(UNSEEN)
 
     def _begin_evaluation(self, *, by_mode: bool) -> None:
