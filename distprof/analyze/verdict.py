@@ -81,6 +81,8 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
     present, world = int(measured_steps.present.sum()), measured_steps.run.meta.world_size
     if world == 1:
         return "one rank: nobody to wait for"
+    if not present:
+        return "no rank recorded a measured step"
     if present < max(2, MIN_PRESENT_RATIO * world):
         return f"{present} of {world} ranks are present: too few to compare"
     if cycles is None:

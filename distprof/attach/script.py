@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import io
 import os
@@ -56,7 +57,7 @@ def run_module(name: str, arguments: Sequence[str]) -> None:
 
 def _make_main() -> ModuleType:
     main = ModuleType("__main__")
-    vars(main).update(__builtins__=__builtins__, __doc__=None)
+    vars(main).update(__builtins__=builtins, __annotations__={}, __doc__=None)
     sys.modules["__main__"] = main
     return main
 

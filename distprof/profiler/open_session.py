@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch.distributed as dist
@@ -81,7 +82,16 @@ def start(
     if precision is not None and precision not in DTYPES:
         raise UsageError(f"precision={precision!r}: expected one of {', '.join(DTYPES)}, or None")
     if type(warmup_steps) is not int or warmup_steps < 0:
-        raise UsageError(f"warmup_steps={warmup_steps!r}: must be 0 or more")
+        raise UsageError(f"warmup_steps={warmup_steps!r}: must be a whole number, 0 or more")
+    for key, value, kinds, expected in (
+        ("runs_dir", runs_dir, (str, os.PathLike), "a path"),
+        ("run_dir", run_dir, (str, os.PathLike, NoneType), "a path, or None"),
+        ("find", find, (bool,), "True or False"),
+        ("strategy", strategy, (str, NoneType), "a name, or None"),
+        ("work", work, (Work, NoneType), "a distprof.facts.run.Work, or None"),
+    ):
+        if not isinstance(value, kinds):
+            raise UsageError(f"{key}={value!r}: expected {expected}")
     for other in tuple(_open):
         other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
         other.close()
@@ -213,7 +223,7 @@ class OwnSession(Session):
         self._precisions.close()
         if self in _open:
             _open.remove(self)
-        if not self._tried:
+        if not self._tried or (self.job is not None and not self._number):
             advice = "use profiler.steps(loader) or profiler.step() in the training loop"
             advice = "; ".join(["none was found in the script", *self.told]) if self.finds_steps else advice
             self.tell(f"no step was recorded: {advice}")
@@ -222,8 +232,9 @@ class OwnSession(Session):
             return
         if self._world is None or self._world.rank != 0:
             return
-        if self._number <= self._warmup_steps:
-            self.tell(f"all {self._number} step(s) were warm-up: distprof.start(warmup_steps=0) measures them")
+        if 0 < self._number <= self._warmup_steps:
+            option = "warmup_steps=0" if self.finds_steps else "distprof.start(warmup_steps=0)"
+            self.tell(f"all {self._number} step(s) were warm-up: {option} measures them")
         strategy, precision = self._describe(self._world.size)
         self._report(self.job.folder, error, strategy=strategy, precision=precision)
 

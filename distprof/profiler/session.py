@@ -13,6 +13,7 @@ A session never raises into training: what is called in the wrong place does not
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ from distprof.record.stretches import TimedBatches, TimedIterator, time_batches
 from distprof.record.timeline import PhaseContext
 
 T = TypeVar("T")
+MOST = 2**53
+"""Larger numbers are not recorded exactly."""
 NOTHING: Context = contextlib.nullcontext()
 
 
@@ -89,8 +92,12 @@ class Session(Recording):
         """Counts the tokens and micro-steps that the open step has processed on this rank."""
         if self._recorder is None or not self.open:
             self.tell_outside("profiler.add_work()")
+            return
+        counts = _count(tokens), _count(micro_steps)
+        if counts[0] is None or counts[1] is None:
+            self.tell("profiler.add_work(): not counted; tokens and micro_steps are whole numbers from 0 on")
         else:
-            self._recorder.add_work(tokens=tokens, micro_steps=micro_steps)
+            self._recorder.add_work(tokens=counts[0], micro_steps=counts[1])
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
@@ -153,3 +160,13 @@ class Session(Recording):
         self.user_steps = not owns_steps
         self._finder = Finder(self)
         self._finder.begin()
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 0 on, also one of NumPy or in a tensor on the host. None: it is none."""
+    try:
+        if getattr(value, "is_cpu", True) and 0 <= (number := operator.index(value)) < MOST:
+            return number
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return None

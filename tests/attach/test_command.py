@@ -22,7 +22,7 @@ from tests.ranks import make_environment, run_alone, wait_until
 TELLS = """\
 import __main__, json, pathlib, sys
 print(json.dumps([sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ and __spec__.name,
-                  sys.modules["__main__"] is __main__, sorted(k for k in vars() if not k.startswith("_"))]))
+                  sys.modules["__main__"] is __main__, sorted((k, type(v).__name__) for k, v in vars().items())]))
 sys.exit(int(sys.argv[1]))
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from distprof.facts.run import PHASE_CODE, Phase
@@ -53,6 +55,21 @@ def test_what_belongs_into_a_step_is_said_once_outside() -> None:
     assert [line.split(" outside")[0] for line in case.said] == [
         "distprof: profiler.phase()", "distprof: profiler.add_work()", "distprof: profiler.keep_scalars()",
     ]  # fmt: skip
+
+
+def test_work_that_is_no_number_costs_a_sentence() -> None:
+    case = Case()
+    with case.session.step():
+        for wrong in ("4", -3, 1.5, 10**30, None, torch.ones(2), torch.empty((), device="meta")):
+            case.session.add_work(tokens=wrong)  # type: ignore[arg-type]
+            case.session.add_work(tokens=1, micro_steps=wrong)  # type: ignore[arg-type]
+        for right in (4, np.int64(4), torch.tensor(4)):
+            case.session.add_work(tokens=right)  # type: ignore[arg-type]
+    [step] = case.steps()
+    assert (step.tokens, step.micro_steps) == (12, 3)
+    assert case.said == [
+        "distprof: profiler.add_work(): not counted; tokens and micro_steps are whole numbers from 0 on"
+    ]
 
 
 def test_names_that_are_none_cost_a_sentence() -> None:
