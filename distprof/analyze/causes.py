@@ -28,6 +28,9 @@ CRITICAL_RATIO = 0.1
 """Share of the step."""
 BESIDE_RATIO = 0.25
 """Of what a rank loses steadily: less than this, lost now and then in the same part, is no cause of its own."""
+MOST_STEPS = 0.5
+"""Share of the steps in which a rank is steadily late: what it loses besides in more of them, in the same part, is no
+cause of its own either. Steps with more micro-steps than others, for example, have more of the same."""
 _CAUSES: dict[Part, Cause] = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
@@ -66,14 +69,23 @@ def _absorb(steady: Sequence[Suspect], irregular: Sequence[Suspect]) -> list[Sus
             continue
         row = int(item.rows[0])
         taken_ns = kept[at].removal.gap_ns[row] + item.removal.gap_ns[row]
+        if _is_in_most(item, kept[at]):
+            late_ns = float(taken_ns.sum(axis=1)[kept[at].acts].mean())
+            kept[at] = dataclasses.replace(kept[at], late_ns=late_ns, excess_ns=None)
         kept[at] = dataclasses.replace(kept[at], removal=Removal(gap_ns={row: taken_ns}))
     return [*kept, *left]
 
 
 def _is_beside(item: Suspect, steady: Suspect) -> bool:
-    """Whether what a rank loses now and then is little beside what it loses in the same part all the time."""
+    """Whether what a rank loses now and then is of what it loses in the same part all the time: little, or in most
+    steps."""
     same = item.part == steady.part and len(item.rows) == 1 and np.array_equal(item.rows, steady.rows)
-    return same and bool(steady.acts[item.acts].all()) and _sum_taken(item) < BESIDE_RATIO * _sum_taken(steady)
+    within = same and bool(steady.acts[item.acts].all())
+    return within and (_is_in_most(item, steady) or _sum_taken(item) < BESIDE_RATIO * _sum_taken(steady))
+
+
+def _is_in_most(item: Suspect, steady: Suspect) -> bool:
+    return bool(item.acts.sum() > MOST_STEPS * steady.acts.sum())
 
 
 def _sum_taken(item: Suspect) -> float:

@@ -159,7 +159,8 @@ def _estimate(item: Suspect | None, saved_ns: FloatArray, whole_ns: float) -> tu
         return estimate(saved_ns, whole_ns, None if item is None else item.excess_ns)
     share = float(item.acts.mean())
     excess_ns = None if item.excess_ns is None else item.excess_ns[item.acts]
-    _, ratio = estimate(saved_ns[item.acts], whole_ns, excess_ns) if item.acts.any() else estimate(saved_ns, whole_ns)
+    acting_ns = saved_ns[item.acts] if item.acts.any() else saved_ns
+    _, ratio = estimate(acting_ns, whole_ns, excess_ns, most_ns=whole_ns / max(share, 1 / len(saved_ns)))
     value = float(saved_ns.mean()) / whole_ns
     low, high = min(ratio.low * share, value), max(ratio.high * share, value)
     found = Estimate(value=value, low=low, high=high)

@@ -17,7 +17,7 @@ from distprof.analyze.events import STEADY_RATIO, Events, find_costly, find_even
 from distprof.analyze.measured_steps import BoolArray
 from distprof.analyze.occasions import MIN_STRETCHED, Growths, find_occasions, find_slow
 from distprof.analyze.removal import Removal
-from distprof.analyze.stalls import FAR_RATIO, mark_far
+from distprof.analyze.stalls import FAR_RATIO, find_far_limit
 from distprof.analyze.statistics import find_median, median_of_others
 from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
@@ -247,21 +247,26 @@ def _find_growth(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> Flo
 
 
 def _find_nobodys(cycles: SyncCycles, named: list[Suspect]) -> list[Suspect]:
-    """The far too long steps in which no rank that is named acts: what they took longer than the rank's usual goes."""
+    """The steps that are far too long also without what named ranks lose in them: what they took longer than the rank's
+    usual goes."""
     long_ns = cycles.cycle_ns
-    acts = mark_far(long_ns)
+    left_ns = long_ns.copy()
     for suspect in named:
-        acts &= ~suspect.acts
+        left_ns -= np.max([taken_ns.sum(axis=1) for taken_ns in suspect.removal.gap_ns.values()], axis=0)
+    acts = left_ns > find_far_limit(long_ns)
     if not acts.any():
         return []
     gap_ns, transfer_ns = np.zeros_like(cycles.gap_ns), np.zeros_like(cycles.transfer_ns)
     for taken_ns, values in ((gap_ns, cycles.gap_ns), (transfer_ns, cycles.transfer_ns)):
         taken_ns[:, acts] = np.maximum(values[:, acts] - find_median(values[:, ~acts], axis=1, keepdims=True), 0)
+    for suspect in named:
+        for row, taken_ns in suspect.removal.gap_ns.items():
+            gap_ns[row, acts] = np.maximum(gap_ns[row, acts] - taken_ns[acts], 0)
     return [
         Suspect(
             kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=_find_common(cycles, acts), acts=acts,
             removal=Removal(gap_ns=dict(enumerate(gap_ns)), transfer_ns=transfer_ns),
-            late_ns=float(find_median(long_ns[acts]) - find_median(long_ns)),
+            late_ns=float(find_median(left_ns[acts]) - find_median(long_ns)),
         )
     ]  # fmt: skip
 

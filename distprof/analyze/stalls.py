@@ -63,9 +63,14 @@ class _Times:
 
 def mark_far(long_ns: FloatArray) -> BoolArray:
     """The cycles that take far longer than the median one, by their lengths, ``[num_cycles]``."""
-    middle = float(find_median(long_ns))
-    far: BoolArray = long_ns > middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
+    far: BoolArray = long_ns > find_far_limit(long_ns)
     return far
+
+
+def find_far_limit(long_ns: FloatArray) -> float:
+    """How long a cycle may be before it takes far longer than the median one."""
+    middle = float(find_median(long_ns))
+    return middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
 
 
 def find_far(cycles: SyncCycles) -> IntArray:

@@ -181,13 +181,16 @@ def _weigh_few(values: FloatArray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None) -> tuple[Estimate, Estimate]:
+def estimate(
+    lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None, *, most_ns: float | None = None
+) -> tuple[Estimate, Estimate]:
     """What a change saves per step, and its share of the step: means over steps with their intervals.
 
     Args:
         lost_ns: By cycle.
         whole_ns: Mean cycle.
         excess_ns: Of a steadily slow rank, by cycle: the change removes its usual excess, whose own error counts too.
+        most_ns: No interval reaches beyond this: nothing saves more than there is. None: the mean cycle.
     """
     value = float(lost_ns.mean())
     centre = 0.0 if excess_ns is None else float(midmean(excess_ns))
@@ -200,7 +203,7 @@ def estimate(lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None 
             np.stack([lost_ns, excess_ns]),
             lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
         )
-    low, high = min(low, value), max(high, value)
+    low, high = min(low, value), max(min(high, whole_ns if most_ns is None else most_ns), value)
     share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
     return Estimate(value=value, low=low, high=high), share
 

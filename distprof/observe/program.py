@@ -20,8 +20,10 @@ UNSEEN = (
     "taken to begin with the batch or forward after a backward"
 )
 COMPILED = "the forward is not seen (in a compiled function, for example): its time is part of other"
-INFERENCE = "no optimizer and no backward: inference; a step is one batch of a DataLoader, or else one forward"
-INFERENCE_BEFORE = "the first steps are inference, before the first optimizer was made"
+INFERENCE = (
+    "steps before any optimizer and backward are inference: each is one batch of a DataLoader, or else one forward"
+)
+INFERENCE_BEFORE = "the first steps are inference, before the first optimizer was made; warm-up begins again after them"
 
 
 class Program(enum.Enum):

@@ -59,6 +59,7 @@ class StepSearch:
             if self.program is Program.INFERENCE and not self._session.user_steps:
                 self._session.note(INFERENCE_BEFORE)
                 self.finish()
+                self._session.restart_warmup()
             self.program = Program.TRAINING
 
     def begin_fetch(self, *, grad_on: bool) -> bool:

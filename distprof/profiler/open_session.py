@@ -162,10 +162,10 @@ class OwnSession(Session):
 
     def watch(self, model: object) -> None:
         """As `Recording.watch`."""
-        num_known = len(self._models)
+        num_known = len(self.models)
         super().watch(model)
-        if self._precision is None and len(self._models) > num_known and not self.finds_steps:
-            self._guard("the precision", self._precisions.watch, self._models[-1])
+        if self._precision is None and len(self.models) > num_known and not self.finds_steps:
+            self._guard("the precision", self._precisions.watch, self.models[-1])
 
     def see_call(self, model: nn.Module) -> None:
         """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
@@ -232,7 +232,7 @@ class OwnSession(Session):
             return
         if self._world is None or self._world.rank != 0:
             return
-        if 0 < self._number <= self._warmup_steps:
+        if 0 < self._number <= self._warmup_until:
             option = "warmup_steps=0" if self.finds_steps else "distprof.start(warmup_steps=0)"
             self.tell(f"all {self._number} step(s) were warm-up: {option} measures them")
         strategy, precision = self._describe(self._world.size)

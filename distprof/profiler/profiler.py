@@ -48,7 +48,8 @@ from distprof.record.window_talk import WindowTalk
 
 T = TypeVar("T")
 _UNWRAPPED = (
-    "a watched model holds neither DDP nor FSDP: its gradients are synchronised where the loop calls torch.distributed"
+    "{} holds neither DDP nor FSDP: if it is trained, its gradients are synchronised where the loop calls "
+    "torch.distributed"
 )
 Context = contextlib.AbstractContextManager[None]
 
@@ -95,6 +96,7 @@ class Profiler:
         self._next_step = 0
         self._calls, self._talk = calls, WindowTalk(limit_s=0.0) if calls is None else calls.talk
         self._talk.next_step = lambda: self._next_step
+        self._synchronised: set[int] = set()  # identities of the parameters in DDP and FSDP models
         self._closed = False
 
     def watch(self, model: nn.Module) -> None:
@@ -111,7 +113,10 @@ class Profiler:
             self._calls.watch(model)
         parts = find_wrapped(model)
         if not parts and not describe_engine(model) and dist.is_initialized() and dist.get_world_size() > 1:
-            notes.append(_UNWRAPPED)
+            trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+            if not trained <= self._synchronised:
+                notes.append(_UNWRAPPED.format(type(model).__name__))
+        self._synchronised.update(id(parameter) for part in parts for parameter in part.parameters())
         for part in parts:
             if isinstance(part, DistributedDataParallel):
                 watch_ddp(part, self._watch, self._step_writer.note)

@@ -24,10 +24,10 @@ from distprof.record.recorder import Recorder
 from distprof.record.timeline import OTHER
 
 T = TypeVar("T")
-Opener = Literal["with", "steps", "cut", "call"]
-"""Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
 NO_MARKS = 3
 """Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
+Opener = Literal["with", "steps", "cut", "call"]
+"""Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
 
 
 class Recording(Border):
@@ -54,9 +54,10 @@ class Recording(Border):
         """
         super().__init__(say)
         self._start, self._end = start, end
-        self._warmup_steps, self._find = warmup_steps, find
+        self._warmup_steps, self._warmup_until, self._find = warmup_steps, warmup_steps, find
         self._tried = False
-        self._models: list[nn.Module] = []
+        self.models: list[nn.Module] = []
+        """The models watched so far."""
         self.job: Job | None = None
         """The started job. None: not yet, or it could not be started."""
         self.open = False
@@ -84,11 +85,6 @@ class Recording(Border):
         """Whether a step is open whose phases are recorded."""
         return self._recorder is not None and self._recorder.recording
 
-    @property
-    def models(self) -> tuple[nn.Module, ...]:
-        """The models watched so far."""
-        return tuple(self._models)
-
     def begin(self) -> None:
         """Starts the job now instead of at the first step. Collective.
 
@@ -104,7 +100,7 @@ class Recording(Border):
         self._profiler, self._recorder = self.job.profiler, self.job.profiler.recorder
         for text in self.told:
             self._profiler.note(text)
-        for model in self._models:
+        for model in self.models:
             self._guard("a model", self._profiler.watch, model)
         if self._find and self._finder is None:
             self._guard("what is found", self._begin_finder, False)
@@ -116,8 +112,8 @@ class Recording(Border):
         """
         if not isinstance(model, nn.Module):
             self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
-        elif not any(model is part for known in self._models for part in known.modules()):
-            self._models.append(model)
+        elif not any(model is part for known in self.models for part in known.modules()):
+            self.models.append(model)
             if self._profiler is not None:
                 self._guard("a model", self._profiler.watch, model)
 
@@ -149,7 +145,7 @@ class Recording(Border):
         try:
             if finished.doubted is not None:
                 finished.decide(failed=False)
-            self._context = self._profiler.step(warmup=self._number < self._warmup_steps if warmup is None else warmup)
+            self._context = self._profiler.step(warmup=self._number < self._warmup_until if warmup is None else warmup)
             self._context.__enter__()
         except Exception as error:
             self._lose("a step", error)
@@ -194,6 +190,10 @@ class Recording(Border):
             self.open = False
             self._number -= 1
             self._guard("a step", self._profiler.drop_step)
+
+    def restart_warmup(self) -> None:
+        """The steps so far were of another kind: as many as at first are warm-up again."""
+        self._warmup_until = self._number + self._warmup_steps
 
     def leave_loop(self) -> None:
         """The loop over ``steps()`` is left early: by ``break``, ``return`` or an exception, which cannot be told yet.

@@ -31,6 +31,15 @@ def test_the_part_of_a_single_slow_rank_is_what_fixing_it_saves() -> None:
     assert jitter.joint_ns == pytest.approx(jitter.alone_ns.value) and jitter.joint_ns < 0.1 * rank.joint_ns
 
 
+def test_more_of_the_same_in_most_steps_is_one_cause_and_in_few_another() -> None:
+    """Steps of four micro-steps instead of two load twice as much: 20 ms late in all, and 20 more in three of four."""
+    steady = Delay(rank=2, phase=Phase.DATA, delay_ns=20 * MS)
+    (rank,) = list_late(find_causes(steady, Delay(rank=2, phase=Phase.DATA, delay_ns=20 * MS, share_ratio=0.75)))
+    assert (rank.rank, rank.phase, rank.pattern) == (2, "data", "persistent")
+    assert rank.late_ns == pytest.approx(35 * MS, rel=0.1)
+    assert len(list_late(find_causes(steady, Delay(rank=2, phase=Phase.DATA, delay_ns=40 * MS, share_ratio=0.3)))) == 2
+
+
 def test_the_parts_of_two_are_what_fixing_both_saves_and_all_add_up() -> None:
     causes = find_causes(
         Delay(rank=2, phase=Phase.FORWARD, delay_ns=20 * MS), Delay(rank=5, phase=Phase.BACKWARD, delay_ns=19 * MS)

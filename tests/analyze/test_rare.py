@@ -75,6 +75,18 @@ def test_a_stall_out_of_step_is_not_one_of_the_regular_ones() -> None:
     assert (nobodys.rows.tolist(), np.flatnonzero(nobodys.acts).tolist()) == ([], [18, 33])
 
 
+def test_a_stall_of_all_ranks_in_a_step_in_which_one_is_late_is_nobodys() -> None:
+    """Rank 5 is 50 ms late in every third step; step 30 is one of them, in which all ranks pause for 2 s."""
+    own_ns = make_steady(8, 60)
+    own_ns[5, ::3, PHASE[Phase.FORWARD]] += 50 * MS
+    own_ns[:, 30, PHASE[Phase.OTHER]] += 2000 * MS
+    named, nobodys = suspect(own_ns)
+    assert (named.rows.tolist(), named.kind) == ([5], VerdictKind.SLOW_RANK)
+    assert (nobodys.rows.tolist(), nobodys.late_ns) == ([], 2000 * MS)
+    assert np.flatnonzero(nobodys.acts).tolist() == [30]
+    assert replay_without(make_cycles(own_ns), [named.removal, nobodys.removal]).tolist() == [110 * MS] * 60
+
+
 def test_too_many_stalls_out_of_step_are_the_same_ranks_and_not_regular() -> None:
     """Seven of them on the same one of eight ranks are no more chance than the regular ones."""
     own_ns, struck = make_steady(8, 100), [*range(5, 100, 8), 7, 18, 33, 41, 59, 72, 90]

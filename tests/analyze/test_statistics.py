@@ -94,6 +94,14 @@ def test_a_mean_of_three_that_costs_in_two_is_above_zero() -> None:
     assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
 
 
+def test_nothing_saves_more_than_there_is() -> None:
+    """One of twenty cycles takes 2000 instead of 10, which is 91 % of all: the bootstrap has it up to five times."""
+    lost, share = estimate(np.array([1990.0, *[0.0] * 19]), 109.5)
+    assert (lost.high, share.high) == (109.5, 1) and share.value == pytest.approx(0.909, abs=0.001)
+    conditional, _ = estimate(np.array([1990.0, 1980.0, 2000.0]), 109.5, most_ns=2190.0)
+    assert conditional.high > 1990
+
+
 def test_the_bound_of_a_share_by_hand() -> None:
     """Wilson's: with z = 1.645, z ** 2 / (n + z ** 2) of none in n."""
     assert bound_share(0, 100) == pytest.approx(1.6449**2 / (100 + 1.6449**2), rel=1e-4)

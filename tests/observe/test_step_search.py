@@ -69,7 +69,7 @@ def test_inference_before_training_ends_with_the_first_optimizer() -> None:
         script.forward(grad_on=False)
     script.make_optimizer()
     script.train()
-    assert script.told.take() == "begin end begin end begin end"
+    assert script.told.take() == "begin end begin end warm-up begin end"
     assert len(script.told.notes) == 2
 
 

@@ -53,6 +53,10 @@ class Told:
         self.open = False
         self.log.append("drop")
 
+    def restart_warmup(self) -> None:
+        assert not self.open
+        self.log.append("warm-up")
+
     def enter(self, code: int) -> bool:
         if self.open:
             self.log.append(str(PHASES[code]))

@@ -38,6 +38,16 @@ def test_batches_are_steps_from_one_request_to_the_next() -> None:
     assert len(case.session.steps([1, 2])) == 2 and case.said == []
 
 
+def test_warmup_begins_again_where_steps_become_of_another_kind() -> None:
+    case = Case(warmup_steps=1)
+    for number in range(5):
+        if number == 2:
+            case.session.restart_warmup()
+        with case.session.step():
+            case.work()
+    assert [step.warmup for step in case.steps()] == [True, False, True, False, False]
+
+
 def test_a_loop_left_early_keeps_the_step_that_did_something_and_drops_the_one_that_did_not() -> None:
     case = Case()
     for number in case.session.steps(range(9)):
