@@ -34,6 +34,8 @@ PROGRAMS = (
     Program(name="lightning", command="lightning_demo.py", loop="lightning", needs="lightning", steps=52,
             phases=f"{DDP} grad_norm evaluation checkpoint", module="Linear",
             named="model.transformer.decoder.layers.0.linear1"),
+    Program(name="lightning_gan", command="lightning_gan.py", loop="lightning documentation's pattern",
+            needs="lightning", steps=54, phases=f"{DDP} grad_norm", module="Linear:1", named="generator.2"),
     Program(name="fabric", command="fabric.py", loop="lightning documentation's pattern", needs="lightning", steps=52,
             phases=f"{DDP} grad_norm checkpoint", module="Linear:1", named="2"),
     Program(name="ignite", command="ignite_engine.py", loop="pytorch-ignite", needs="ignite", steps=60,
