@@ -277,7 +277,7 @@ def _report(
 def _widen(item: Estimate, error: float) -> Estimate:
     return Estimate(
         value=item.value, low=item.value - math.hypot(item.value - item.low, error),
-        high=item.value + math.hypot(item.high - item.value, error),
+        high=max(item.value, min(1.0, item.value + math.hypot(item.high - item.value, error))),
     )  # fmt: skip
 
 

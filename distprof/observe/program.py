@@ -21,7 +21,7 @@ UNSEEN = (
 )
 COMPILED = "the forward is not seen (in a compiled function, for example): its time is part of other"
 INFERENCE = (
-    "steps before any optimizer and backward are inference: each is one batch of a DataLoader, or else one forward"
+    "steps without an optimizer and a backward are inference: each is one batch of a DataLoader, or else one forward"
 )
 INFERENCE_BEFORE = "the first steps are inference, before the first optimizer was made; warm-up begins again after them"
 
