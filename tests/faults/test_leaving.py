@@ -148,6 +148,8 @@ def test_fault_31_a_wandb_that_stands_still_holds_nobody_up_and_leaves_nothing(t
         "train.warmup_steps=1",
         "hardware.peak=none",
         "profile.window_s=0.1",
+        "inject.rank=1",  # as long as W&B may take to start
+        "inject.delay_ms=50",
     ]
     ranks = fork_ranks(2, arguments, tmp_path, before=IMPATIENT, WANDB_MODE="offline", TMPDIR=str(own))
     service: int | None = None

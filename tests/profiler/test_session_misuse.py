@@ -92,4 +92,4 @@ def test_a_part_of_a_watched_model_is_no_model_of_its_own() -> None:
     model = nn.Sequential(nn.Linear(1, 1))
     for part in (model, model[0], model):  # evaluation often calls what DDP has wrapped
         case.session.watch(part)
-    assert case.session.models == (model,)
+    assert case.session.models == [model]
