@@ -40,7 +40,7 @@ class Gate:
         self.thread: int | None = None
         """The training thread."""
         self.part: Recognition | None = None
-        """What the call is an instance of that is looked at, or was last."""
+        """What recognised the call that is looked at, or the last one."""
         self._main = threading.main_thread().ident
         _gates.add(self)
 
@@ -58,10 +58,8 @@ class Gate:
         return thread == (self._main if self.thread is None else self.thread)
 
     def open_up(self, part: Recognition) -> bool:
-        """The call that is looked at turns out to hold others that should be: returns whether it is one of this part.
-
-        When it returns, nothing of it is looked at any more.
-        """
+        """Looks at the calls inside the one that is looked at, instead of that one, if this part recognised it; returns
+        whether it did."""
         if self.inside != 1 or self.part is not part or self.thread != get_ident():
             return False
         self.inside = 0
