@@ -24,10 +24,10 @@ from distprof.record.recorder import Recorder
 from distprof.record.timeline import OTHER
 
 T = TypeVar("T")
-NO_MARKS = 3
-"""Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
 Opener = Literal["with", "steps", "cut", "call"]
 """Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
+NO_MARKS = 3
+"""Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
 
 
 class Recording(Border):

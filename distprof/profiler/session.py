@@ -164,9 +164,10 @@ class Session(Recording):
 
 def _count(value: Any) -> int | None:
     """A whole number from 0 on, also one of NumPy or in a tensor on the host. None: it is none."""
+    if not getattr(value, "is_cpu", True):  # reading it would wait for the device
+        return None
     try:
-        if getattr(value, "is_cpu", True) and 0 <= (number := operator.index(value)) < MOST:
-            return number
+        number = operator.index(value)
     except (TypeError, ValueError, RuntimeError):
         return None
-    return None
+    return number if 0 <= number < MOST else None
