@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import socket
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +18,9 @@ import torch.distributed as dist
 from torch.distributed import all_gather, all_reduce, broadcast  # the originals, even while training's are wrapped
 
 from distprof.errors import DistprofError, UsageError
+
+_kept: deque[object] = deque(maxlen=8)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # never freed, also when Python frees what modules hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +215,16 @@ def _hold_backends() -> list[object]:
     return backends
 
 
+def keep(work: Any) -> Any:
+    """Keeps one of distprof's own collectives over gloo until later ones have taken its place; returns it.
+
+    The thread of gloo that runs a collective needs the GIL to let go of the last reference to its tensors, at some time
+    after the collective has ended. If Python has ended by then, the process aborts, so the last reference stays here.
+    """
+    _kept.append(work)
+    return work
+
+
 def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None) -> str:
     """Broadcasts a text from rank ``source`` to every rank. Collective, over the CPU.
 
@@ -222,9 +237,9 @@ def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | 
         return text or ""
     data = (text or "").encode() if dist.get_rank() == source else b""
     length = torch.tensor([len(data)])
-    broadcast(length, source, group=group)
+    keep(broadcast(length, source, group=group, async_op=True)).wait()
     buffer = _as_buffer(data, int(length))
-    broadcast(buffer, source, group=group)
+    keep(broadcast(buffer, source, group=group, async_op=True)).wait()
     return buffer.numpy().tobytes().decode()
 
 
@@ -234,10 +249,10 @@ def collect_texts(text: str, *, group: dist.ProcessGroup | None) -> list[str]:
         return [text]
     data = text.encode()
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-    all_gather(lengths, torch.tensor([len(data)]), group=group)
+    keep(all_gather(lengths, torch.tensor([len(data)]), group=group, async_op=True)).wait()
     longest = int(max(lengths))
     buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-    all_gather(buffers, _as_buffer(data, longest), group=group)
+    keep(all_gather(buffers, _as_buffer(data, longest), group=group, async_op=True)).wait()
     return [buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)]
 
 
@@ -245,7 +260,7 @@ def find_largest(number: int, *, group: dist.ProcessGroup | None) -> int:
     """The largest of the ranks' numbers, once every rank is here. Collective; ``group`` as in `share_text`."""
     largest = torch.tensor([number])
     if group is not None:
-        all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+        keep(all_reduce(largest, op=dist.ReduceOp.MAX, group=group, async_op=True)).wait()
     return int(largest)
 
 

@@ -23,6 +23,7 @@ from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
 from distprof.record.step_record import STEPS_AT_ONCE
 from distprof.record.window_talk import WindowTalk, Word
+from distprof.world import keep
 
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
@@ -77,6 +78,7 @@ class Exchange:
         self.given_up = True
 
     def _wait(self, work: Any) -> None:
+        keep(work)
         nap_s = 0.0005
         while not work.is_completed():
             if self.given_up:

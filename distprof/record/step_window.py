@@ -11,15 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed import all_reduce  # the original, even while training's is wrapped
 
 from distprof.errors import describe_error
 from distprof.record.own_group import make_own_group
 from distprof.record.recorder import Recorder
-from distprof.world import World
+from distprof.world import World, wait_for_ranks
 
 EARLIEST_STEP = 3
 """First step of a window by default: the earlier ones create buffers, streams and DDP's buckets."""
@@ -168,14 +165,10 @@ def plan_meeting(world: World, timeout_s: float) -> Callable[[], None]:
     if world.size == 1:
         return lambda: None
     group = make_own_group(timedelta(seconds=timeout_s))
-    return lambda: _wait_for_everyone(group)
+    return lambda: wait_for_ranks(group)
 
 
 def say_apart(what: str, ranks: Sequence[int], folder: str) -> str:
     """A note that the files of some ranks are on their own hosts, since they do not see rank 0's folder."""
     listed = ", ".join(map(str, ranks))
     return f"{what} of ranks {listed} are on their own hosts, in {folder}/ of the same folder: copy them here"
-
-
-def _wait_for_everyone(group: dist.ProcessGroup) -> None:
-    all_reduce(torch.zeros(1), group=group)

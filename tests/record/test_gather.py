@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch.distributed as dist
 
+from distprof import world as world_module
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+from distprof.record import gather as gather_module
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.live import MAX_OPEN_STEPS, LiveSteps
 from distprof.record.step_record import STEPS_AT_ONCE
@@ -57,6 +64,36 @@ def agree(world: World) -> None:
 
 def test_texts_are_shared_and_collected(tmp_path: Path) -> None:
     call_on_ranks(2, agree, tmp_path=tmp_path)
+
+
+def keep_what_was_issued(world: World) -> None:
+    issued: list[weakref.ref[Any]] = []
+
+    def watch(module: ModuleType, name: str) -> Any:
+        original = getattr(module, name)
+
+        def watched(*args: Any, **options: Any) -> Any:
+            work = original(*args, **options)
+            issued.append(weakref.ref(work))
+            return work
+
+        return patch.object(module, name, watched)
+
+    group = dist.group.WORLD
+    assert group is not None
+    with watch(world_module, "broadcast"), watch(world_module, "all_gather"), watch(world_module, "all_reduce"):
+        share_text("text", group=group)
+        collect_texts("text", group=group)
+        find_largest(1, group=group)
+    with watch(gather_module, "all_gather"), watch(gather_module, "gather"):
+        Exchange(group).send([make_row(world.rank, 0)], last=True)
+    gc.collect()
+    assert len(issued) == 7 and all(work() is not None for work in issued)
+
+
+def test_the_last_reference_to_a_collective_is_not_left_to_the_thread_that_ran_it(tmp_path: Path) -> None:
+    """It would take the GIL to let go of it, at a time when Python may have ended, and abort the process."""
+    call_on_ranks(2, keep_what_was_issued, tmp_path=tmp_path)
 
 
 def test_a_long_backlog_travels_in_parts() -> None:
