@@ -48,7 +48,7 @@ class FixedWork(nn.Module):
 
 
 class Turns:
-    """Makes this process wait for its turn before every step, by two named pipes."""
+    """Makes this process wait for its turn before every step, and before it ends, by two named pipes."""
 
     def __init__(self, out: Path) -> None:
         """Opens those beside ``out``, of this rank."""
@@ -113,8 +113,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
                 others = OtherThreads()
             if turns is not None:
                 turns.give()
-                if len(times_ns) < steps + WARMUP_STEPS:
-                    turns.wait()
+                turns.wait()  # after the last step, until the others have taken theirs: the end of a run takes long
             begin_ns = time.perf_counter_ns()
     if os.environ.get("RANK", "0") == "0":
         out.write_text(json.dumps({"step_ns": times_ns[WARMUP_STEPS:], "others_ns": others.read() / steps}))

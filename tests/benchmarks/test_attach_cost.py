@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,31 +56,38 @@ def test_steps_are_judged_by_the_upper_end_of_the_interval(
 
 
 def test_steps_are_compared_with_their_neighbours() -> None:
-    """The machine is twice as slow in every third turn; attach adds a tenth. The first steps of a turn are left out."""
+    """The machine is twice as slow in every third turn, and once stands still; attach adds a tenth."""
     turn = attach_cost_steps.TURN_STEPS
     slow = range(attach_cost_steps.LEFT_OUT)
     plain = [7e9 if at % turn in slow else 100.0 if at // turn % 3 else 200.0 for at in range(5 * turn)]
-    found = attach_cost_steps.summarise({"plain": plain, "attached": [1.1 * value for value in plain]})
-    assert found == pytest.approx({"plain": 100.0, "attached": 110.0})
+    plain[turn + attach_cost_steps.LEFT_OUT + 1] = 9e9
+    attached = [1.1 * value for value in plain]
+    found = attach_cost_steps.summarise({"plain": plain, "attached": attached, "plain again (A/A)": plain})
+    assert found["attached"] == pytest.approx(1.1 * found["plain"])
+    assert found["plain again (A/A)"] == found["plain"] == pytest.approx(100.0)
 
 
-def test_runs_take_turns_and_one_that_fails_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", ["", "b"])
+def test_runs_take_turns_and_end_together_and_one_that_fails_ends_it(tmp_path: Path, failing: str) -> None:
     steps = attach_cost_steps.TURN_STEPS + 1
     log: list[str] = []
     pipes = {name: attach_cost_steps.make_pipes(tmp_path / name, 1) for name in "ab"}
 
-    def run(name: str, steps: int) -> None:
+    def run(name: str) -> None:
         go, done = (os.open(tmp_path / f"{name}.0.{end}", os.O_RDWR) for end in ("go", "done"))
         for _ in range(steps):
             os.read(go, 1)
             log.append(name)
+            if len(log) > 2 * steps - 2 and name == failing:
+                raise DistprofError("a step failed")
             os.write(done, b"x")
-        if name == "b":
-            raise DistprofError("a step failed")
+        os.read(go, 1)
+        log.append("end")
 
-    with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(run, name, steps) for name, steps in (("a", steps), ("b", steps - 1))]
-        with pytest.raises(DistprofError, match="a step failed"):
-            attach_cost_steps.take_turns(pipes, steps, runs)
-    turns = ["a" * (steps - 1), "b" * (steps - 1)]
-    assert "".join(log).removesuffix("a") in ("".join(turns), "".join(reversed(turns)))
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as raises:
+        if failing:
+            raises.enter_context(pytest.raises(DistprofError, match="a step failed"))
+        attach_cost_steps.take_turns(pipes, steps, [pool.submit(run, name) for name in "ab"])
+    turns = "".join(log[: 2 * steps - 2])
+    assert turns in ("a" * (steps - 1) + "b" * (steps - 1), "b" * (steps - 1) + "a" * (steps - 1))
+    assert sorted(log[2 * steps - 2 :]) == ["a", "b", *["end"] * (1 if failing else 2)]
