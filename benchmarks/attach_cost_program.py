@@ -118,6 +118,7 @@ def main(kind: str, out: Path, units: int, steps: int) -> None:
     if os.environ.get("RANK", "0") == "0":
         out.write_text(json.dumps({"step_ns": times_ns[WARMUP_STEPS:], "others_ns": others.read() / steps}))
     if kind == "ddp":
+        time.sleep(0.1)  # gloo's threads abort a process that ends while they let go of its last reduction
         dist.destroy_process_group()
 
 
