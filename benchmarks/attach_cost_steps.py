@@ -100,7 +100,7 @@ def _measure(kind: str, parent: Path, options: argparse.Namespace) -> tuple[list
         for condition, ns in summarise({name: each["step_ns"] for name, each in told.items()}).items():
             step_ns[condition].append(ns)
             others_ns[condition].append(told[condition]["others_ns"])
-        more = ", ".join(f"{name} {times[-1] / step_ns[PLAIN][-1] - 1:+.1%}" for name, times in step_ns.items())
+        more = ", ".join(f"{name} {step_ns[name][-1] / step_ns[PLAIN][-1] - 1:+.1%}" for name in CONDITIONS[1:])
         print(f"{kind}, round {number + 1} of {options.rounds}: {more}", file=sys.stderr, flush=True)
     medians = {condition: statistics.median(taken) for condition, taken in others_ns.items()}
     attached = step_ns.pop(ATTACHED)
