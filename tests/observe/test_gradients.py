@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.func import functional_call
 
-from distprof.observe.finder import Finder
 from distprof.observe.program import NO_OPTIMIZER
-from tests.observe.told import Told
+from tests.observe.told import Told, make_model
 
 X = torch.ones(2, 4)
-
-
-@pytest.fixture
-def told() -> Iterator[Told]:
-    told = Told()
-    finder = Finder(told)
-    finder.begin()
-    yield told
-    finder.finish()
-    finder.undo()
-
-
-def make_model() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
 @pytest.mark.parametrize("inputs", ["iterator", "list", "mapping"])
