@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from distprof.attach.request import USAGE, Request, read_request
-from distprof.attach.script import hide_own_frames, require_script, run_module, run_script
+from distprof.attach.script import require_script, run_module, run_script, show_error
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError, describe_error
 from distprof.observe.on_import import after_import
 
@@ -72,8 +72,8 @@ def attach(arguments: list[str] | None = None) -> None:
     try:
         run(request.target, request.arguments)
     except BaseException as error:
+        show_error(error)
         watch.end(error)
-        hide_own_frames()
         raise
     watch.end()
 

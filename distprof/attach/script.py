@@ -62,14 +62,29 @@ def _make_main() -> ModuleType:
     return main
 
 
-def hide_own_frames() -> None:
-    """Has an error that ends the program shown as if the script had been run without distprof."""
-    shown = sys.excepthook
+def show_error(error: BaseException) -> None:
+    """Shows an error that ends the program as if the script had been run without distprof, and has it shown once.
+
+    At once, because a launcher stops this rank soon after another one has failed. Only a hook of the script's is called
+    where Python calls it: it may end the process.
+    """
+    hook, whole = sys.excepthook, error.__traceback__
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        shown(kind, error.with_traceback(_without_own(trace)), error.__traceback__)
+        hook(kind, error.with_traceback(_without_own(trace)), error.__traceback__)
 
     sys.excepthook = show
+    if _only_shows(hook) and not isinstance(error, SystemExit):
+        show(type(error), error, whole)
+        error.__traceback__ = whole
+        sys.excepthook = lambda kind, other, trace: None if other is error else show(kind, other, trace)
+
+
+def _only_shows(hook: Callable[..., object]) -> bool:
+    """Whether a hook for errors is Python's, or torch's around Python's, which puts the rank before each line."""
+    inner = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+    around = getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d"
+    return hook is sys.__excepthook__ or (around and sys.__excepthook__ in inner)
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
+from distprof.render.ends import describe_ends
 from distprof.render.files import Written, write_files
 from distprof.render.hangs import describe_hang
 from distprof.render.headline import list_headline
@@ -15,6 +16,9 @@ from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.storage.run_folder import complete_ends, read_meta, write_meta
 from distprof.traces.read import read_folder
+
+MOST_ENDS = 3
+"""In how many ways ranks ended that are told at once."""
 
 
 def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:
@@ -51,7 +55,19 @@ def name_files(folder: Path, written: Written) -> str:
     return f"run folder: {folder}  ({'; '.join(filter(None, [', '.join(written.names), again]))})"
 
 
-def summarize(report: Report) -> str:
-    """A report in one sentence: whom the job hung for, who holds the others up, or how long a step takes."""
-    step = list_headline(report)[0]
-    return describe_hang(report) or describe_verdict(report) or f"{step.label} {step.number}{step.text}"
+def summarize(report: Report, *, early: bool) -> list[str]:
+    """A report in a sentence or two: how a job ended that stopped early, or whom it hung for; who holds the others up,
+    or how long a step takes.
+    """
+    step, hang = list_headline(report)[0], describe_hang(report)
+    usual = describe_verdict(report) or f"{step.label} {step.number}{step.text}"
+    if not early:
+        return [hang or usual]
+    ends = "; ".join(describe_ends(report)[:MOST_ENDS])
+    return (
+        [f"stopped early; {hang}"]
+        if hang
+        else [f"stopped early; {ends}", usual]
+        if ends
+        else [f"stopped early; {usual}"]
+    )

@@ -30,8 +30,10 @@ from distprof.profiler.provenance import describe_run
 from distprof.profiler.session import Session
 from distprof.profiler.start import Hooks, Job, start_profiler
 from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
+from distprof.record.on_signal import finish_first
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
+from distprof.report.report import Report
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_world, is_launched, read_identity
@@ -249,17 +251,19 @@ class OwnSession(Session):
     def _report(
         self, folder: Path, error: BaseException | None, *, strategy: str | None = None, precision: str | None = None
     ) -> None:
+        held = contextlib.nullcontext() if error is None else finish_first()
         try:
-            describe_job(folder, strategy=strategy, precision=precision)
-            _, report, written = write_report(folder, self.completed_rows)
+            with held:
+                describe_job(folder, strategy=strategy, precision=precision)
+                _, report, written = write_report(folder, self.completed_rows)
+                self._say_report(report, name_files(folder, written), early=error is not None)
         except Exception as failure:
             said = str(failure).strip().splitlines() or [type(failure).__name__]
             say_aside(f"distprof: the report was not written ({said[0]}); try: distprof report {folder}")
-            return
-        if self._speaks:
-            early = "stopped early; " if error is not None else ""
-            say_aside(f"distprof: {early}{summarize(report)}")
-            say_aside(f"distprof: {name_files(folder, written)}")
+
+    def _say_report(self, report: Report, files: str, *, early: bool) -> None:
+        for line in [*summarize(report, early=early), files] if self._speaks else []:
+            say_aside(f"distprof: {line}")
 
 
 def say_aside(text: str) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 from distprof.record.signals import SignalWatch, end_by_signal, watch_signals
 from distprof.record.step_writer import StepWriter
+
+REPORT_GRACE_S = 4.0
+"""How long a process that ends by its own error may take to report it after a signal; less than `LAST_RESORT_S`."""
 
 
 def end_on_signal(
@@ -30,10 +36,32 @@ def end_on_signal(
         watch.leave = end_by_signal  # as the program would end without us
 
     def end(name: str) -> None:
-        step_writer.terminate(name)
+        if step_writer.terminate(name) and signals is None:
+            time.sleep(REPORT_GRACE_S)  # the process ends before that, with its own exit code
         if tell is not None:
             tell()
 
     watch.listen(step_writer.hear_interrupt)
     remove = watch.add(end)
     return remove if signals is not None else watch.close
+
+
+@contextlib.contextmanager
+def finish_first() -> Iterator[None]:
+    """Has a signal end the process only after the block, or after `REPORT_GRACE_S` if that takes longer."""
+    watch = watch_signals((signal.SIGTERM, signal.SIGHUP))
+    if watch is None:
+        yield
+        return
+    over = threading.Event()
+
+    def wait(name: str) -> None:
+        over.wait(REPORT_GRACE_S)
+
+    watch.add(wait)
+    watch.leave = end_by_signal
+    try:
+        yield
+    finally:
+        over.set()
+        watch.close()

@@ -57,7 +57,7 @@ class StepWriter:
         """
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
         self._lock, self._taking = threading.Lock(), threading.Lock()
-        self._ended = threading.Event()
+        self._ended, self._failed = threading.Event(), False
         self._broken: dict[BrokenPhase, list[int]] = {}  # the first step, and how many
         self._unwritten = 0
         self._overfull = 0  # steps whose collectives found no room
@@ -175,7 +175,7 @@ class StepWriter:
                 stand = self._take_last_stand(ended, raised, broken=broken)
                 self._write_state(self._writer, describe_position(self._recorder), stand, broken=broken)
             self._writer.close()
-            self._writer = None
+            self._writer, self._failed = None, ended == "failed"
             self._ended.set()
 
     def _take_last_stand(self, ended: str, raised: BaseException | None, *, broken: bool) -> Stand:
@@ -194,13 +194,13 @@ class StepWriter:
             return stand
         return dataclasses.replace(stand, stalled_s=before.stalled_s, stopped=before.stopped, phase=before.phase)
 
-    def terminate(self, signal_name: str) -> None:
+    def terminate(self, signal_name: str) -> bool:
         """Writes finished steps and the end, wherever the training thread is. Waits for a second at most.
 
-        Does nothing if the rank has ended already, or ends within `FAILING_GRACE_S`.
+        Does nothing if the rank has ended already, or ends within `FAILING_GRACE_S`. Returns whether it has failed so.
         """
         if self._ended.wait(FAILING_GRACE_S):
-            return
+            return self._failed
         where = describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
@@ -209,6 +209,7 @@ class StepWriter:
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
+        return False
 
     def hear_interrupt(self) -> None:
         """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""

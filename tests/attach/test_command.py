@@ -14,6 +14,7 @@ import pytest
 
 from distprof.attach.command import attach
 from distprof.attach.request import Request, read_request
+from distprof.attach.script import show_error
 from distprof.errors import UsageError
 from tests.attach.driver import PROGRAMS
 from tests.faults.forked import Command, start
@@ -97,6 +98,22 @@ def test_script_module_and_failure_look_as_in_python_itself(tmp_path: Path) -> N
         assert (watched.returncode, watched.stdout, said) == (plain.returncode, plain.stdout, plain.stderr.splitlines())
 
 
+def test_an_error_is_shown_at_once_and_not_again_and_a_hook_of_the_script_is_left_to_python(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[BaseException] = []
+    for hook, shown in ((sys.__excepthook__, 1), (lambda kind, error, trace: seen.append(error), 0)):
+        monkeypatch.setattr(sys, "excepthook", hook)
+        error = ValueError("the script's own")
+        show_error(error)
+        assert capsys.readouterr().err.count("ValueError: the script's own") == shown and not seen
+        other = KeyError("in the end")
+        for late in (error, other):
+            sys.excepthook(type(late), late, None)
+        assert ("KeyError: 'in the end'" in capsys.readouterr().err) == bool(shown)
+    assert [str(error) for error in seen] == ["the script's own", "'in the end'"]
+
+
 def run_python(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=make_environment(), capture_output=True, text=True, timeout=60,
@@ -114,11 +131,14 @@ def test_torch_is_imported_by_the_script_and_watched_from_then_on(tmp_path: Path
     script.write_text(checks + numbers + same + (PROGRAMS / "alone.py").read_text(encoding="utf-8"), encoding="utf-8")
     done = run_alone(["run_dir=run", str(script), "fail"], tmp_path, module="distprof.attach")
     assert (done.returncode, len(done.stdout.splitlines())) == (1, 12), done.stderr
-    trace = done.stderr[done.stderr.index("Traceback") :]
-    assert re.fullmatch(
+    said = done.stderr[done.stderr.index("Traceback") :]
+    assert re.fullmatch(  # the script's error first, and once: a launcher may stop the process soon
         r'Traceback \(most recent call last\):\n  File ".*train.py", line \d+, in <module>\n    raise .*\n'
-        r"RuntimeError: no more data\n",
-        trace,
+        r"RuntimeError: no more data\n"
+        r"distprof: stopped early; rank 0 failed after step 1[12]: RuntimeError: no more data\n"
+        r"distprof: step time .*\n"
+        r"distprof: run folder: .*\n",
+        said,
     )
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert report["coverage"]["steps_measured"] + report["coverage"]["steps_warmup"] >= 10

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -118,3 +120,25 @@ def test_a_forked_process_has_signals_of_its_own(watch: SignalWatch, said: queue
         os._exit(0 if [signal.getsignal(number) for number in FREE] == [signal.SIG_DFL] * 2 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert said.empty()
+
+
+FINISHES = """
+import os, signal, threading, time
+from distprof.record import on_signal, signals
+heard, end = threading.Event(), signals.SignalWatch._end
+def hear(watch, number):
+    heard.set()
+    end(watch, number)
+signals.SignalWatch._end = hear
+with on_signal.finish_first():
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert heard.wait(30)
+    print("finished", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_is_begun_is_finished_before_a_signal_ends_the_process() -> None:
+    """As a report, when a launcher stops this rank because another one has failed."""
+    done = subprocess.run([sys.executable, "-c", FINISHES], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.returncode) == ("finished\n", -signal.SIGTERM), done.stderr
