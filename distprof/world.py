@@ -200,6 +200,7 @@ def leave() -> None:
         held = _hold_backends()
         dist.destroy_process_group()
         del held
+        let_go()
 
 
 def _hold_backends() -> list[object]:
@@ -223,6 +224,11 @@ def keep(work: Any) -> Any:
     """
     _kept.append(work)
     return work
+
+
+def let_go() -> None:
+    """Keeps none of them any more. The connections of a process group that is gone end with the last of them."""
+    _kept.clear()
 
 
 def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None) -> str:

@@ -21,6 +21,11 @@ AT_FIRST = 8
 PATIENCE = 64
 """The same, once it is known which optimizer ends the cycle."""
 
+UNEVEN = (
+    "a step is one cycle of the optimizers, and cycles are {} to {} optimizer steps long: some that were made are not "
+    "used in turn with the others, or only later"
+)
+
 
 class OptimizerCycle:
     """Finds the ends of cycles from the steps of optimizers, in their order."""
@@ -43,6 +48,7 @@ class OptimizerCycle:
         self._until_batch = False  # the cycle ends with the next batch, unless the ender takes a step before
         self._alone = False  # only the ender has taken steps for so long that nothing but their number changes
         self._called: weakref.WeakSet[Any] = weakref.WeakSet()  # models, while learning
+        self._sizes = set[int]()  # how many steps of optimizers a cycle has had
 
     def add(self, optimizer: object, *, inner: bool) -> None:
         """An optimizer has been made; ``inner``: inside a step."""
@@ -118,8 +124,15 @@ class OptimizerCycle:
             ends = last is not ender and (self._until_batch or not with_batch)
         return ends and self._end(last)
 
+    def describe(self) -> str | None:
+        """What the report says of cycles that differ. None: they do not."""
+        if len(self._sizes) < 2:
+            return None
+        return UNEVEN.format(min(self._sizes), max(self._sizes))
+
     def _end_alone(self) -> bool:
         """The ender begins a cycle. If it goes on alone after one with others, that one was longer than it seemed."""
+        self._sizes.add(1)
         self._turns = self._run if self._mixed and self._run <= AT_FIRST else 1
         self._before.clear()
         self._until_batch = False
@@ -132,6 +145,7 @@ class OptimizerCycle:
             self._ender, self._turns, self.learning = weakref.ref(ender), 1, False
             self._called.clear()
         self._alone = False
+        self._sizes.add(sum(self._counts.values()))
         self._before, self._counts = self._counts, self._before
         self._counts.clear()
         self._until_batch = False

@@ -19,7 +19,10 @@ UNSEEN = (
     "an optimizer was made, and none of its steps is seen (in a compiled function, or not of torch.optim): a step is "
     "taken to begin with the batch or forward after a backward"
 )
-COMPILED = "the forward is not seen (in a compiled function, for example): its time is part of other"
+COMPILED = (
+    "the forward is not seen (in a compiled function, or where a module's forward() is called and not the module): its "
+    "time is part of other"
+)
 INFERENCE = (
     "steps without an optimizer and a backward are inference: each is one batch of a DataLoader, or else one forward"
 )

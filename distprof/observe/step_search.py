@@ -11,19 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from distprof.observe import program
 from distprof.observe.evaluation import Evaluation
 from distprof.observe.optimizer_cycle import OptimizerCycle
-from distprof.observe.program import (
-    COMPILED,
-    INFERENCE,
-    INFERENCE_AFTER,
-    INFERENCE_BEFORE,
-    MANUAL_AFTER,
-    NO_OPTIMIZER,
-    UNSEEN,
-    UNSEEN_AFTER,
-    Program,
-)
+from distprof.observe.program import Program
 from distprof.observe.reporting import Reporting
 from distprof.observe.trained_models import TrainedModels
 from distprof.observe.unseen_updates import UnseenUpdates
@@ -46,7 +37,7 @@ class StepSearch:
         self._at_once = False  # the next step begins where the last one ends, because its first call is not seen
         self.cycle = OptimizerCycle()
         """Of the optimizers that have been made."""
-        self._trained, self._unseen = TrainedModels(), UnseenUpdates()
+        self._trained, self._unseen = TrainedModels(), UnseenUpdates(session)
         self._evaluation = Evaluation(session, self._trained)
 
     def make_optimizer(self, optimizer: object) -> None:
@@ -57,7 +48,7 @@ class StepSearch:
     def _see_optimizer(self) -> None:
         if self.program is not Program.TRAINING:
             if self.program is Program.INFERENCE and not self._session.user_steps:
-                self._session.note(INFERENCE_BEFORE)
+                self._session.note(program.INFERENCE_BEFORE)
                 self.finish()
                 self._session.restart_warmup()
             self.program = Program.TRAINING
@@ -106,17 +97,20 @@ class StepSearch:
             self._see_updates(grad_on=grad_on)
             if self.program is Program.UNKNOWN:
                 self._forwards += 1
-                if self._forwards < INFERENCE_AFTER:
+                if self._forwards < program.INFERENCE_AFTER:
                     return False
                 self.program, self._forwards = Program.INFERENCE, 0
-                session.note(INFERENCE)
+                session.note(program.INFERENCE)
             if self.program is Program.INFERENCE:
                 self._begin_step()
                 self._forwards += 1
                 return True
+        if not grad_on and model in self._trained:
+            self._end_updated()
         if not (session.open and self._worked):
             if not (grad_on and model.training) and self._evaluation.includes(model, grad_on=grad_on):
-                self._begin_evaluation(by_mode=False)
+                self._drop_empty()
+                self._evaluation.begin(by_mode=False)
                 self._evaluation.see_forward(model, grad_on=grad_on)
                 return False
             if not (grad_on or self._trained or session.open):
@@ -141,7 +135,7 @@ class StepSearch:
             return True
         if self.program in (Program.UNKNOWN, Program.INFERENCE):
             self._unclear += 1
-            if self._unclear < MANUAL_AFTER:
+            if self._unclear < program.MANUAL_AFTER:
                 return False
             self._begin_manual()
         if self._evaluation.open:
@@ -152,10 +146,10 @@ class StepSearch:
             called = self._forwards > 0
             if self._begin_step() and not called:
                 self._at_once = True
-                session.note(COMPILED)
+                session.note(program.COMPILED)
         self._worked, self._updated = True, False
         self._backwards += 1
-        if self._backwards > UNSEEN_AFTER and self._waits_for_first:
+        if self._backwards > program.UNSEEN_AFTER and self._waits_for_first:
             self._give_up_waiting()
         return True
 
@@ -192,13 +186,18 @@ class StepSearch:
 
     def change_mode(self, model: Any, *, training: bool, has_parameters: bool) -> None:
         """``train()`` or ``eval()`` of a model has been called."""
-        if self._session.user_steps or self.program is not Program.TRAINING or self._worked:
+        if self._session.user_steps or self.program not in (Program.TRAINING, Program.MANUAL):
+            return
+        if not training and model in self._trained:
+            self._end_updated()
+        if self._worked:
             return
         if training:
             if self._evaluation.open and self._evaluation.by_mode and model in self._trained:
                 self._evaluation.end()
         elif model in self._trained and not self._trained.has_in_eval(model):
-            self._begin_evaluation(by_mode=True)
+            self._drop_empty()
+            self._evaluation.begin(by_mode=True)
         elif has_parameters:
             self._evaluation.announced = True
 
@@ -206,6 +205,7 @@ class StepSearch:
         """A checkpoint is saved. Returns whether a stretch has begun: not inside a step that is under way."""
         if self._session.user_steps:
             return not self._session.open and self._session.begin_stretch("checkpoint")
+        self._end_updated()
         if self._session.open and (self._worked or self._forwards):
             return False
         self._drop_empty()
@@ -217,11 +217,14 @@ class StepSearch:
             return
         if self._evaluation.open:
             self._evaluation.end()
+        if (text := self.cycle.describe()) is not None:
+            self._session.note(text)
         if not self._session.open:
             return
-        if self._waits_for_first and self._backwards >= MANUAL_AFTER:
+        if self._waits_for_first and self._backwards >= program.MANUAL_AFTER:
             self._give_up_waiting()
-        self._say_unseen(at_end=True)
+        if self.cycle.is_empty:
+            self._unseen.end_step(at_end=True)
         self._at_once = False
         whole = {
             Program.INFERENCE: self._forwards > 0, Program.MANUAL: self._backwards > 0,
@@ -242,6 +245,10 @@ class StepSearch:
             return
         if self._waits_for_first and self._unseen.are_seen():
             self._give_up_waiting()
+        self._end_updated()
+
+    def _end_updated(self) -> None:
+        """What follows is no part of a step. Without an optimizer, one ends when its gradients are all there."""
         if self.program is Program.MANUAL and self._backwards >= self._unseen.backwards_per_update:
             self._end_step()
 
@@ -250,20 +257,11 @@ class StepSearch:
         if self.program is Program.INFERENCE:
             self.finish()
         self.program = Program.MANUAL
-        self._session.note(NO_OPTIMIZER)
+        self._session.note(program.NO_OPTIMIZER)
 
     def _give_up_waiting(self) -> None:
         self.program = Program.MANUAL
         self._unseen.assume()
-
-    def _say_unseen(self, *, at_end: bool) -> None:
-        if self.cycle.is_empty and self._unseen.see_step(at_end=at_end):
-            self._session.note(UNSEEN)
-
-    def _begin_evaluation(self, *, by_mode: bool) -> None:
-        if not self._evaluation.open:
-            self._drop_empty()
-        self._evaluation.begin(by_mode=by_mode)
 
     def _begin_step(self, *, quiet: bool = False) -> bool:
         """Begins a step if none is open. Returns whether it follows immediately on another one."""
@@ -277,8 +275,8 @@ class StepSearch:
         return self._session.begin_step() and not evaluated
 
     def _end_step(self) -> None:
-        if not self.settled:
-            self._say_unseen(at_end=False)
+        if self.cycle.is_empty:
+            self._unseen.end_step()
         self._trained.end_step()
         self._forget_step()
         self._session.end_step()

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from distprof.observe.program import UNSEEN
+from distprof.observe.reporting import Reporting
+
 UPDATES = 2
 """Changes of a parameter that are taken for updates. One may be a look ahead, as that of SAM in its first step."""
 SURE_AFTER = 3
@@ -23,8 +26,9 @@ class UnseenUpdates:
     CPU its values are compared too; on a GPU this would mean waiting for it.
     """
 
-    def __init__(self) -> None:
-        """Watches nothing yet."""
+    def __init__(self, session: Reporting) -> None:
+        """Watches nothing yet; the session is told what is found."""
+        self._session = session
         self._parameter: weakref.ref[torch.Tensor] | None = None
         self._state: Any = None
         self._values: torch.Tensor | None = None
@@ -62,11 +66,12 @@ class UnseenUpdates:
         """Steps are looked for without those of an optimizer from now on."""
         self._unsaid = SURE_AFTER
 
-    def see_step(self, *, at_end: bool) -> bool:
-        """Whether it is to be said now. Such a step has ended, or the program."""
-        sure = self._unsaid == 1 or (at_end and self._unsaid > 0)
-        self._unsaid = 0 if sure else max(0, self._unsaid - 1)
-        return sure
+    def end_step(self, *, at_end: bool = False) -> None:
+        """A step without that of an optimizer has ended, or the program."""
+        if self._unsaid == 1 or (at_end and self._unsaid > 0):
+            self._session.note(UNSEEN)
+            self._unsaid = 0
+        self._unsaid = max(0, self._unsaid - 1)
 
 
 def _read_state(parameter: torch.Tensor) -> tuple[int, int]:

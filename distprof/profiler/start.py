@@ -43,7 +43,7 @@ from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
 from distprof.record.window_talk import WindowTalk
 from distprof.storage.last_position import open_place
-from distprof.world import World
+from distprof.world import World, let_go
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
 
@@ -141,6 +141,7 @@ def start_profiler(
     except BaseException:
         if group is not None:
             dist.destroy_process_group(group)  # ends what the others may wait for: they train on without recording
+            let_go()
         raise
 
 

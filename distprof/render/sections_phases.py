@@ -17,7 +17,8 @@ NOTABLE_IDENTITY_RATIO = 0.001
 NOTABLE_BETWEEN_RATIO = 0.001
 """Share of the cycle from which on the time between steps is shown."""
 BETWEEN_NOTE = (
-    "the rows below the step lie between steps, outside of it; a cycle is both, and their share is of the cycle"
+    "the rows below the step lie between steps, outside of it; a cycle is both, and their share is of the cycle: "
+    "means over the {:,} step(s) that follow right after a measured one"
 )
 UNKNOWN_NOTE = "own time and waits between steps are not told apart: their parts were not recorded"
 Row = tuple[str, Spread, float | None, Sequence[float | None]]
@@ -66,5 +67,5 @@ def _list_notes(step: StepReport, between: BetweenReport | None, *, recorded: bo
     if step.identity_error_ratio is not None and step.identity_error_ratio > NOTABLE_IDENTITY_RATIO:
         notes.append(f"in one step the phases differ from the step by {format_ratio(step.identity_error_ratio)}")
     if between is not None:
-        notes += [BETWEEN_NOTE, *([] if between.parts_known else [UNKNOWN_NOTE])]
+        notes += [BETWEEN_NOTE.format(between.steps_used), *([] if between.parts_known else [UNKNOWN_NOTE])]
     return notes

@@ -57,6 +57,11 @@ class Script:
         self.backward()
         self.update()
 
+    def train_by_hand(self) -> None:
+        """A step whose update no optimizer makes."""
+        self.forward()
+        self.backward()
+
     def set_mode(self, *, training: bool) -> None:
         self.search.change_mode(self.model, training=training, has_parameters=True)
         self.model.training = training

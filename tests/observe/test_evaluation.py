@@ -114,3 +114,21 @@ def test_rollouts_now_and_then_stay_apart() -> None:
         script.train(fetches=False)
         script.train(fetches=False)
     assert script.told.take() == "begin end" + " <evaluation > begin end begin end" * 4
+
+
+def test_without_an_optimizer_evaluation_and_checkpoints_end_the_step() -> None:
+    script = Script(optimizers=0)
+    for _ in range(3):
+        script.train_by_hand()
+    assert script.told.take() == "begin end begin"
+    script.set_mode(training=False)
+    assert not script.forward(grad_on=False)
+    script.set_mode(training=True)
+    assert script.told.take() == "end <evaluation >"
+    script.train_by_hand()
+    assert script.search.begin_save()
+    script.told.end_stretch()
+    script.train_by_hand()
+    assert not script.forward(grad_on=False)  # an evaluation without eval()
+    script.search.finish()
+    assert script.told.take() == "begin end <checkpoint > begin end <evaluation >"

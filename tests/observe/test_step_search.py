@@ -203,3 +203,17 @@ def test_gradients_of_a_test_before_training_make_no_step() -> None:
     script.train()
     assert script.told.take() == "begin end"
     assert not script.told.notes
+
+
+def test_cycles_of_different_lengths_are_told() -> None:
+    """As where layers are trained one after another; two that take turns from the start are nothing to tell."""
+    turns, layers = Script(optimizers=2), Script(optimizers=2)
+    for script, order in ((turns, [0, 1] * 20), (layers, [0] * 20 + [1] * 20)):
+        for number in order:
+            script.forward()
+            script.backward()
+            script.update(number)
+        script.search.finish()
+    assert turns.told.notes == []
+    (note,) = layers.told.notes
+    assert note.startswith("a step is one cycle of the optimizers, and cycles are 1 to 9 optimizer steps long: ")

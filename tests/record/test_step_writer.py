@@ -93,7 +93,7 @@ def test_a_signal_ends_the_file_while_another_thread_waits_for_the_device(tmp_pa
     recorder.begin_step(1, warmup=False)
     recorder.enter(PHASE_CODE[Phase.BACKWARD])
     with step_writer._taking:  # as the thread that takes steps, and never comes back
-        step_writer.terminate("SIGTERM")
+        assert not step_writer.terminate("SIGTERM")
     info = read_stream(tmp_path / "a").info
     assert (info.ended, info.error) == ("terminated", "SIGTERM in step 1, backward")
 
@@ -103,7 +103,7 @@ def test_a_rank_that_is_failing_says_why_before_a_signal_does(tmp_path: Path) ->
     record(recorder, 0)
     step_writer.take(False)
     step_writer.end("failed", error="Connection closed by peer")
-    step_writer.terminate("SIGTERM")
+    assert step_writer.terminate("SIGTERM")
     assert read_stream(tmp_path / "a").info.error == "Connection closed by peer"
 
 
