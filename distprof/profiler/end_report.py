@@ -61,13 +61,6 @@ def summarize(report: Report, *, early: bool) -> list[str]:
     """
     step, hang = list_headline(report)[0], describe_hang(report)
     usual = describe_verdict(report) or f"{step.label} {step.number}{step.text}"
-    if not early:
-        return [hang or usual]
-    ends = "; ".join(describe_ends(report)[:MOST_ENDS])
-    return (
-        [f"stopped early; {hang}"]
-        if hang
-        else [f"stopped early; {ends}", usual]
-        if ends
-        else [f"stopped early; {usual}"]
-    )
+    ends = "; ".join(describe_ends(report)[:MOST_ENDS]) if early else ""
+    first, *rest = [hang] if hang else [ends, usual] if ends else [usual]
+    return [f"stopped early; {first}" if early else first, *rest]
