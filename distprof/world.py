@@ -20,6 +20,7 @@ from torch.distributed import all_gather, all_reduce, broadcast  # the originals
 from distprof.errors import DistprofError, UsageError
 
 _kept: deque[object] = deque(maxlen=8)
+"""Distprof's own collectives; see `keep`."""
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # never freed, also when Python frees what modules hold
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import io
 import os
@@ -66,25 +67,26 @@ def show_error(error: BaseException) -> None:
     """Shows an error that ends the program as if the script had been run without distprof, and has it shown once.
 
     At once, because a launcher stops this rank soon after another one has failed. Only a hook of the script's is called
-    where Python calls it: it may end the process.
+    where Python calls it: it may end the process. A hook that fails is left to Python as well.
     """
     hook, whole = sys.excepthook, error.__traceback__
 
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        hook(kind, error.with_traceback(_without_own(trace)), error.__traceback__)
+    def show(kind: type[BaseException], raised: BaseException, trace: TracebackType | None) -> None:
+        hook(kind, raised.with_traceback(_without_own(trace)), raised.__traceback__)
 
     sys.excepthook = show
     if _only_shows(hook) and not isinstance(error, SystemExit):
-        show(type(error), error, whole)
+        with contextlib.suppress(Exception):
+            show(type(error), error, whole)
+            sys.excepthook = lambda kind, raised, trace: None if raised is error else show(kind, raised, trace)
         error.__traceback__ = whole
-        sys.excepthook = lambda kind, other, trace: None if other is error else show(kind, other, trace)
 
 
 def _only_shows(hook: Callable[..., object]) -> bool:
     """Whether a hook for errors is Python's, or torch's around Python's, which puts the rank before each line."""
-    inner = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
-    around = getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d"
-    return hook is sys.__excepthook__ or (around and sys.__excepthook__ in inner)
+    if getattr(hook, "__module__", "") != "torch.distributed.distributed_c10d":
+        return hook is sys.__excepthook__
+    return any(cell.cell_contents is sys.__excepthook__ for cell in getattr(hook, "__closure__", None) or ())
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

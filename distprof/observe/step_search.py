@@ -105,8 +105,8 @@ class StepSearch:
                 self._begin_step()
                 self._forwards += 1
                 return True
-        if not grad_on and model in self._trained:
-            self._end_updated()
+            if not grad_on and model in self._trained:
+                self._end_updated()
         if not (session.open and self._worked):
             if not (grad_on and model.training) and self._evaluation.includes(model, grad_on=grad_on):
                 self._drop_empty()

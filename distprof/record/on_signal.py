@@ -29,11 +29,9 @@ def end_on_signal(
     Returns:
         A function that undoes it, for the main thread.
     """
-    watch = signals or watch_signals((signal.SIGTERM, signal.SIGHUP))
+    watch = signals or _watch_ending()
     if watch is None:
         return lambda: None
-    if signals is None:
-        watch.leave = end_by_signal  # as the program would end without us
 
     def end(name: str) -> None:
         if step_writer.terminate(name) and signals is None:
@@ -49,7 +47,7 @@ def end_on_signal(
 @contextlib.contextmanager
 def finish_first() -> Iterator[None]:
     """Has a signal end the process only after the block, or after `REPORT_GRACE_S` if that takes longer."""
-    watch = watch_signals((signal.SIGTERM, signal.SIGHUP))
+    watch = _watch_ending()
     if watch is None:
         yield
         return
@@ -59,9 +57,16 @@ def finish_first() -> Iterator[None]:
         over.wait(REPORT_GRACE_S)
 
     watch.add(wait)
-    watch.leave = end_by_signal
     try:
         yield
     finally:
         over.set()
         watch.close()
+
+
+def _watch_ending() -> SignalWatch | None:
+    """Watches for the signals that end the process, as the program would end without us. None: it handles them."""
+    watch = watch_signals((signal.SIGTERM, signal.SIGHUP))
+    if watch is not None:
+        watch.leave = end_by_signal
+    return watch

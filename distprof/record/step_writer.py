@@ -197,7 +197,7 @@ class StepWriter:
     def terminate(self, signal_name: str) -> bool:
         """Writes finished steps and the end, wherever the training thread is. Waits for a second at most.
 
-        Does nothing if the rank has ended already, or ends within `FAILING_GRACE_S`. Returns whether it has failed so.
+        Does nothing if the rank has ended already, or ends within `FAILING_GRACE_S`. Returns whether it has failed.
         """
         if self._ended.wait(FAILING_GRACE_S):
             return self._failed

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,22 @@ def test_an_error_is_shown_at_once_and_not_again_and_a_hook_of_the_script_is_lef
             sys.excepthook(type(late), late, None)
         assert ("KeyError: 'in the end'" in capsys.readouterr().err) == bool(shown)
     assert [str(error) for error in seen] == ["the script's own", "'in the end'"]
+
+
+def test_a_hook_that_fails_to_show_an_error_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's, which puts the rank before each line, where standard error is closed."""
+    python = sys.__excepthook__
+
+    def show_rank(*args: Any) -> None:
+        assert python
+        raise AttributeError("standard error is closed")
+
+    show_rank.__module__ = "torch.distributed.distributed_c10d"
+    monkeypatch.setattr(sys, "excepthook", show_rank)
+    error = ValueError("the script's own")
+    show_error(error)
+    with pytest.raises(AttributeError, match="closed"):
+        sys.excepthook(type(error), error, None)
 
 
 def run_python(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
