@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from distprof.cli.standard_streams import guard_streams
 
 
 def main() -> None:
-    """Runs the command line. Verbs do not load torch; a training job loads everything."""
+    """Runs the command line. Verbs do not load torch; a training job loads everything.
+
+    Without arguments it shows what there is, but for a launcher, which starts jobs and nothing else: there it trains.
+    """
     arguments = sys.argv[1:]
+    if not arguments and "RANK" not in os.environ:
+        arguments = ["--help"]
     guard_streams(arguments)
     if arguments and arguments[0].replace("-", "_").isidentifier() and arguments[0][0] != "-":
         from distprof.cli.parser import run_verb

@@ -29,6 +29,10 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {read_first_line(error)}"
 
 
-def read_first_line(error: BaseException) -> str:
-    """The first line of what an error says, cut at 200 characters; empty if it says nothing."""
-    return (str(error).strip().splitlines() or [""])[0][:200]
+def read_first_line(error: BaseException, max_letters: int = 200) -> str:
+    """The first line of what an error says, cut; empty if it says nothing, or fails to."""
+    try:
+        said = str(error)
+    except Exception:  # an error of a script's own kind
+        return ""
+    return (said.strip().splitlines() or [""])[0][:max_letters]

@@ -1,6 +1,6 @@
 # Sourced by the other recipes, with the extra to install in $1: makes a virtual environment in .venv (or in
 # $DISTPROF_VENV) with $PYTHON (default: python3) and installs distprof into it; again only if requirements change.
-# Sets $root, the checkout, and $venv, the environment.
+# Sets $root, the checkout, and $venv, the environment. $constraints: a file in place of constraints.txt.
 
 say() { printf 'distprof: %s\n' "$*" >&2; }
 give_up() { say "$*"; exit 1; }
@@ -9,6 +9,7 @@ extra=$1
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${DISTPROF_VENV:-$root/.venv}
 python=${PYTHON:-python3}
+constraints=${constraints:-$root/constraints.txt}
 
 if [[ ! -x $venv/bin/python ]]; then
     command -v "$python" >/dev/null || give_up "$python: not found; install Python 3.11, 3.12 or 3.13, or set PYTHON"
@@ -22,9 +23,9 @@ fi
 venv=$(cd "$venv" && pwd)
 
 stamp=$venv/.distprof-$extra
-wanted=$({ echo "$root"; cat "$root/pyproject.toml" "$root/constraints.txt"; } | cksum)
+wanted=$({ echo "$root"; cat "$root/pyproject.toml" "$constraints"; } | cksum)
 if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
     say "installing distprof[$extra] (minutes the first time)"
-    "$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check -c "$root/constraints.txt" -e "$root[$extra]"
+    "$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check -c "$constraints" -e "$root[$extra]"
     echo "$wanted" >"$stamp" # last: an installation that was cut short is made again
 fi

@@ -72,7 +72,8 @@ def _find_missing_browser() -> str | None:
 
 
 @functools.cache
-def _find_missing_sharding() -> str | None:
+def find_missing_sharding() -> str | None:
+    """Why this torch cannot shard by FSDP2 on a CPU. None: it can."""
     import torch
 
     return None if hasattr(torch.cpu.Stream, "record_event") else f"torch {torch.__version__} cannot"
@@ -83,5 +84,5 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "nsys": _find_missing_nsys,
     "root": _find_missing_root,
     "browser": _find_missing_browser,
-    "sharding": _find_missing_sharding,
+    "sharding": find_missing_sharding,
 }

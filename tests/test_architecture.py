@@ -21,15 +21,16 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 
 ROOMS: tuple[str, ...] = (
-    "errors", "facts world", "report config", "storage", "record traces simulate modules observe", "analyze", "render",
-    "profiler", "train", "attach", "cli", "__main__",
+    "errors", "facts world compiling signatures", "report config", "storage",
+    "record traces simulate modules observe", "analyze",
+    "render", "profiler", "train", "attach", "cli", "__main__",
 )  # fmt: skip
 """From the bottom up; rooms on one floor do not know each other. A module imports from lower floors and from its room.
 """
 
 ALLOWED = {
-    "torch": "world record modules observe profiler train attach cli/model_target.py cli/bench/wrapped.py "
-    "cli/bench/loops cli/doctor/torch_facts.py",
+    "torch": "world compiling record modules observe profiler train attach cli/model_target.py cli/bench/wrapped.py "
+    "cli/bench/wrapper_cost.py cli/bench/loops cli/doctor/torch_facts.py",
     "accelerate": "train attach",
     "transformers": "attach/transformers.py",
     "lightning": "attach/lightning.py",
@@ -49,7 +50,7 @@ ALLOWED = {
 
 PUBLIC_TO_TRAIN = {"errors", "facts", "world", "config", "modules", "profiler", "train"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
-LONGEST_FILE_LINES = 300
+LONGEST_FILE_LINES = 500
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = [path for path in FILES if path != PACKAGE / "__init__.py"]

@@ -272,7 +272,14 @@ def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_p
     (table,) = path.parent.glob("files/media/table/ranks_by_phase*.json")
     assert len(json.loads(table.read_text())["data"]) == 2
     assert told.group == "sweep-1" and told.config["logger"]["group"] == "sweep-1"
-    assert {"ranks_by_phase", "causes", "rank_by_step", "heat_map/step", "heat_map/exposed"} <= told.media.keys()
+    assert {
+        "ranks_by_phase",
+        "causes",
+        "verdict",
+        "rank_by_step",
+        "heat_map/own",
+        "heat_map/exposed",
+    } <= told.media.keys()
     page, *others = told.artifacts["distprof-report"]
     assert page.read_bytes() == (find_folder(tmp_path) / "report.html").read_bytes()
     assert [path.name for path in others] == ["report.json", "trace.json.gz"]

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.fuzz.values import TEXTS
+from benchmarks.fuzz.values import TEXTS, draw_hurtful
 from benchmarks.synthetic_nsys import Copy, EventType, SyntheticExport
 from benchmarks.synthetic_nsys_schema import TABLES, Generation
 
@@ -135,7 +135,7 @@ def change_rows(draws: random.Random) -> list[str]:
 
 def change_texts(draws: random.Random) -> list[str]:
     """Changes names."""
-    text = draws.choice(TEXTS).encode("utf-8", "replace").hex()
+    text = draws.choice((*TEXTS, draw_hurtful(draws))).encode("utf-8", "replace").hex()
     table, column = draws.choice((("StringIds", "value"), ("NVTX_EVENTS", "text"), ("TARGET_INFO_SYSTEM_ENV", "value"),
                                   ("TARGET_INFO_GPU", "name"), ("ENUM_CUDA_MEMCPY_OPER", "label")))  # fmt: skip
     mark = draws.choice(MARKS)

@@ -12,10 +12,11 @@ from benchmarks.fuzz.captures import make_capture_case, make_sound_capture
 from benchmarks.fuzz.kineto import make_kineto_case, make_sound_trace
 from benchmarks.fuzz.modules import make_module_case
 from benchmarks.fuzz.streams import Folder, make_stream_case
+from benchmarks.fuzz.tops import make_top_case
 from distprof.traces.tables.projection import PROJECTIONS
 from distprof.traces.tables.six_tables import TABLES
 
-KINDS = ("streams", "sqlite", "kineto", "mixed", "modules")
+KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "tops")
 TABLES_RATIO = 0.25
 """How often inputs with traces are passed to ``tables``."""
 
@@ -35,6 +36,9 @@ def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Cas
     """Writes a case's input into ``folder``. Equal number, seed and kinds give equal input."""
     draws = random.Random(f"{seed}/{number}")
     kind = kinds[number % len(kinds)]
+    if kind == "tops":
+        whole, changes = make_top_case(folder, draws)
+        return Case(kind=kind, arguments=tuple(whole), told=tuple(changes))
     make = {
         "streams": _make_streams, "sqlite": _make_sqlite, "kineto": _make_kineto, "mixed": _make_mixed,
         "modules": _make_modules,

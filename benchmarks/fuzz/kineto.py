@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fuzz.values import NUMBERS, Raw, Twin, draw_value, dump, mutate
+from benchmarks.fuzz.values import NUMBERS, SCALARS, Raw, Twin, draw_hurtful, draw_value, dump, mutate
 
 Json = dict[Any, Any]
 PID, MAIN, BACKWARD = 77, 77, 78
 STEPS = 4
+MILLION_RATIO = 0.02
+"""How often a case with many names has a million."""
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 EVENT_KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 ARGUMENTS = (
@@ -92,7 +94,11 @@ def make_kineto_case(path: Path, draws: random.Random, rank: int = 0, world_size
     for _ in range(draws.choice((1, 1, 1, 2, 3, 6))):
         change = draws.choices(list(CHANGES), list(CHANGES.values()))[0]
         told.append(change(document, draws))
-    content = dump(document).encode("utf-8", "surrogatepass" if draws.random() < 0.2 else "replace")
+    top: Any = document
+    if draws.random() < 0.02:
+        top = draws.choice(SCALARS)
+        told.append(f"the whole file is {str(top)[:40]}")
+    content = dump(top).encode("utf-8", "surrogatepass" if draws.random() < 0.2 else "replace")
     if draws.random() < 0.1:
         content, said = _damage(content, draws)
         told.append(said)
@@ -215,14 +221,41 @@ def _is_plain(event: Any) -> bool:
 
 def change_name(document: Json, draws: random.Random) -> str:
     """Uses names with a meaning."""
-    name = draws.choice(NAMES)
+    name = draws.choice((*NAMES, *(draw_hurtful(draws) for _ in NAMES)))
     for event in _choose(document, draws):
         event["name"] = name
-    return f"name is {name}"
+    return f"name is {name[:40]}"
+
+
+def change_words(document: Json, draws: random.Random) -> str:
+    """Puts a hurtful text wherever a name is read apart from an event's own."""
+    text, key = draw_hurtful(draws), draws.choice(("Process Group Name", "Collective name", "dtype", "cat"))
+    for event in _choose(document, draws):
+        if key == "cat":
+            event["cat"] = text
+        elif isinstance(event.get("args"), dict):
+            event["args"][key] = text
+    return f"{key} is {text[:40]}"
+
+
+def add_names(document: Json, draws: random.Random) -> str:
+    """Adds many events, each with a name of its own."""
+    events = document.get("traceEvents")
+    if not isinstance(events, list):
+        return "nothing"
+    count = draws.choice((2_000, 20_000, *([1_000_000] if draws.random() < MILLION_RATIO else [])))
+    name, category = draw_hurtful(draws, 20), draws.choice(("kernel", "user_annotation", "cpu_op", "cuda_runtime"))
+    kept = draws.choice((json.dumps(name)[1:-1], "ProfilerStep#", "layer.", "nn.Module: a_"))
+    events.append(Raw(",".join(
+        f'{{"ph":"X","cat":"{category}","name":"{kept}{number}","pid":7,"tid":7,"ts":{5000 + number},"dur":1}}'
+        for number in range(count)
+    )))  # fmt: skip
+    return f"{count:,} of {category} called {kept[:40]}..."
 
 
 CHANGES: dict[Callable[[Json, random.Random], str], int] = {
     change_field: 20, change_argument: 18, change_tree: 10, change_event: 10, change_head: 14, change_times: 10,
     change_category: 8, change_list: 6, change_name: 8,
+    change_words: 3, add_names: 2,
 }  # fmt: skip
 """With the weight of each."""

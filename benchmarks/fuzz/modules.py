@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.fuzz.streams import Folder
 from benchmarks.fuzz.streams_sound import RANKS
-from benchmarks.fuzz.values import dump, mutate
+from benchmarks.fuzz.values import SCALARS, dump, mutate
 from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.storage.module_files import encode_modules, module_path
 
@@ -25,13 +25,25 @@ def make_module_case(folder: Path, draws: random.Random) -> list[str]:
     Folder().write(folder)
     told = []
     for rank in range(RANKS):
-        fields: dict[str, Any] = json.loads(encode_modules(_make_table(rank), "synthetic"))
+        fields: Any = json.loads(encode_modules(_make_table(rank), "synthetic"))
         if draws.random() < 0.7:
             told += [f"rank {rank}: {mutate(fields, draws)}" for _ in range(draws.choice((1, 1, 2, 5)))]
+        if draws.random() < 0.03:
+            fields = draws.choice(SCALARS)
+            told.append(f"rank {rank}: {str(fields)[:40]}")
         path = module_path(folder, rank)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(dump(fields).encode("utf-8", "replace")[: draws.choice((None, None, None, 300))])
     return told
+
+
+def write_tables(folder: Path) -> list[Path]:
+    """Adds sound profiles to a run folder. Returns their paths."""
+    paths = [module_path(folder, rank) for rank in range(RANKS)]
+    for rank, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encode_modules(_make_table(rank), "synthetic").encode())
+    return paths
 
 
 def _make_table(rank: int) -> ModuleTable:

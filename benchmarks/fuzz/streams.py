@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.streams_sound import make_sound_run
-from benchmarks.fuzz.values import NUMBERS, Twin, draw_value, dump, mutate
+from benchmarks.fuzz.values import NUMBERS, SCALARS, Twin, draw_value, dump, mutate
 from distprof.storage.record_lines import FIELDS, decode_line
 from distprof.storage.run_folder import SCHEMA
 
@@ -26,6 +26,7 @@ OTHER_FILES = (
 )  # fmt: skip
 MANY_RANKS, MANY_STEPS = 40, 120
 MAX_BYTES = 50_000_000
+SCALAR_RATIO = 0.04
 
 
 class Folder:
@@ -90,8 +91,21 @@ def make_stream_case(folder: Path, draws: random.Random) -> list[str]:
     for _ in range(draws.choice((1, 1, 1, 2, 2, 3, 5))):
         change = draws.choices(list(CHANGES), list(CHANGES.values()))[0]
         told.append(change(made, draws))
+    if draws.random() < SCALAR_RATIO:
+        told.append(change_top(made, draws))
     made.write(folder)
     return told
+
+
+def change_top(made: Folder, draws: random.Random) -> str:
+    """Puts something that is no object in the place of run.json, or of lines of a stream."""
+    value = draws.choice(SCALARS)
+    if draws.random() < 0.3:
+        made.meta = value
+        return f"run.json is {str(value)[:40]}"
+    lines, which = made.pick_file(draws), draws.choice((slice(0, 1), slice(-1, None), slice(None), slice(1, None, 2)))
+    lines[which] = [value] * len(lines[which])
+    return f"lines {which} are {str(value)[:40]}"
 
 
 def change_record(made: Folder, draws: random.Random) -> str:

@@ -51,6 +51,46 @@ OTHERS: tuple[Any, ...] = (
     Raw('{"a":1,"a":2}'),
 )  # fmt: skip
 
+PUMPS = (
+    "<",
+    "gemv<",
+    "gemmk1_<float",
+    "_v1",
+    "_ptsz",
+    "a::",
+    "at::native::",
+    "cijk_a_b_h",
+    "S",
+    "0",
+    " ",
+    "a",
+    "_",
+    "step_",
+    "1",
+    "eyJ-",
+    "://",
+    "-",
+    "=",
+    "authorization: ",
+    "bearer ",
+    "L",
+    "\x1b[",
+    "norm_",
+    "Backward0",
+    "rank0",
+    "conv_",
+    "triton_tem_fused_",
+    "enumerate dataloader n",
+    "forward ",
+    "Memcpy DtoH",
+    "enumerate(DataLoader)#",
+    "ncclKernel_",
+)
+"""What patterns repeat."""
+ENDS = ("", "x", "_", "\x00", "_mx_", "float,", "(", ">", "_v", "_forward", "#1")
+LONG_LETTERS = 20_000
+SCALARS: tuple[Any, ...] = (5, -1, 0.5, True, False, None, "", "x", [], [5], {}, "0" * 3000)
+
 
 def dump(value: Any) -> str:
     """JSON, or what a careless program would write for it: NaN, repeated keys, `Raw` text."""
@@ -65,6 +105,12 @@ def dump(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(dump, value)) + "]"
     return json.dumps(value)
+
+
+def draw_hurtful(draws: random.Random, letters: int = LONG_LETTERS) -> str:
+    """A name made for a regular expression to try, in vain, in many ways."""
+    pump = draws.choice(PUMPS)
+    return draws.choice(("", "void ", *PUMPS)) + pump * (letters // len(pump)) + draws.choice((*ENDS, *PUMPS))
 
 
 def draw_value(draws: random.Random, old: Any = None) -> Any:

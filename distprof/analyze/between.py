@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, mean_over_steps
+from distprof.analyze.measured_steps import BoolArray, MeasuredSteps, Timing, find_between, mean_over_steps
 from distprof.analyze.statistics import as_numbers, find_share, spread_over_ranks
 from distprof.facts.run import Clock, FloatArray, Stretch
 from distprof.report.report import BetweenPart, BetweenReport
@@ -17,16 +17,16 @@ PARTS = {
 """The parts that the ranks record, and their columns; what is left is `Stretch.BETWEEN`."""
 
 
-def report_between(measured_steps: MeasuredSteps) -> BetweenReport | None:
+def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> BetweenReport | None:
     """The time between steps on the host clock; None: no measured step follows a measured one.
 
-    Begins and ends of a rank's steps are on its own clock, so no clocks are compared. Steps after a window or a
-    shadow step are left out with the window: what the profiler itself does there is not the job's.
+    A cycle is the mean step of ``on_host``, the first one included, and the mean time between steps, so that it adds up
+    with the phases: the steps that follow one may be shorter than the first, which none precedes.
     """
     run = measured_steps.run
-    between_ns = _find_between(measured_steps)
-    used = _find_pairs(measured_steps, between_ns)
-    if not used.any():
+    between_ns = find_between(measured_steps, Clock.HOST)
+    used: BoolArray = np.logical_and.reduce(np.isfinite(between_ns[measured_steps.present]), axis=0)
+    if on_host is None or not used.any() or not measured_steps.present.any():
         return None
     columns = {part: run.column(name)[:, 1:] for part, name in PARTS.items()}
     known = used.copy()
@@ -34,8 +34,8 @@ def report_between(measured_steps: MeasuredSteps) -> BetweenReport | None:
         known &= np.isfinite(column_ns[measured_steps.present]).all(axis=0)
     parts_known = bool(known.any())
     used = known if parts_known else used
-    cycle_ns = mean_over_steps((between_ns + run.step_ns(Clock.HOST)[:, 1:])[:, used])
     whole_ns = mean_over_steps(between_ns[:, used])
+    cycle_ns = on_host.mean_step_ns + whole_ns
     means = {part: mean_over_steps(column_ns[:, used]) for part, column_ns in columns.items()} if parts_known else {}
     rest_ns = np.maximum(whole_ns - sum(means.values(), start=np.zeros(())), 0)
     means = {part: mean_ns for part, mean_ns in means.items() if np.nansum(mean_ns) > 0}
@@ -47,24 +47,6 @@ def report_between(measured_steps: MeasuredSteps) -> BetweenReport | None:
         cycle_mean_ns=as_numbers(cycle_ns), cycle_spread_ns=spread_over_ranks(cycle_ns, measured_steps.numbers),
         between_ratio=find_share(whole_ns, cycle_ns), parts_known=parts_known, steps_used=int(used.sum()),
     )  # fmt: skip
-
-
-def _find_between(measured_steps: MeasuredSteps) -> FloatArray:
-    """From the end of the step before to the begin of each step but the first, ``[num_ranks, num_steps - 1]``; NaN: one
-    of the two is missing. Stamps that were rounded may overlap by a nanosecond, which counts as 0."""
-    run = measured_steps.run
-    begin_ns, numbers = run.column("begin_host_ns"), run.column("step")
-    over_ns = begin_ns + run.step_ns(Clock.HOST)
-    between_ns = np.maximum(begin_ns[:, 1:] - over_ns[:, :-1], 0)
-    between_ns[numbers[:, 1:] != numbers[:, :-1] + 1] = np.nan
-    return between_ns
-
-
-def _find_pairs(measured_steps: MeasuredSteps, between_ns: FloatArray) -> BoolArray:
-    """Which steps but the first count: measured, like the one before, on every rank present, ``[num_steps - 1]``."""
-    known = np.isfinite(between_ns[measured_steps.present]).all(axis=0)
-    pairs: BoolArray = measured_steps.counted[1:] & measured_steps.counted[:-1] & known
-    return pairs
 
 
 def _report_part(

@@ -49,7 +49,7 @@ def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank |
     if len(there) < 2:
         return None
     own_ns, by_phase_ns = everyone_ns[there], _find_own_phases(measured_steps, timing)[there]
-    busiest, excess_ns, stands_out = pick_busiest(own_ns, float(timing.job_step_ns.mean()))
+    busiest, excess_ns, stands_out = pick_busiest(own_ns, float(timing.elapsed_ns.mean()))
     phase_excess_ns = find_excess(by_phase_ns, busiest)
     if not np.isfinite(phase_excess_ns).any():
         return None

@@ -22,7 +22,7 @@ from distprof.analyze.suspect import MIN_SHARE, Suspect
 from distprof.analyze.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.unequal_data import find_unequal_data
 from distprof.facts.run import COLUMN, OWN_PARTS, Clock, FloatArray, Part, Phase, Stretch
-from distprof.report.wait_report import Cause, CauseReport, Causes, VerdictKind
+from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Share of the step."""
@@ -122,8 +122,18 @@ def _take_away(phase_ns: FloatArray, gap_ns: FloatArray, rare: Sequence[Suspect]
     return phase_ns, gap_ns
 
 
-def report_causes(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement) -> Causes:
-    """The list, those with a name first."""
+def report_causes(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement, *, step_ns: float | None
+) -> Causes:
+    """The list, those with a name first.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        cycles: What was replayed, which may be some of the steps.
+        judgement: What the replay says.
+        step_ns: Step time of the job: what is saved is a share of the replayed cycles, and is shown of this. None: of
+            these.
+    """
     found = [
         _report(measured_steps, cycles, item, cost, joint_ns)
         for (item, cost), joint_ns in zip(judgement.named, judgement.joint_ns, strict=False)
@@ -135,9 +145,27 @@ def report_causes(measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: 
         if cost.alone_ratio.value >= MIN_SHARE:
             found.append(_report_rest(measured_steps, cycles, kind, cost, joint_ns))
     saved_ns = judgement.step_ns - judgement.ideal_ns
-    return Causes(
+    causes = Causes(
         causes=tuple(found), step_ns=judgement.step_ns, ideal_ns=judgement.ideal_ns,
         remainder_ns=saved_ns - sum(item.joint_ns for item in found),
+    )  # fmt: skip
+    return causes if step_ns is None or judgement.step_ns <= 0 else _scale(causes, step_ns / judgement.step_ns)
+
+
+def _scale(causes: Causes, factor: float) -> Causes:
+    """The same shares of a step that is longer by this factor."""
+
+    def scale(cost: Estimate) -> Estimate:
+        return Estimate(value=factor * cost.value, low=factor * cost.low, high=factor * cost.high)
+
+    return Causes(
+        causes=tuple(
+            dataclasses.replace(
+                item, lost_ns=scale(item.lost_ns), alone_ns=scale(item.alone_ns), joint_ns=factor * item.joint_ns
+            )
+            for item in causes.causes
+        ),
+        step_ns=factor * causes.step_ns, ideal_ns=factor * causes.ideal_ns, remainder_ns=factor * causes.remainder_ns,
     )  # fmt: skip
 
 

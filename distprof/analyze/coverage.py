@@ -15,6 +15,8 @@ from distprof.facts.run import KINDS, Clock, Run
 from distprof.report.report import Coverage
 
 MAX_GROUPS = 4
+MOST_SHARED = 8
+"""So many GPUs are named of those that ranks share."""
 """Groups with missing members that a note names."""
 
 
@@ -109,7 +111,20 @@ def _collect_notes(measured_steps: MeasuredSteps) -> list[str]:
         note if len(ranks) == run.meta.world_size else f"{name_ranks(ranks)}: {note}"
         for note, ranks in ranks_by_note.items()
     ]
-    return [*run.meta.notes, *run.warnings, *noted]
+    return [*run.meta.notes, *_note_shared(run), *run.warnings, *noted]
+
+
+def _note_shared(run: Run) -> list[str]:
+    """Which ranks share a GPU, unless the job has noted that itself."""
+    by_device: dict[str, list[int]] = {}
+    for info in run.ranks:
+        if info.device_uuid is not None:
+            by_device.setdefault(info.device_uuid, []).append(info.rank)
+    shared = [ranks for ranks in by_device.values() if len(ranks) > 1]
+    if not shared or any("GPU(s): device times include" in note for note in run.meta.notes):
+        return []
+    who = "; ".join(map(name_ranks, shared[:MOST_SHARED])) + ("; ..." if len(shared) > MOST_SHARED else "")
+    return [f"ranks share a GPU ({who}): device times include the other ranks' turns"]
 
 
 def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:

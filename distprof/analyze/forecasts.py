@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ def report_forecasts(
     measured_steps: MeasuredSteps,
     cycles: SyncCycles | None,
     *,
+    step_ns: float | None,
     tokens_per_s: float | None,
     sizes_mb: tuple[float, ...] = BUCKET_SIZES_MB,
 ) -> ForecastReport | None:
@@ -82,7 +84,8 @@ def report_forecasts(
     Args:
         measured_steps: The ranks and steps that count.
         cycles: None: nothing to replay.
-        tokens_per_s: Of the job as it ran.
+        step_ns: Of the job as it ran, like the next; the replay says what share of it is saved. None: the mean cycle.
+        tokens_per_s: None: not counted.
         sizes_mb: Sizes of DDP's buckets, MiB.
 
     Returns:
@@ -99,7 +102,12 @@ def report_forecasts(
     else:
         return None
     _add_micro_steps(found, measured_steps, cycles, now_ns, tokens_per_s, sharded=sharded)
-    return ForecastReport(forecasts=tuple(found.forecasts), fits=tuple(found.fits), unanswered=tuple(found.unanswered))
+    forecasts = found.forecasts
+    if step_ns is not None:
+        forecasts = [
+            dataclasses.replace(item, step_ns=step_ns * (1 - item.saved_ratio.value)) for item in found.forecasts
+        ]
+    return ForecastReport(forecasts=tuple(forecasts), fits=tuple(found.fits), unanswered=tuple(found.unanswered))
 
 
 def _add_resharding(found: _Answers, cycles: SyncCycles, now_ns: FloatArray, tokens_per_s: float | None) -> None:

@@ -26,19 +26,20 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
     """
     if timing is None:
         return Headline(
-            clock=Clock.HOST.value, step_mean_ns=None, step_median_ns=None, step_p95_ns=None, tokens_per_s=None,
-            achieved_flops_per_s=None, mfu_ratio=None, hfu_ratio=None, exposed_ratio=None, exposed_ns=None,
-            busiest=None,
+            clock=Clock.HOST.value, step_mean_ns=None, step_median_ns=None, step_p95_ns=None, between_ratio=None,
+            tokens_per_s=None, achieved_flops_per_s=None, mfu_ratio=None, hfu_ratio=None, exposed_ratio=None,
+            exposed_ns=None, busiest=None,
         )  # fmt: skip
-    job_ns = timing.job_step_ns
+    elapsed_ns = timing.elapsed_ns
     exposed_ns = find_exposed(measured_steps, timing)
     there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
     return Headline(
         clock=timing.clock.value,
-        step_mean_ns=float(job_ns.mean()),
-        step_median_ns=float(np.median(job_ns)),
-        step_p95_ns=float(np.percentile(job_ns, 95)),
-        tokens_per_s=_count_tokens(measured_steps, timing, float(job_ns.sum())),
+        step_mean_ns=float(elapsed_ns.mean()),
+        step_median_ns=float(np.median(elapsed_ns)),
+        step_p95_ns=float(np.percentile(elapsed_ns, 95)),
+        between_ratio=_find_between_ratio(timing),
+        tokens_per_s=_count_tokens(measured_steps, timing, float(elapsed_ns.sum())),
         achieved_flops_per_s=_spread_achieved(measured_steps, reached),
         mfu_ratio=_mean_or_none([item.mfu_ratio for item in there]),
         hfu_ratio=_mean_or_none([item.hfu_ratio for item in there]),
@@ -46,6 +47,12 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
         exposed_ns=as_number(float(exposed_ns[timing.measured].mean())),
         busiest=find_busiest(measured_steps, timing),
     )
+
+
+def _find_between_ratio(timing: Timing) -> float | None:
+    """Share of the job's step time that lies between steps; None: no time."""
+    whole_ns, inside_ns = float(timing.elapsed_ns.mean()), float(timing.step_ns[timing.measured].mean())
+    return max(1 - inside_ns / whole_ns, 0.0) if whole_ns > 0 else None
 
 
 def _count_tokens(measured_steps: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:

@@ -50,8 +50,12 @@ def analyze(run: Run) -> Report:
     if run.modules:
         verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
     summary = report_headline(measured_steps, headline, reached)
+    step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
     enough = None if short else cycles
     replayed = None if measured_steps.num_missing else enough
+    causes = None
+    if replayed is not None and judgement is not None:
+        causes = report_causes(measured_steps, replayed, judgement, step_ns=step_ns)
     meta, device_clocks = run.meta, tuple(report_device_clocks(run))
     return Report(
         schema=SCHEMA,
@@ -66,18 +70,18 @@ def analyze(run: Run) -> Report:
         precision=meta.precision,
         hang=find_hang(run),
         verdict=verdict,
-        causes=None if replayed is None or judgement is None else report_causes(measured_steps, replayed, judgement),
+        causes=causes,
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
-        between=report_between(measured_steps),
+        between=report_between(measured_steps, on_host),
         communication=tuple(report_communication(measured_steps)),
         activity=report_activity(run),
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),
-        what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, tokens_per_s=summary.tokens_per_s)),
-        forecasts=report_forecasts(measured_steps, replayed, tokens_per_s=summary.tokens_per_s),
+        what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, step_ns=step_ns, tokens_per_s=tokens_per_s)),
+        forecasts=report_forecasts(measured_steps, replayed, step_ns=step_ns, tokens_per_s=tokens_per_s),
         stalls=tuple(list_stalls(measured_steps, cycles)),
         clocks=tuple(report_clocks(measured_steps)),
         device_clocks=device_clocks,

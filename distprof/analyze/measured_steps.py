@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from distprof.facts.run import Clock, FloatArray, Run
+from distprof.facts.run import COLUMN, Clock, FloatArray, Run, RunMeta
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -56,12 +57,11 @@ class Timing:
     """``[num_ranks]``"""
     mean_phase_ns: FloatArray
     """``[num_ranks, len(PHASES)]``"""
-
-    @property
-    def job_step_ns(self) -> FloatArray:
-        """Step time of the job, which is the slowest rank's, ``[num_used]``."""
-        job_ns: FloatArray = self.step_ns[self.measured].max(axis=0)
-        return job_ns
+    elapsed_ns: FloatArray
+    """Time of each step of the job, ``[num_used]``: of a rank it is the step and the time since the step before, and of
+    the job the mean over ranks. Over consecutive steps it sums to the time from the begin of the first to the end of
+    the last, which is the same on all ranks but for how far apart they are at these two moments. A maximum over ranks
+    would not: ranks that are not in lockstep are slow in turn."""
 
 
 def find_measured_steps(run: Run) -> MeasuredSteps:
@@ -86,10 +86,50 @@ def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
         step_ns, phase_ns = step_ns[:, used], phase_ns[:, used]
         step_ns[~measured] = np.nan
         phase_ns[~measured] = np.nan
+    between_ns = np.zeros(step_ns.shape)
+    if counts_between(measured_steps.run.meta):
+        known_ns = np.pad(find_between(measured_steps, clock), ((0, 0), (1, 0)))[:, used]
+        between_ns = np.where(np.isfinite(known_ns[measured]).all(axis=0), known_ns, 0.0)
     return Timing(
         clock=clock, used=used, measured=measured, step_ns=step_ns, phase_ns=phase_ns,
         mean_step_ns=mean_over_steps(step_ns), mean_phase_ns=mean_over_steps(phase_ns),
+        elapsed_ns=(step_ns + between_ns)[measured].mean(axis=0),
     )  # fmt: skip
+
+
+def counts_between(meta: RunMeta) -> bool:
+    """Whether the time between steps is part of the job's step time: not of a job that measures backward passes alone
+    and runs the forward pass of each before its step (``train.mode=backward``)."""
+    train = meta.config.get("train")
+    return not (isinstance(train, Mapping) and train.get("mode") == "backward")
+
+
+def find_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:
+    """From the end of the step before to the begin of each step but the first, ``[num_ranks, num_steps - 1]``.
+
+    NaN: one of the two is not measured, or they do not follow each other. Begins and ends of a rank's steps are on its
+    own clock, so no clocks are compared. Stamps that were rounded may overlap by a nanosecond, which counts as 0.
+    Steps after a window or a shadow step have none: what the profiler itself does there is not the job's.
+    """
+    run = measured_steps.run
+    between_ns = measure_between(run.rows, clock)
+    between_ns[:, ~(measured_steps.counted[1:] & measured_steps.counted[:-1])] = np.nan
+    return between_ns
+
+
+def measure_between(rows: FloatArray, clock: Clock) -> FloatArray:
+    """From the end of each row's step to the begin of the next row's, ``[num_ranks, num_steps - 1]``; NaN: not known,
+    or the two steps do not follow each other.
+
+    Args:
+        rows: ``[num_ranks, num_steps, ROW_WIDTH]``
+        clock: The clock to read.
+    """
+    begin_ns, numbers = rows[:, :, COLUMN[f"begin_{clock}_ns"]], rows[:, :, COLUMN["step"]]
+    over_ns = begin_ns + rows[:, :, COLUMN[f"step_{clock}_ns"]]
+    between_ns: FloatArray = np.maximum(begin_ns[:, 1:] - over_ns[:, :-1], 0)
+    between_ns[numbers[:, 1:] != numbers[:, :-1] + 1] = np.nan
+    return between_ns
 
 
 def choose_headline(measured_steps: MeasuredSteps, host: Timing | None, device: Timing | None) -> Timing | None:

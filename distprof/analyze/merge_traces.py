@@ -58,6 +58,7 @@ def _report_device(item: TraceSummary) -> DeviceReport:
         idle_host_ns=device.idle_host_ns / per,
         idle_launch_ns=device.idle_launch_ns / per,
         idle_unknown_ns=device.idle_unknown_ns / per,
+        unobserved_ns=item.unobserved_ns,
         communication_busy_ns=busy_ns / per,
         overlap_ratio=(busy_ns - device.idle_communication_ns) / busy_ns if busy_ns else None,
         queue_mean=None if queue is None else queue.mean,

@@ -43,14 +43,10 @@ def _pick(memories: Sequence[RankMemory | None], kind: str) -> list[int | None]:
 
 def _find_rest(table: ModuleTable) -> int | None:
     """None: a kind is not known, or not all were alive at the peak."""
-    if table.memory is None or table.peak_bytes is None or None in _pick_all(table.memory):
+    total = None if table.memory is None else table.memory.total
+    if total is None or table.peak_bytes is None or table.peak_bytes < total:
         return None
-    rest = table.peak_bytes - table.memory.total
-    return rest if rest >= 0 else None
-
-
-def _pick_all(memory: RankMemory) -> list[int | None]:
-    return [getattr(memory, kind) for kind in MEMORY_KINDS]
+    return table.peak_bytes - total
 
 
 def _spread(values: Sequence[int | None], ranks: Sequence[int]) -> Spread:

@@ -42,7 +42,7 @@ def report_modules(run: Run, headline: Timing | None) -> JobModules | None:
         timed_steps=len(first.timed_steps), rows=_list_rows(tables),
         outside_flops=_make_flops(first, first.outside_flops), notes=_list_notes(run.modules, tables),
         step_ns=_find_step(run, clock, first.timed_steps), counted_step_ns=_find_step(run, clock, counted),
-        usual_step_ns=None if headline is None else float(np.median(headline.job_step_ns)),
+        usual_step_ns=None if headline is None else float(np.median(headline.step_ns[headline.measured].max(axis=0))),
         memory=report_memory(tables),
     )  # fmt: skip
 

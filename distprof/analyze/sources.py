@@ -8,7 +8,7 @@ import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.sync_cycles import SyncCycles
-from distprof.facts.run import Clock
+from distprof.facts.run import Clock, Collectives
 
 STAMPS = {
     Clock.HOST: "stamps at their borders",
@@ -18,6 +18,9 @@ TRACES = {
     Clock.HOST: "named ranges in the traces",
     Clock.DEVICE: "when the device finished what the ranges launched, without collectives, in the traces",
 }
+
+MAX_GROUPS = 4
+"""Groups that a line names."""
 
 
 def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycles: SyncCycles | None) -> Iterator[str]:
@@ -43,6 +46,7 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
         yield (
             f"waits and transfers: {seen} of each collective, {len(groups)} group(s), "
             f"{kept:,} of {int(measured_steps.counted.sum()):,} measured steps"
+            f"{_describe_matching(tables) if foreign else ''}"
         )
     if cycles is not None:
         of_what = "each collective" if cycles.source == "collectives" else "the step as a whole"
@@ -55,3 +59,17 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
             yield f"clocks: {'compared by when ranks left common collectives' if apart else 'the ranks share one'}"
         else:
             yield f"hosts' clocks: {rounds} reading(s) against rank 0"
+
+
+def _describe_matching(tables: Sequence[Collectives]) -> str:
+    """How the collectives of traces were matched between ranks."""
+    numbered = {table.group for table in tables if table.by_number}
+    ordered = sorted({table.group for table in tables} - numbered)
+    by_number = "by their number within the group (Seq)"
+    by_order = "by their order in the step, as the traces do not number them"
+    if not ordered:
+        return f", matched between ranks {by_number}"
+    if not numbered:
+        return f", matched between ranks {by_order}"
+    names = ", ".join(ordered[:MAX_GROUPS]) + (", ..." if len(ordered) > MAX_GROUPS else "")
+    return f", matched between ranks {by_number}; those of {names} by their order in the step"

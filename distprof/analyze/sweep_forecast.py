@@ -39,7 +39,7 @@ def foretell_values(
     if find_shortage(measured_steps, cycles):
         return {}
     sizes_mb = tuple(value for setting, value in wanted if setting is ChangedSetting.BUCKET_MB and value)
-    report = report_forecasts(measured_steps, cycles, tokens_per_s=None, sizes_mb=sizes_mb)
+    report = report_forecasts(measured_steps, cycles, step_ns=None, tokens_per_s=None, sizes_mb=sizes_mb)
     return {
         wanted[item.setting, item.value]: SweepRatio(
             value=1 - item.saved_ratio.value, low=1 - item.saved_ratio.high, high=1 - item.saved_ratio.low

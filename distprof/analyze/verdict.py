@@ -8,6 +8,7 @@ import numpy as np
 
 from distprof.analyze.causes import CRITICAL_RATIO, name_cause
 from distprof.analyze.confirmation import gather_evidence, is_confirmed
+from distprof.analyze.hidden_wait import name_probably_late
 from distprof.analyze.judge import Cost, Judgement
 from distprof.analyze.measured_steps import MeasuredSteps
 from distprof.analyze.removal import Removal, replay_without
@@ -57,10 +58,11 @@ def _find_hidden(measured_steps: MeasuredSteps) -> str | None:
     most = max(infos, key=lambda info: info.unseen_per_step)
     if most.unseen_per_step < MIN_UNSEEN:
         return None
-    return (
+    hidden = (
         f"rank {most.rank} issued {most.unseen_per_step:.3g} collectives a step that distprof did not see: to wait in "
         "them looks like work, and hides who is late"
     )
+    return "; ".join(filter(None, [hidden, name_probably_late(measured_steps)]))
 
 
 def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:

@@ -22,7 +22,12 @@ MAX_RANKS = 4096
 
 
 def list_what_ifs(
-    measured_steps: MeasuredSteps, cycles: SyncCycles | None, judgement: Judgement | None, *, tokens_per_s: float | None
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles | None,
+    judgement: Judgement | None,
+    *,
+    step_ns: float | None,
+    tokens_per_s: float | None,
 ) -> list[WhatIf]:
     """Every change that the facts allow, the largest saving first.
 
@@ -30,12 +35,13 @@ def list_what_ifs(
         measured_steps: The ranks and steps that count.
         cycles: None: nothing to replay.
         judgement: The causes with a name, each of which may go.
-        tokens_per_s: Of the job as it ran.
+        step_ns: Of the job as it ran, like the next; the replay says what share of it is saved. None: the mean cycle.
+        tokens_per_s: None: not counted.
     """
     if cycles is None or not len(cycles.steps):
         return []
     as_is_ns = replay(cycles)
-    now_ns, count = float(as_is_ns.mean()), len(cycles.positions)
+    now_ns, count = float(as_is_ns.mean()) if step_ns is None else step_ns, len(cycles.positions)
     nothing = np.zeros_like(cycles.transfer_ns)
     found = [
         _report(
@@ -51,7 +57,7 @@ def list_what_ifs(
         found.append(_report(change, now_ns, saved, count, tokens_per_s, assumption))
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
-    return [*found, *_guess_sizes(cycles, as_is_ns, tokens_per_s)]
+    return [*found, *_guess_sizes(cycles, as_is_ns, now_ns, tokens_per_s)]
 
 
 def _list_fixes(
@@ -108,7 +114,7 @@ def _without_data(cycles: SyncCycles) -> FloatArray:
     return gap_ns
 
 
-def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, tokens_per_s: float | None) -> list[WhatIf]:
+def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, now_ns: float, tokens_per_s: float | None) -> list[WhatIf]:
     """Half and twice the ranks, if one group holds them all: own times are drawn from the existing ranks."""
     count = len(cycles.positions)
     if any(len(parties) != 1 for parties in cycles.waited) or count < 4:
@@ -122,7 +128,7 @@ def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, tokens_per_s: float |
         ratio = float(as_is_ns.mean() / then_ns.mean())
         found.append(
             WhatIf(
-                change=f"{size} ranks", step_ns=float(then_ns.mean()), saved_ratio=saved,
+                change=f"{size} ranks", step_ns=now_ns / ratio, saved_ratio=saved,
                 tokens_per_s=None if tokens_per_s is None else tokens_per_s * ratio * size / count,
                 rank_hours_per_day=None,
                 assumption="same work per rank, similar ranks, and a ring over similar links",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NoReturn
 
 from distprof.attach.request import USAGE, Request, read_request
 from distprof.attach.script import require_script, run_module, run_script, show_error
+from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError, describe_error
 from distprof.observe.on_import import after_import
 
 if TYPE_CHECKING:
     from distprof.profiler.session import Session
+
+REFUSAL_GRACE_S = 10.0
+"""How long a rank waits for rank 0 to say why nothing runs, before it says so itself: its host may be the only one."""
 
 
 class Watch:
@@ -45,8 +51,7 @@ class Watch:
             self._session = start(str(name), **options)  # type: ignore[arg-type]
             self._session.find_steps()
         except DistprofError as error:
-            _say(str(error))
-            raise SystemExit(EXIT_USAGE) from None
+            _refuse(error)
         except Exception as error:
             _say(f"nothing is recorded: {describe_error(error)}")
 
@@ -62,8 +67,7 @@ def attach(arguments: list[str] | None = None) -> None:
         if request is not None and not request.is_module:
             require_script(request.target)
     except DistprofError as error:
-        _say(str(error))
-        raise SystemExit(EXIT_USAGE) from None
+        _refuse(error)
     if request is None:
         print(USAGE, end="")
         raise SystemExit(EXIT_OK)
@@ -78,6 +82,14 @@ def attach(arguments: list[str] | None = None) -> None:
     watch.end()
 
 
+def _refuse(error: DistprofError) -> NoReturn:
+    """Says it once for all ranks: the others give rank 0 time to, after which its launcher ends them."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(REFUSAL_GRACE_S)
+    _say(str(error))
+    raise SystemExit(EXIT_USAGE) from None
+
+
 def _say(text: str) -> None:
     """Standard output belongs to the script."""
-    print(f"distprof: {text}", file=sys.stderr, flush=True)
+    print(f"distprof: {mask(text, secret_values(sys.argv[1:]))}", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,7 @@ class FrameworkLoop:
 
     def add_tokens(self, batch: object) -> None:
         """Counts the tokens of a micro-step's batch, if it has some: padding is computed, and so counted."""
-        ids: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
-        if isinstance(ids, torch.Tensor) and self.session.open:
-            self.session.add_work(tokens=ids.numel(), micro_steps=0)
+        with contextlib.suppress(Exception):  # a batch of the script's own kind
+            ids: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
+            if isinstance(ids, torch.Tensor) and self.session.open:
+                self.session.add_work(tokens=ids.numel(), micro_steps=0)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from torch.compiler import is_dynamo_compiling as is_compiling
 from transformers import TrainerCallback
 
 from distprof.attach.framework_loop import FrameworkLoop
+from distprof.compiling import is_compiling
 from distprof.profiler.open_session import start
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -15,12 +17,17 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.render.column_files import NO_PARQUET, can_write_parquet, list_writers
 from distprof.render.files import write_each
 from distprof.render.module_files import list_profile_columns
-from distprof.render.module_sections import TOP, list_module_sections
+from distprof.render.module_sections import NOTE_LIMIT, TOP, list_module_sections
 from distprof.render.section_types import Section, make_columns
 from distprof.render.terminal import render_sections
 from distprof.render.units import clean_text, format_bytes
 from distprof.report.module_report import ModuleReport
 from distprof.storage.run_folder import write_whole
+
+if TYPE_CHECKING:
+    from distprof.cli.model_target import Inside
+
+MAX_UNITS = 4
 
 DESCRIPTION = """\
 Shows what is inside a model: for every module its parameters, its multiply-adds in forward and, counted as well, in
@@ -37,13 +44,33 @@ examples:
   distprof model my_package.models:build --input int64:4x128
   distprof model my_package.models:build --input images=float32:8x3x224x224 --mode forward --depth 2 --json model.json
 
+a 70 B Llama of Transformers under FSDP2 on 64 ranks, in a file llama.py of the current folder:
+  from transformers import LlamaConfig, LlamaForCausalLM
+
+  def build():
+      config = LlamaConfig(
+          hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+          num_key_value_heads=8, vocab_size=128256, use_cache=False,
+      )
+      model = LlamaForCausalLM(config).train()
+      model.gradient_checkpointing_enable()
+      return model
+
+  distprof model llama:build strategy=fsdp ranks=64 train.precision=bf16 \\
+      --input input_ids=int64:1x8192 --input labels=int64:1x8192 --depth 3
+
 A function is your own code: it is imported from the current folder or an installed package, and called without
-arguments. Operations are counted by torch's own formulas (matrix products, convolutions, attention); a multiply-add is
-two FLOPs. Element-wise work does not count.
+arguments. It returns the model, or the model and its inputs: a tensor, a tuple by position, or a dictionary by name.
+strategy=single|ddp|fsdp, strategy.replicas=N, ranks=N, train.precision=fp32|bf16|fp16 and train.mode=forward say how
+it is trained; bf16 is autocast, and under fsdp the format in which parameters are gathered.
+
+Operations are counted by torch's own formulas (matrix products, convolutions, attention); a multiply-add is two FLOPs.
+Element-wise work does not count.
 
 --out FOLDER writes modules.csv and, with the extra distprof[parquet], modules.parquet: one row per module, all digits.
 
-Exit codes: 0 shown, 1 the model cannot be built or run, 2 usage, 3 a file of --out could not be written.
+Exit codes: 0 shown, 1 the model cannot be built or run, 2 usage, 3 shown without work and activations, because the
+model asks for values that are not computed, or a file of --out could not be written.
 """
 
 
@@ -55,7 +82,7 @@ def add_model(verbs: argparse._SubParsersAction[Any]) -> None:
     )  # fmt: skip
     model.add_argument(
         "target", nargs="+", metavar="PACKAGE.MODULE:FUNCTION | OVERRIDE",
-        help="what builds the model, or overrides of a training job's configuration, and ranks=N",
+        help="what builds the model, overrides of a training job's configuration, and ranks=N",
     )  # fmt: skip
     model.add_argument(
         "--input", action="append", default=[], metavar="[NAME=]DTYPE:SHAPE",
@@ -88,10 +115,13 @@ def run_model(options: argparse.Namespace) -> int:
     )
     sections = list_module_sections(found.report, depth=options.depth, top=options.top, fold=not options.unfold)
     title = f"{clean_text(found.report.model)}, given {found.report.inputs}, on {found.report.device}"
-    render_sections(title, [*sections, *_show_memory(found.memory)], Console(width=options.width))
+    render_sections(title, [*sections, _show_memory(found)], Console(width=options.width))
     if options.json is not None:
         _write(options.json, found.report, found.memory)
-    return EXIT_OK if options.out is None or _write_tables(options.out, found.report) else EXIT_PARTIAL
+    whole = options.out is None or _write_tables(options.out, found.report)
+    if found.failure:
+        print(f"distprof: work and activations are not known: {clean_text(found.failure, NOTE_LIMIT)}", file=sys.stderr)
+    return EXIT_OK if whole and not found.failure else EXIT_PARTIAL
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -102,17 +132,56 @@ def _check(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name} {value}: must be {least} or more")
 
 
-def _show_memory(memory: dict[str, dict[str, int | None]]) -> list[Section]:
-    if not memory:
-        return []
-    kinds = list(next(iter(memory.values())))
-    rows = [(rank, *(format_bytes(found[kind]) for kind in kinds)) for rank, found in memory.items()]
-    return [
-        Section(
-            key="module_memory", title="Memory of a rank", about="predicted; buffers of the communication left out",
-            columns=make_columns(("rank", *kinds), rows, ("rank",), told_only=True),
-        )
-    ]  # fmt: skip
+KIND_WORDS = {
+    "optimizer": "optimizer state", "returned": "outputs", "working": "backward's own",
+    "communication": "communication buffers",
+}  # fmt: skip
+KIND_ORDER = (
+    "parameters", "gradients", "optimizer", "buffers", "inputs", "activations", "returned", "working", "communication",
+    "total",
+)  # fmt: skip
+
+
+def _show_memory(found: Inside) -> Section:
+    memory = found.memory
+    heads = ["kind", *("every rank" if rank == "every" else f"rank {rank}" for rank in memory)]
+    rows = [
+        (KIND_WORDS.get(kind, kind), *(format_bytes(of_rank[kind]) for of_rank in memory.values()))
+        for kind in KIND_ORDER
+        if kind != "total" or all(of_rank["total"] is not None for of_rank in memory.values())
+    ]
+    return Section(
+        key="module_memory", title="Memory of a rank", about="of one micro-batch and AdamW, predicted",
+        columns=make_columns(heads, rows, ("kind",)), notes=tuple(_list_memory_notes(found)),
+    )  # fmt: skip
+
+
+def _list_memory_notes(found: Inside) -> Iterator[str]:
+    first = next(iter(found.memory.values()))
+    if lacking := [KIND_WORDS.get(kind, kind) for kind in KIND_ORDER if kind != "total" and first[kind] is None]:
+        yield f"no total, because not everything is known: {', '.join(lacking)}"
+    else:
+        yield "total: everything at its most, which is never all at once; a kernel's own work space is not in it"
+    if first["activations"] is not None:
+        yield "activations: what the kernels of a CPU keep; a GPU's fused attention keeps as much, its dropout less"
+        yield "outputs: what forward returns and backward does not need, as long as the script holds it"
+        yield "backward's own: gradients of activations, and what is recomputed"
+    if found.units:
+        yield f"communication buffers: FSDP2 gathers {_name_units(found.units)} each by itself, and the rest at once"
+
+
+def _name_units(names: Sequence[str]) -> str:
+    """``model.layers.0-79``: as many as have consecutive numbers in one list."""
+    lists: dict[str, list[str]] = {}
+    for name in names:
+        place, _, last = name.rpartition(".")
+        lists.setdefault(place if last.isdecimal() else name, []).append(last if last.isdecimal() else "")
+    ordered = {place: sorted(each, key=lambda number: (len(number), number)) for place, each in lists.items()}
+    shown = [
+        clean_text(".".join(filter(None, (place, "-".join(dict.fromkeys((each[0], each[-1])))))))
+        for place, each in sorted(ordered.items())
+    ]
+    return ", ".join(shown[:MAX_UNITS]) + (f" and {len(shown) - MAX_UNITS} more" if len(shown) > MAX_UNITS else "")
 
 
 def _write_tables(folder: Path, report: ModuleReport) -> bool:

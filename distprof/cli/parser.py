@@ -21,6 +21,9 @@ LONGEST_MESSAGE = 2000
 
 def run_verb(arguments: list[str]) -> int:
     """Runs one verb and returns the exit code."""
+    if arguments[:1] == ["attach"]:
+        _say("distprof: attach runs a script as Python does: python -m distprof.attach SCRIPT", arguments)
+        return EXIT_USAGE
     asked = [verb for verb in VERBS if arguments[:1] == [verb]]
     parser, runners = _make_parser(asked or VERBS)
     options = parser.parse_args(arguments)

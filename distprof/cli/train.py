@@ -33,7 +33,8 @@ REFUSAL_GRACE_S = 10.0
 TOOL_EXIT_S = 10.0
 """How long a tool that listens may take to write what it holds."""
 PEER_GRACE_S = 1.0
-"""How long a rank that failed because a peer left waits, so that the launcher sees the peer, the cause, first."""
+"""How long a rank waits that failed because a peer left, so that the launcher sees the peer, the cause, first; and how
+long one other than rank 0 waits, so that all do not say the same."""
 _A_PEER_LEFT = re.compile(r"connection (was )?(closed|reset|refused)|broken pipe|remote process exited", re.I)
 
 
@@ -115,14 +116,21 @@ def _clean(text: str, arguments: list[str]) -> str:
 
 
 def _fail(error: BaseException, arguments: list[str]) -> None:
-    """Prints one line per rank; the traceback is in the rank's file, the report, and the launcher's summary."""
+    """Prints a line; the traceback is in the rank's file, the report, and the launcher's summary.
+
+    Where all ranks fail alike, the launcher ends the others once rank 0 has said so.
+    """
     lines = str(error).strip().splitlines() or [""]
     rank, secrets = os.environ.get("RANK", "0"), secret_values(arguments)
     text = clean_text(mask(f"{type(error).__name__}: {lines[0]}", secrets), LONGEST_MESSAGE)
-    print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
-    if _A_PEER_LEFT.search(str(error)):
+    peer_left, trace = _A_PEER_LEFT.search(str(error)), mask("".join(traceback.format_exception(error)), secrets)
+    if not peer_left:
+        _tell_launcher(text, trace)
+    if peer_left or rank != "0":
         time.sleep(PEER_GRACE_S)
-    _tell_launcher(text, mask("".join(traceback.format_exception(error)), secrets))
+    print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
+    if peer_left:
+        _tell_launcher(text, trace)
     leave_now(EXIT_FAILED)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
 import reprlib
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from distprof.config.redact import MASK, is_secret_name
+from distprof.config.suggest import suggest
 from distprof.errors import DistprofError, UsageError
 
 T = TypeVar("T")
@@ -56,12 +56,12 @@ def require_flat(value: object) -> None:
     Raises:
         ValueError: They are.
     """
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
-        inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]  # type: ignore[attr-defined]
-        level = [item for item in inner if isinstance(item, dict | list)]
         if not level:
             return
+        inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
+        level = [item for item in inner if isinstance(item, dict | list)]
     raise ValueError(f"nested more than {MAX_DEPTH} deep")
 
 
@@ -94,14 +94,23 @@ def decode(cls: type[T], values: object, where: str = "", error: type[DistprofEr
     hints = _read_hints(cls)  # type: ignore[arg-type]
     for key in values:
         if key not in hints:
-            close = difflib.get_close_matches(str(key), hints, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else f"; known keys: {', '.join(hints)}"
+            hint = suggest(str(key), hints) or f"; known keys: {', '.join(hints)}"
             raise error(f"{_join(where, key)}: unknown key{hint}")
     required = {item.name for item in dataclasses.fields(cls) if _has_no_default(item)}  # type: ignore[arg-type]
     missing = [key for key in hints if (key in required and key not in values) or values.get(key) == "???"]
     if missing:
         raise error(f"{_join(where, missing[0])}: missing; give it a value: {_join(where, missing[0])}=...")
     return cls(**{key: _value(hints[key], values[key], _join(where, key), error) for key in hints if key in values})
+
+
+def list_keys(cls: type, where: str = "") -> Iterator[str]:
+    """The dotted names of all keys of a configuration and its groups, in every choice of them."""
+    for key, hint in _read_hints(cls).items():
+        name = _join(where, key)
+        yield name
+        for option in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
+            if dataclasses.is_dataclass(option):
+                yield from list_keys(option, name)  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -179,7 +188,7 @@ def _describe_list(option: Any) -> str:
     if held is int:
         return "a list of whole numbers"
     if get_origin(held) is Literal:
-        return "a list of " + ", ".join(map(str, get_args(held)))
+        return f"a list of {', '.join(map(str, get_args(held)))}, such as [{get_args(held)[0]}]"
     return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
 
 

@@ -25,9 +25,10 @@ class RankMemory:
     """DDP's buckets where gradients are no views of them; what FSDP2 has gathered at the end of forward."""
 
     @property
-    def total(self) -> int:
-        """Of what is known."""
-        return sum(getattr(self, kind) or 0 for kind in MEMORY_KINDS)
+    def total(self) -> int | None:
+        """None: a kind is not known."""
+        known = [each for kind in MEMORY_KINDS if (each := getattr(self, kind)) is not None]
+        return sum(known) if len(known) == len(MEMORY_KINDS) else None
 
 
 MEMORY_KINDS = tuple(RankMemory.__dataclass_fields__)

@@ -144,6 +144,8 @@ class RankInfo:
     """The last line of the error; for a terminated rank the signal and where it was; for one without an end whose steps
     had stopped ending, where it was then."""
     traceback: str | None = None
+    device_uuid: str | None = None
+    """Of its GPU, or of its slice of one: ranks with the same one share it. None: not a GPU, or not recorded."""
     rows_lost: int = 0
     """Rows that were measured but not written, because the writer fell behind or the disk was full."""
     rows_dropped: int = 0  # rows of its first steps that are no longer on disk: profile.keep_steps
@@ -201,8 +203,8 @@ class RunMeta:
 class Collectives:
     """The collectives that one process group issues in each of some steps, matched across its ranks.
 
-    Matched on (group, step, index in the group's order, kind, bytes). Steps in which the ranks disagree are left out,
-    and a warning of the run names the first disagreement.
+    Matched on (group, step, index in the group's order, kind, bytes), or on (group, number). Steps in which the ranks
+    disagree are left out, and a warning of the run names the first disagreement.
     """
 
     group: str
@@ -232,6 +234,8 @@ class Collectives:
     left_ns: FloatArray | None = None
     """When the rank's compute went on after its last wait for it, same shape; NaN: it never waited. None: wherever it
     waited, that was where it issued the collective."""
+    by_number: bool = False
+    """Whether they were matched by the numbers that traces give them, instead of by their order in a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

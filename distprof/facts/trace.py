@@ -87,6 +87,8 @@ class Activities:
     collective: IntArray | None = None
     """Name of the operation that a collective's kernel performs, such as "allreduce", as some kernels serve several.
     None: the tool does not record it."""
+    number: IntArray | None = None
+    """A collective's number within its process group, the same on all ranks. None: the tool does not record it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,8 @@ class TraceHead:
     compute_capability: tuple[int, int] | None = None
     memory_peak_bytes: int | None = None
     """Peak device memory held by the framework's allocator."""
+    lists_devices: bool = False
+    """The file lists devices, used or not."""
     group_ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Members of the process groups by name, if the file lists them."""
     last_event_ns: int | None = None
@@ -163,6 +167,8 @@ class TraceHead:
     its ranges instead of ``range``."""
     not_understood: str | None = None
     """Counts of events of unknown kinds, in which a device may have been busy. None: there are none."""
+    num_not_understood: int = 0
+    """How many these are."""
     notes: tuple[str, ...] = ()
     """What was dropped, clamped or unreadable, and how often."""
 

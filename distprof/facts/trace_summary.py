@@ -7,7 +7,8 @@ warm-up), else the whole trace. Kernels and copies are those launched by the mea
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from distprof.facts.trace import TraceHead
 
@@ -18,6 +19,7 @@ class Category(enum.StrEnum):
     MATMUL = "matmul"
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
+    EMBEDDING = "embedding"
     NORMALIZATION = "normalization"
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
@@ -52,6 +54,51 @@ class DeviceTime:
     """Union of the collectives; without ``idle_communication_ns`` it is the overlapped part."""
 
 
+class HostState(enum.StrEnum):
+    """What the host was in while the device waited for it; in order, the first that applies."""
+
+    DATA = "data"
+    """A range that loads data."""
+    SYNCHRONIZING = "synchronizing"
+    """A call that waits for the device."""
+    OPTIMIZER = "optimizer"
+    """A range of the optimizer."""
+    CALLS = "calls"
+    """Another call of the device's API."""
+    OPERATORS = "operators"
+    """An operator of the framework."""
+    UNKNOWN = "unknown"
+    """Nothing that the trace shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchGap:
+    """A time in which the device idled although its next activity had been launched."""
+
+    length_ns: int
+    name: str
+    """Of the activity that ends it."""
+    stream: int
+    graph: bool
+    """Whether that activity is a node of a CUDA graph, or a whole one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchGaps:
+    """The launch gaps in the window, which together are `DeviceTime.idle_launch_ns`."""
+
+    count: int
+    median_ns: float
+    p90_ns: int
+    """Nine in ten are no longer."""
+    short_ns: int
+    """In gaps no longer than `distprof.traces.reduce.gaps.LATENCY_NS`."""
+    graph_ns: int
+    """In gaps that end at CUDA graphs or their nodes."""
+    longest: tuple[LaunchGap, ...]
+    """Longest first; at most `distprof.traces.reduce.gaps.MAX_LONGEST`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLength:
     """Activities launched and not yet finished, on all streams together, over the window."""
@@ -69,7 +116,8 @@ class KernelTotal:
     name: str
     category: Category
     precision: str | None
-    """Of matrix products and attention: "fp32", "tf32", "fp16", "bf16", "fp8", ...; None: not in the name."""
+    """Of matrix products, attention and convolutions: "fp32", "tf32", "fp16", "bf16", "fp8", ...; None: not in
+    the name."""
     count: int
     total_ns: int
     min_ns: int
@@ -130,6 +178,8 @@ class RangeTotal:
     warmup_host_ns: int
     outside_count: int = 0
     """Later instances that begin outside the measured steps, for example after the last one; in no sum."""
+    loads: bool = False
+    """By its name it loads data."""
 
 
 StageNs = tuple[int, int, int]
@@ -181,5 +231,12 @@ class TraceSummary:
     """Longest total first; at most `distprof.traces.reduce.ranges.MAX_RANGES`."""
     calls_ns: int | None
     """Time in API calls, summed over threads; nested calls of a thread count once. None: the trace has no calls."""
+    gaps: LaunchGaps | None = None
+    """None: there are none."""
+    idle_host_in: Mapping[HostState, int] = field(default_factory=dict)
+    """What the host was in during `DeviceTime.idle_host_ns`, ns; they add up to it. Empty: it is 0, or not known."""
+    unobserved_ns: int = 0
+    """Before the device's first kernels, when what was launched before the trace began may have run; in no other time
+    on the device, the span included."""
     modules: tuple[ModuleTotal, ...] = ()
     """Each before its submodules; the first is everything. Empty: the trace tells of no module."""

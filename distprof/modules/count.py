@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from distprof.modules.calls import ModuleCalls, ModulePass
 from distprof.modules.formulas import FORMULAS
 from distprof.modules.memory import find_local
+from distprof.modules.peak import AlivePeak
 from distprof.modules.uncounted import Uncounted
 
 
@@ -44,37 +45,42 @@ class _Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Remembers, without keeping it alive, what operations of forward make, and which operations have no formula.
     """
 
-    def __init__(self, calls: ModuleCalls, uncounted: Uncounted, *, remembers: bool) -> None:
+    def __init__(self, calls: ModuleCalls, uncounted: Uncounted, *, remembers: bool, peak: AlivePeak | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._calls, self._uncounted, self._remembers = calls, uncounted, remembers
+        self._calls, self._uncounted, self._remembers, self._peak = calls, uncounted, remembers, peak
         self.made: dict[StorageWeakRef, int] = {}
         """Path by storage."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {storage._cdata for storage in _list_storages((args, kwargs))} if self._remembers else set()
         result = func(*args, **(kwargs or {}))
         path, stage = self._calls.locate()
         self._uncounted.see(func, path)
-        if self._remembers and stage is ModulePass.FORWARD:
-            for tensor in tree_leaves(result):
-                if isinstance(tensor, torch.Tensor):
-                    self._keep(tensor, path)
+        if self._remembers:
+            for storage in _list_storages(result):
+                if storage._cdata not in given:  # else it is a part of what was given, or that itself
+                    self._keep(storage, path, stage)
         return result
 
-    def _keep(self, tensor: torch.Tensor, path: int) -> None:
-        if (storage := _find_storage(tensor)) is not None:
+    def _keep(self, storage: torch.UntypedStorage, path: int, stage: ModulePass) -> None:
+        if stage is ModulePass.FORWARD:
             self.made.setdefault(StorageWeakRef(storage), path)  # type: ignore[no-untyped-call]
+        if self._peak is not None:
+            self._peak.add(storage)
 
 
 class Counter:
     """Counts one pass."""
 
-    def __init__(self, model: nn.Module, calls: ModuleCalls, *, activations: bool) -> None:
+    def __init__(
+        self, model: nn.Module, calls: ModuleCalls, *, activations: bool, peak: AlivePeak | None = None
+    ) -> None:
         """Counts what ``calls`` locates in ``model``; ``activations``: also what stays alive after forward."""
         self._model = model
         self._flops = FlopCounterMode(display=False, custom_mapping=FORMULAS)
         self._flops.mod_tracker = _Place(calls)  # type: ignore[assignment]
         self.uncounted = Uncounted(self._flops.flop_registry)
-        self._executed = _Executed(calls, self.uncounted, remembers=activations)
+        self._executed = _Executed(calls, self.uncounted, remembers=activations, peak=peak)
         self.alive_bytes: dict[int, int] = {}
         """By path: what was made there and is alive, as of the last `look`."""
         self.gathered_bytes: int | None = None
@@ -135,6 +141,12 @@ def _list_gathering(model: nn.Module) -> Iterator[torch.Tensor]:
             result = getattr(getattr(shared, "all_gather_state", None), "all_gather_result", None)
             if isinstance(output := getattr(result, "all_gather_output", None), torch.Tensor):
                 yield output
+
+
+def _list_storages(values: Any) -> Iterator[torch.UntypedStorage]:
+    for each in tree_leaves(values):
+        if isinstance(each, torch.Tensor) and (storage := _find_storage(each)) is not None:
+            yield storage
 
 
 def _identify(tensor: torch.Tensor) -> int | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from distprof.facts.modules import RankMemory
 
@@ -21,22 +22,26 @@ def predict_memory(
     rank: int,
     mode: str,
     activation_bytes: int | None,
+    communication: int | None = None,
 ) -> RankMemory:
-    """What one rank holds between forward and backward, and after; buffers of the communication are left out.
+    """What one rank holds of the tensors of a training step, by kind.
 
     Args:
-        parameters: Each once, whole.
+        parameters: Each once, whole. Those that need no gradient get neither gradients nor moments.
         buffers: Likewise; every rank holds all.
         num_shards: Ranks that share one copy of the model. 1: every rank holds all of it.
         rank: Position among these.
         mode: Of `train.mode`.
         activation_bytes: What one micro-batch keeps for backward.
+        communication: Bytes of the buffers of the communication.
     """
-    held = sum(find_shard(tuple(each.shape), num_shards, rank) * each.element_size() for each in parameters)
-    gradients, moments = predict_training(held, mode)
+    held = {True: 0, False: 0}
+    for each in parameters:
+        held[each.requires_grad] += find_shard(tuple(each.shape), num_shards, rank) * each.element_size()
+    gradients, moments = predict_training(held[True], mode)
     return RankMemory(
-        parameters=held, gradients=gradients, optimizer=moments, buffers=sum(each.nbytes for each in buffers),
-        activations=activation_bytes,
+        parameters=sum(held.values()), gradients=gradients, optimizer=moments,
+        buffers=sum(each.nbytes for each in buffers), activations=activation_bytes, communication=communication,
     )  # fmt: skip
 
 
@@ -44,10 +49,68 @@ def predict_training(held_bytes: int, mode: str) -> tuple[int, int]:
     """Bytes of gradients, and of AdamW's moments.
 
     Args:
-        held_bytes: Of parameters.
+        held_bytes: Of parameters that are trained.
         mode: Of `train.mode`.
     """
     return 0 if mode == "forward" else held_bytes, MOMENTS * held_bytes if mode == "train" else 0
+
+
+def list_units(model: nn.Module) -> list[nn.Module]:
+    """The modules that FSDP2 usually shards and gathers by themselves; the rest of the model is one more unit.
+
+    Those of the classes that a model of Transformers names for that, else the members of its lists of modules.
+    """
+    named = {*(getattr(model, "_no_split_modules", None) or ())}
+    units: list[nn.Module] = []
+    pending = [model]
+    while pending:
+        module = pending.pop()
+        for child in module.children():
+            is_unit = type(child).__name__ in named if named else isinstance(module, nn.ModuleList | nn.Sequential)
+            if is_unit and next(child.parameters(), None) is not None:
+                units.append(child)
+            else:
+                pending.append(child)
+    return units
+
+
+def predict_gathered(
+    model: nn.Module, *, dtype: torch.dtype | None, reduce_dtype: torch.dtype | None, reshards: bool, mode: str
+) -> int:
+    """The most bytes that FSDP2 holds beyond a rank's own parts of parameters and gradients.
+
+    All the time what belongs to no unit (``rest``), as the model's first call gathers it. In the middle of backward one
+    unit that is computed, the buffer of its gathering, and the next unit's buffer, the unit's gradients, and the buffer
+    in which they are reduced; at the end the same of the rest, whose gradients wait until then. Without resharding all
+    units instead of three.
+
+    Args:
+        model: Whole, not distributed.
+        dtype: In which parameters are gathered. None: their own.
+        reduce_dtype: In which gradients are reduced. None: as they are gathered.
+        reshards: Whether units are freed between forward and backward.
+        mode: Of `train.mode`.
+    """
+    sizes = [_measure_gathered(each.parameters(), dtype, reduce_dtype) for each in list_units(model)]
+    whole = _measure_gathered(model.parameters(), dtype, reduce_dtype)
+    largest = max(sizes, default=(0, 0))
+    rest = tuple(of_all - sum(each[at] for each in sizes) for at, of_all in enumerate(whole))
+    units = 3 * largest[0] if reshards else whole[0] - rest[0]
+    if mode == "forward":
+        return 2 * rest[0] + units
+    return 2 * rest[0] + largest[1] + max(units + largest[0], rest[1])
+
+
+def _measure_gathered(
+    parameters: Iterable[Tensor], dtype: torch.dtype | None, reduce_dtype: torch.dtype | None
+) -> tuple[int, int]:
+    """Bytes when gathered, and bytes of gradients when they are reduced."""
+    gathered = reduced = 0
+    for each in parameters:
+        kept = dtype or each.dtype
+        gathered += each.numel() * kept.itemsize
+        reduced += each.numel() * (reduce_dtype or kept).itemsize if each.requires_grad else 0
+    return gathered, reduced
 
 
 def find_local(tensor: Any) -> Tensor:

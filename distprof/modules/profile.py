@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from distprof.modules.calls import ModuleCalls, ModulePass, Paths, find_shape, list_tensors
+from distprof.modules.calls import OUTSIDE, ModuleCalls, ModulePass, Paths, find_shape, list_tensors
 from distprof.modules.count import Counter
 from distprof.modules.names import is_compiled, list_modules, unwrap
+from distprof.modules.peak import AlivePeak
 from distprof.modules.rows import Found, add_up, make_rows, measure_work
 from distprof.modules.timer import ModuleTimer
+from distprof.modules.unallocated import Unallocated, is_unallocated
 from distprof.report.module_report import ModuleReport
 
 Times = dict[tuple[int, ModulePass], float]
@@ -29,11 +32,15 @@ def profile_model(
     loss: Callable[[Any], Tensor] | None = None,
     passes: int = 3,
     name: str | None = None,
+    unallocated: Unallocated | None = None,
+    dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
 ) -> ModuleReport:
     """Runs a model once to count and then a few times to take the time, and leaves it as it was.
 
-    Gradients, buffers and the state of the random numbers are put back. A compiled model runs uncompiled. On the meta
-    device nothing is computed or allocated, and no time is taken.
+    Gradients, buffers and the state of the random numbers are put back. A compiled model runs uncompiled. With a model
+    on the meta device nothing is computed or allocated, and no time is taken; what is counted is what the kernels of a
+    CPU do and keep.
 
     Args:
         model: Any module, also wrapped in DDP or FSDP2 or compiled; called with the inputs as it is.
@@ -43,30 +50,58 @@ def profile_model(
             is a scalar, else the sum of its floating-point tensors.
         passes: How many passes take the time, after one that does not count. 0: no time.
         name: How to call the model in the report. None: its class.
+        unallocated: Where a model without memory was built. None: on the meta device, if it has none.
+        dtype: To which such a model's parameters are cast while it runs, as FSDP2 does. None: their own.
+        autocast: Of forward. None: no autocast.
 
     Raises:
         ValueError: The mode is unknown, or nothing of the output can be differentiated.
+        unallocated.VALUES_NEEDED: The model asks for values that a model without memory does not have.
         Exception: Whatever the model raises; the model is as it was then, too.
     """
     if mode not in MODES:
         raise ValueError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
     backward = mode == "forward_backward"
 
-    def run() -> None:
-        with torch.set_grad_enabled(backward):
-            output = _call(model, inputs)
-            if backward:
-                (loss or find_loss)(output).backward()  # type: ignore[no-untyped-call]
+    if unallocated is None and is_unallocated(model):
+        unallocated = Unallocated()
+    peak = AlivePeak() if backward else None
+    profiler = ModuleProfiler(model, activations=backward, peak=peak)
+    given = describe(inputs)
+    with contextlib.ExitStack() as held:
+        if unallocated is not None:
+            inputs = unallocated.take(inputs, dtype)
+            held.enter_context(unallocated.standing_in(model, dtype))
+        held.enter_context(_left_as_it_was(model))
+        if peak is not None:
+            held.enter_context(peak.without_gradients(model))
 
-    profiler = ModuleProfiler(model, activations=backward)
-    with _left_as_it_was(model):
+        def run(look: Callable[[], None] = lambda: None) -> None:
+            with torch.set_grad_enabled(backward):
+                with _cast(profiler.device, autocast):
+                    found = _call(model, inputs)
+                    if backward:
+                        found = (loss or find_loss)(found)
+                look()
+                if backward:
+                    found.backward()
+
         with profiler:
-            run()
-        on_meta = profiler.device.type == "meta"
-        for number in range(0 if on_meta or not passes else passes + 1):
+            run(profiler.look)
+        for number in range(0 if unallocated is not None or not passes else passes + 1):
             with profiler.timing(warmup=number == 0):
                 run()
-    return profiler.report(mode=mode, inputs=describe(inputs), name=name)
+    report = profiler.report(mode=mode, inputs=given, name=name)
+    return (
+        report
+        if unallocated is None
+        else dataclasses.replace(report, device="meta", notes=(*report.notes, *unallocated.notes))
+    )
+
+
+def _cast(device: torch.device, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    kind = "cpu" if device.type == "meta" else device.type
+    return contextlib.nullcontext() if dtype is None else torch.autocast(kind, dtype=dtype)
 
 
 class ModuleProfiler:
@@ -76,11 +111,11 @@ class ModuleProfiler:
     more once this is stopped, also after an exception.
     """
 
-    def __init__(self, model: nn.Module, *, activations: bool = True) -> None:
-        """``activations``: also count the bytes that forward keeps for backward."""
+    def __init__(self, model: nn.Module, *, activations: bool = True, peak: AlivePeak | None = None) -> None:
+        """``activations``: also count the bytes that forward keeps for backward; ``peak``: is told of each tensor."""
         self.model = model
         self._modules = list_modules(model)
-        self._activations = activations
+        self._activations, self._peak = activations, peak
         self.device = next((each.device for each in (*model.parameters(), *model.buffers())), torch.device("cpu"))
         self._held = contextlib.ExitStack()
         self.reset()
@@ -90,9 +125,11 @@ class ModuleProfiler:
         self._first: dict[int, Found] = {}
         self._paths = Paths()
         self._calls = ModuleCalls(self._modules, self._paths, on_exit=self._see)
-        self._counter = Counter(self.model, self._calls, activations=self._activations)
+        self._counter = Counter(self.model, self._calls, activations=self._activations, peak=self._peak)
         self._timer = ModuleTimer(self.device)
         self._times: list[Times] = []
+        self._returned_bytes: int | None = None
+        self._kept_bytes: int | None = None
 
     def start(self) -> None:
         """Begins to count. Operations are slower while it does."""
@@ -145,6 +182,8 @@ class ModuleProfiler:
                 self._modules, self._paths.rows, first=self._first, work=work, times=self._times,
                 alive_bytes=self._counter.alive_bytes if self._activations else None,
             ),
+            returned_bytes=self._returned_bytes,
+            working_bytes=self._measure_working(),
             flops_by_operation=tuple(sorted(self._counter.by_operation().items(), key=lambda item: -item[1])),
         )  # fmt: skip
 
@@ -161,6 +200,20 @@ class ModuleProfiler:
     def list_times(self) -> list[list[dict[ModulePass, float]]]:
         """Time of each timed pass, ns: by row and stage, submodules included."""
         return [add_up(self._modules, self._paths.rows, each).total for each in self._times]
+
+    def look(self) -> None:
+        """Counts the activations as of now, when what forward returned is held no longer than backward needs it."""
+        before = self._count_kept()
+        self._counter.look()
+        self._returned_bytes = before - self._count_kept()
+        if self._peak is not None:
+            self._kept_bytes = self._peak.restart()
+
+    def _count_kept(self) -> int:
+        return sum(size for path, size in self._counter.alive_bytes.items() if path != OUTSIDE)
+
+    def _measure_working(self) -> int | None:
+        return None if self._peak is None or self._kept_bytes is None else self._peak.peak_bytes - self._kept_bytes
 
     def _see(self, path: int, stage: ModulePass, module: nn.Module, inputs: Any, output: Any) -> None:
         if stage is not ModulePass.FORWARD:

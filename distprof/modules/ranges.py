@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
+from distprof.compiling import is_compiling
 from distprof.facts.trace import OWN_MODULE
 from distprof.modules.names import COMPILED, is_compiled, list_modules, unwrap
 
@@ -73,14 +74,14 @@ class ModuleRanges:
             return call(*given, **named)
 
     def _before(self, label: str, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return
         annotation = record_function(label)
         annotation.__enter__()  # type: ignore[no-untyped-call]
         self._opened.append((label, annotation))
 
     def _after(self, label: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or not any(label == opened for opened, _ in self._opened):
+        if is_compiling() or not any(label == opened for opened, _ in self._opened):
             return
         while True:  # an inner one is still open where its forward failed before the hooks were called
             closing, annotation = self._opened.pop()

@@ -37,10 +37,12 @@ class Engines:
 
     def install(self, patches: Patches) -> None:
         """Looks at all engines from now on."""
-        patches.add(after_import(_MODULE, lambda: self._part.run(self._install, patches)))
+        patches.add(after_import(_MODULE, lambda: self._install(patches)))
 
     def _install(self, patches: Patches) -> None:
-        patches.replace([sys.modules[_MODULE].DeepSpeedEngine], _UPDATE, self._watch_update)
+        module = sys.modules[_MODULE]
+        engine = getattr(module, "DeepSpeedEngine", module)
+        self._part.replace(patches, [engine], _UPDATE, self._watch_update)
 
     def _watch_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def before(args: Arguments, options: Options) -> bool:

@@ -9,6 +9,7 @@ from collections import deque
 from distprof.observe.engines import Engines
 from distprof.observe.functions import Functions
 from distprof.observe.modules import Forwards
+from distprof.observe.on_import import after_import
 from distprof.observe.optimizers import Optimizers
 from distprof.observe.parts import Gate, Patches, Recognition
 from distprof.observe.reporting import Reporting
@@ -41,6 +42,7 @@ class Finder:
             self._begun = True
             for part in self._parts:
                 part.install(self._patches)
+            self._patches.add(after_import("torch._dynamo", self._patches.tell_compiler))
 
     def end_step(self) -> None:
         """A step has ended."""

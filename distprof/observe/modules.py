@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling as is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.compiling import is_compiling, leave_to_python
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, leave_to_python, surround
+from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -47,9 +47,9 @@ class Forwards:
 
     def install(self, patches: Patches) -> None:
         """Looks at all modules from now on."""
-        self._models.run(patches.replace, [DistributedDataParallel], "__init__", self._watch_made)
-        self._modes.run(patches.replace, [nn.Module], "train", self._watch_mode)
-        self._part.run(patches.replace, [nn.Module], "__call__", self._watch_call)
+        self._models.replace(patches, [DistributedDataParallel], "__init__", self._watch_made)
+        self._modes.replace(patches, [nn.Module], "train", self._watch_mode, {1: "mode"})
+        self._part.replace(patches, [nn.Module], "__call__", self._watch_call)
 
     def pass_over(self) -> None:
         """An optimizer of the training takes a step: if that is in the forward of a module, it runs the training."""

@@ -12,9 +12,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from distprof.compiling import leave_to_python
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.modules import Forwards
-from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, leave_to_python, surround
+from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -46,8 +47,8 @@ class Optimizers:
         self._part.run(self._install, patches)
 
     def _install(self, patches: Patches) -> None:
-        patches.replace([Optimizer], "__init__", self._watch_made)
-        patches.replace([GradScaler], "step", self._watch_scaler)
+        self._part.replace(patches, [Optimizer], "__init__", self._watch_made)
+        self._part.replace(patches, [GradScaler], "step", self._watch_scaler, {1: "optimizer"})
         patches.add(register_optimizer_step_pre_hook(self._part.shield(self._before)).remove)
         patches.add(register_optimizer_step_post_hook(self._part.shield(self._after)).remove)
 

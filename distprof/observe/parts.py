@@ -8,16 +8,15 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from time import monotonic_ns as now_ns
 from typing import Any, Protocol
 
-import torch
-from torch.compiler import is_dynamo_compiling as is_compiling
-
+from distprof.compiling import is_compiling, leave_to_python, remind_compiler, tell_compiler
 from distprof.errors import describe_error
 from distprof.observe.reporting import Reporting
+from distprof.signatures import Misfit, require_fit
 
 _OFF = 1 << 40
 Arguments = tuple[Any, ...]
@@ -91,6 +90,30 @@ class Recognition:
         finally:
             self.session.own_ns += now_ns() - begin_ns
 
+    def replace(
+        self,
+        patches: Patches,
+        places: Sequence[Any],
+        name: str,
+        make: Callable[[Any], Any],
+        reads: Mapping[int, str] | None = None,
+    ) -> None:
+        """As `Patches.replace`. What this torch has otherwise than is known is left alone, which is noted.
+
+        Args:
+            patches: Does it.
+            places: The modules or classes that have it.
+            name: Of the function.
+            make: Makes what takes its place.
+            reads: The names of the arguments that are read, by position.
+        """
+        try:
+            require_fit(places[0], name, reads)
+        except Misfit as misfit:
+            self.session.note(f"{self.name} not recognised everywhere: {misfit}")
+        else:
+            self.run(patches.replace, places, name, make)
+
     def shield(self, hook: Callable[..., None]) -> Callable[..., None]:
         """A hook that never raises, and that `torch.compile` leaves alone."""
         session = self.session
@@ -123,6 +146,7 @@ class Patches:
     def __init__(self) -> None:
         """Nothing is replaced yet."""
         self._undo: list[Callable[[], None]] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, places: Sequence[Any], name: str, make: Callable[[Any], Any]) -> None:
         """Replaces one attribute in every place that has it with what ``make`` makes of the first one's.
@@ -136,15 +160,30 @@ class Patches:
             if getattr(place, name, None) is original:
                 setattr(place, name, new)
                 self._undo.append(functools.partial(_put_back, place, name, original, new))
+                self._replaced.append((place, name, original, new))
 
     def add(self, undo: Callable[[], None]) -> None:
         """Has something else undone in the end."""
         self._undo.append(undo)
 
+    def tell_compiler(self) -> None:
+        """Has `torch.compile` know what is replaced."""
+        there = [each for each in self._replaced if vars(each[0]).get(each[1]) is each[3]]
+        for place, name, original, _ in there:
+            setattr(place, name, original)
+        try:
+            tell_compiler((original, new) for _, _, original, new in there)
+        finally:
+            for place, name, original, new in there:
+                _put_back(place, name, new, original)
+
     def undo(self) -> None:
         """Puts everything back, the newest first. What somebody has wrapped since stays, and does nothing."""
         while self._undo:
             self._undo.pop()()
+        if self._replaced:
+            self._replaced.clear()
+            remind_compiler()
 
 
 def surround(
@@ -217,22 +256,6 @@ def surround(
         if ours is not None:
             leave_to_python(ours, wholly=True)
     return watched
-
-
-def leave_to_python(function: Any, *, wholly: bool = False) -> None:
-    """Keeps torch.compile from compiling a function by itself.
-
-    Args:
-        function: Of distprof.
-        wholly: Also what it calls; otherwise that is compiled as it would be without distprof.
-    """
-    frames: Any = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
-        strategy = frames._FrameExecStrategy(skip, skip if wholly else default)
-        frames.set_code_exec_strategy(function.__code__, strategy)
-    elif hasattr(frames, "skip_code"):  # before torch 2.7
-        frames.skip_code(function.__code__)
 
 
 def _put_back(place: Any, name: str, original: Any, new: Any) -> None:

@@ -3,15 +3,87 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
+import sys
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
+from distprof.config.redact import mask, secret_values
 from distprof.errors import describe_error
 
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+MAX_SENTENCES = 100
+"""Most different sentences that are kept: a mistake may be another one in each step."""
+MAX_LETTERS = 2000
+"""Of a sentence."""
+_ANSWER, _PASSES = "_distprof_answer", "_distprof_passes"
+_MISSING: Any = object()
 
+
+def answer_nothing(*arguments: object, **options: object) -> None:
+    """What most methods answer."""
+
+
+def answers(make: Callable[..., Any], *, passes: tuple[type[Exception], ...] = ()) -> Callable[[F], F]:
+    """Says what a guarded method returns where it fails; without this, None.
+
+    Args:
+        make: Makes the answer, from the arguments of the call.
+        passes: Errors that the caller gets nevertheless, if the method can be called with these arguments at all.
+    """
+
+    def mark(method: F) -> F:
+        setattr(method, _ANSWER, make)
+        setattr(method, _PASSES, passes)
+        return method
+
+    return mark
+
+
+def guard_methods(kind: C) -> C:
+    """Has the public methods that a class defines raise nothing, whatever they are called with; see `answers`.
+
+    What is no `Exception`, such as an interrupt, passes.
+    """
+    for name, member in tuple(vars(kind).items()):
+        if isinstance(member, FunctionType) and not name.startswith("_"):
+            setattr(kind, name, _guard_method(member))
+    return kind
+
+
+def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    answer: Callable[..., Any] = getattr(method, _ANSWER, answer_nothing)
+    passes: tuple[type[Exception], ...] = getattr(method, _PASSES, ())
+
+    @functools.wraps(method)
+    def guarded(self: Border, first: Any = _MISSING, /, *rest: Any, **options: Any) -> Any:
+        try:
+            if first is not _MISSING and not rest and not options:
+                return method(self, first)  # twice as fast as passing on everything
+            arguments = () if first is _MISSING else (first, *rest)
+            return method(self, *arguments, **options)
+        except Exception as error:
+            arguments = () if first is _MISSING else (first, *rest)
+            misfit = _find_misfit(method, self, *arguments, **options) if isinstance(error, TypeError) else None
+            if misfit is None and isinstance(error, passes):
+                raise
+            self._refuse(method, describe_error(error) if misfit is None else misfit)
+        return answer(*arguments, **options)
+
+    return guarded
+
+
+@guard_methods
 class Border:
-    """What may fail behind it costs a sentence, and never training."""
+    """What may fail behind it costs a sentence, and never training. The methods of subclasses are guarded too."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        guard_methods(cls)
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """Takes what says a line to the user."""
@@ -26,15 +98,24 @@ class Border:
             text: What was done wrong, or does not work.
             everywhere: On every rank, not on rank 0 only.
         """
-        if text not in self.told and (everywhere or os.environ.get("RANK", "0") == "0"):
-            self._say(f"distprof: {text}")
-        self.note(text)
+        self._tell(text, everywhere=everywhere)
 
     def note(self, text: str) -> None:
         """Keeps a note of the rank, once."""
-        if text not in self.told:
-            self.told.append(text)
-            self._keep(text)
+        self._note(text)
+
+    def _tell(self, text: str, *, everywhere: bool = False) -> None:
+        if self._is_new(text) and (everywhere or os.environ.get("RANK", "0") == "0"):
+            self._say(f"distprof: {_shorten(text)}")
+        self._note(text)
+
+    def _note(self, text: str) -> None:
+        if self._is_new(text):
+            self.told.append(_shorten(text))
+            self._keep(_shorten(text))
+
+    def _is_new(self, text: str) -> bool:
+        return len(self.told) < MAX_SENTENCES and _shorten(text) not in self.told
 
     def _keep(self, text: str) -> None:
         """Keeps a note for the report."""
@@ -51,4 +132,35 @@ class Border:
     def _lose(self, what: str, error: Exception) -> None:
         """Says what was lost to an error that stops here."""
         with contextlib.suppress(Exception):  # the sentence is lost too
-            self.tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
+            self._tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
+
+    def _refuse(self, method: Callable[..., Any], why: str) -> None:
+        """Says that a call has done nothing."""
+        with contextlib.suppress(Exception):
+            self._tell(f"profiler.{method.__name__}{_describe_parameters(method)}: call ignored: {why}")
+
+
+def say_aside(text: str) -> None:
+    """Says a line without secrets on standard error: standard output belongs to the script."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or gone
+        print(mask(text, secret_values(sys.argv[1:])), file=sys.stderr, flush=True)
+
+
+def _find_misfit(method: Callable[..., Any], *arguments: Any, **options: Any) -> str | None:
+    """Why a method cannot be called with these arguments. None: it can."""
+    try:
+        inspect.signature(method).bind(*arguments, **options)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _describe_parameters(method: Callable[..., Any]) -> str:
+    """The parameters of a method, as one writes them."""
+    _, *rest = inspect.signature(method).parameters.values()
+    return str(inspect.Signature([parameter.replace(annotation=inspect.Parameter.empty) for parameter in rest]))
+
+
+def _shorten(text: object) -> str:
+    said = str(text)
+    return said if len(said) <= MAX_LETTERS else f"{said[:MAX_LETTERS]}..."

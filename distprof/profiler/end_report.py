@@ -14,6 +14,7 @@ from distprof.render.hangs import describe_hang
 from distprof.render.headline import list_headline
 from distprof.render.verdict import describe_verdict
 from distprof.report.report import Report
+from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import complete_ends, read_meta, write_meta
 from distprof.traces.read import read_folder
 
@@ -30,7 +31,9 @@ def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tupl
 
     Raises:
         DataError: The run folder is gone or damaged.
+        OSError: Something else has taken its place.
     """
+    require_own(folder / "report.json")
     run = complete_ends(read_folder(folder), completed_rows)
     report = analyze(run)
     return run, report, write_files(folder, run, report)
@@ -43,6 +46,7 @@ def describe_job(folder: Path, *, strategy: str | None, precision: str | None) -
         DataError: The run folder is gone or damaged.
         OSError: It cannot be written.
     """
+    require_own(folder / "run.json")
     meta = read_meta(folder)
     known = dataclasses.replace(meta, strategy=strategy or meta.strategy, precision=precision or meta.precision)
     if known != meta:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
+import weakref
 from multiprocessing import util
 from typing import Any, Protocol
 
@@ -16,10 +17,19 @@ EXIT_WAIT_S = 10.0
 What it knows is in its file by then."""
 
 
+_guards: weakref.WeakSet[ExitGuard] = weakref.WeakSet()
+
+
 class CloseSession(Protocol):
     """Closes a session; see `distprof.profiler.session.Session.close_quietly`."""
 
     def __call__(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None: ...
+
+
+def close_sessions_first() -> None:
+    """Open sessions end before a library that has been loaded since, and that they still need at their end."""
+    for guard in tuple(_guards):
+        guard.go_first()
 
 
 class ExitGuard:
@@ -28,7 +38,8 @@ class ExitGuard:
     def __init__(self, close: CloseSession) -> None:
         """Watches from now on."""
         self._close, self._before = close, _read_last_error()
-        atexit.register(self._leave)
+        self.go_first()
+        _guards.add(self)
         self._finalizer = util.Finalize(None, self._leave, exitpriority=100)  # of a child, as torch's spawn makes it
         self._original = dist.destroy_process_group
 
@@ -42,8 +53,14 @@ class ExitGuard:
         for place in (dist, distributed_c10d):
             place.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
+    def go_first(self) -> None:
+        """At the end of the process, closes it before whatever has been registered by now ends."""
+        atexit.unregister(self._leave)
+        atexit.register(self._leave)
+
     def remove(self) -> None:
         """Watches no longer."""
+        _guards.discard(self)
         atexit.unregister(self._leave)
         self._finalizer.cancel()
         for place in (dist, distributed_c10d):

@@ -4,18 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from distprof.compiling import leave_to_python
+from distprof.profiler.marked_calls import F, mark_calls
+from distprof.profiler.profiler import Context
 from distprof.profiler.recording import Recording
 from distprof.record.recorder import Recorder
+from distprof.record.stretches import StretchContext
 from distprof.record.timeline import PhaseContext
 
 T = TypeVar("T")
 _END: Any = object()
 
 
-class SessionStep:
+class Mark:
+    """A block that also decorates functions. By itself it marks nothing.
+
+    A copy is the same block, and what another process or a file gets marks nothing.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def __call__(self, function: F) -> F:
+        """Decorates a function: each call is such a block. Of a generator or coroutine, the time in which it runs."""
+        return mark_calls(function, self._again)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Mark], tuple[()]]:
+        return Mark, ()
+
+    def _again(self) -> Context:
+        """The block for one more call."""
+        return self
+
+
+NOTHING = Mark()
+
+
+class SessionStep(Mark):
     """A step as a block. Thrown away without being entered, it is a bare ``profiler.step()``: a step ends there."""
 
     __slots__ = ("_begun", "_session", "_used", "_warmup")
@@ -35,12 +75,20 @@ class SessionStep:
         if self._begun:
             self._session.end_step(error)
 
+    def __call__(self, function: F) -> F:
+        """As `Mark.__call__`: each call is a step."""
+        self._used = True
+        return super().__call__(function)
+
     def __del__(self) -> None:
         if not self._used:
             self._session.cut_step(self._warmup)
 
+    def _again(self) -> Context:
+        return SessionStep(self._session, self._warmup)
 
-class SessionStretch:
+
+class SessionStretch(Mark):
     """A stretch as a block."""
 
     __slots__ = ("_begun", "_session", "_stretch")
@@ -58,8 +106,17 @@ class SessionStretch:
         if self._begun:
             self._session.end_stretch()
 
+    def _again(self) -> Context:
+        return SessionStretch(self._session, self._stretch)
 
-class LaterPhase:
+
+class SessionPhase(PhaseContext, Mark):
+    """A phase as a block, made once per phase; see `PhaseContext`."""
+
+    __slots__ = ()
+
+
+class LaterPhase(Mark):
     """A phase that cannot be marked when it is asked for; whether it can is looked at again when it begins."""
 
     __slots__ = ("_context", "_find", "_phase")
@@ -85,6 +142,14 @@ class LaterPhase:
         if self._context is not None:
             self._context.__exit__(kind, error, trace)
 
+    def _again(self) -> Context:
+        return LaterPhase(self._find, self._phase)
+
+
+for _context in (SessionStep, SessionStretch, LaterPhase, PhaseContext, StretchContext):
+    for _method in (_context.__enter__, _context.__exit__):
+        leave_to_python(_method, wholly=True)
+
 
 class Switch:
     """Passes phases on to the recorder where they belong into a step of this thread; see `PhaseContext`."""
@@ -97,12 +162,15 @@ class Switch:
         """Opens a phase, or says why not."""
         if not self._recorder.open:
             self._session.tell_outside("profiler.phase()")
+        elif get_ident() != self._recorder.timeline.thread:
+            self._session.tell_elsewhere("profiler.phase()")
         else:
             self._recorder.enter(code)
 
     def exit(self, *, raised: bool = False) -> None:
-        """Closes the innermost phase."""
-        self._recorder.exit(raised=raised)
+        """Closes the innermost phase, if it was opened here."""
+        if get_ident() == self._recorder.timeline.thread:
+            self._recorder.exit(raised=raised)
 
 
 class StepBatches(Generic[T]):

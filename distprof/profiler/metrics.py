@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from distprof.analyze.elapsed import ElapsedSteps
+from distprof.analyze.measured_steps import counts_between
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
 from distprof.render.wandb_scalars import make_point
 
 Labels = Mapping[str, str]
 GAUGES = {
-    "step/time_ms": ("step_seconds", 1e-3, "Time of a step: that of its slowest rank."),
+    "step/time_ms": ("step_seconds", 1e-3, "Elapsed time over steps."),
     "step/tokens_per_s": ("tokens_per_second", 1.0, "Tokens of all ranks."),
     "step/loss": ("loss", 1.0, "Mean loss of the ranks."),
     "step/grad_norm": ("grad_norm", 1.0, "Norm of the gradients."),
@@ -41,6 +43,7 @@ class Metrics:
             now_s: Seconds since 1970.
         """
         self._meta, self._peaks, self._now_s = meta, peaks, now_s
+        self._elapsed = ElapsedSteps(between=counts_between(meta))
         self._lock = threading.Lock()
         self._point: Mapping[str, float] = {}
         self._steps = 0
@@ -49,8 +52,9 @@ class Metrics:
 
     def add(self, rows: FloatArray) -> None:
         """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
-        point = make_point(rows, self._meta, self._peaks)
-        step_s = float(np.nansum(rows[:, :, COLUMN["step_host_ns"]].max(axis=0))) / 1e9
+        elapsed_ns = self._elapsed.add(rows)
+        point = make_point(rows, elapsed_ns, self._meta, self._peaks)
+        step_s = float(np.nansum(elapsed_ns[Clock.HOST])) / 1e9
         memory_bytes = np.fmax.reduce(rows[:, :, COLUMN["memory_peak_bytes"]], axis=None)
         with self._lock:
             self._point, self._at_s, self._memory_bytes = point, self._now_s(), float(memory_bytes)

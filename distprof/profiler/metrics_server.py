@@ -1,81 +1,210 @@
-"""Serves a job's metrics over HTTP from rank 0, on a thread of its own."""
+"""Serves a job's metrics over HTTP from rank 0, on a thread of its own that no client can hold up."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import selectors
 import socket
 import threading
-from collections.abc import Callable
-from functools import partial
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
-from typing import ClassVar
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
 
 PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_LIMIT_S = 2.0
-"""A client that says nothing for so long is left."""
-POLL_S = 0.1
-"""How soon it notices that it is to end."""
+"""How long a connection may last, from being accepted to the last byte of the answer."""
+MAX_CONNECTIONS = 32
+"""At once; for one more, the oldest is closed."""
+MAX_REQUEST_BYTES = 16 << 10
+ACCEPTED_AT_ONCE = 16
+"""Clients that are there already are looked at before more are accepted."""
+REFUSED_REST_S = 1.0
+"""How long no client is accepted after the system has refused one, for want of descriptors for example."""
+CLOSE_LIMIT_S = 1.0
+"""How long `MetricsServer.close` waits for its own thread, which waits for nobody."""
 
 
 class MetricsServer:
-    """Answers ``GET /metrics``, one request at a time."""
+    """Answers ``GET /metrics``, one request per connection, without ever waiting for a client."""
 
-    def __init__(self, render: Callable[[], str], *, address: str, port: int) -> None:
+    def __init__(
+        self, render: Callable[[], str], *, address: str, port: int, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         """Opens the port and starts the thread.
 
         Args:
             render: Makes the text.
             address: Where to listen.
             port: Of 1 to 65535; 0: any free one.
+            now_s: A monotonic clock.
 
         Raises:
             OSError: It cannot listen there.
         """
-        handler = type("Handler", (_Handler,), {"render": staticmethod(render)})
-        self._server = (_ServerV6 if ":" in address else _Server)((address, port), handler)
+        self._render, self._now_s = render, now_s
+        self._listener = _listen(address, port)
         shown = f"[{address}]" if ":" in address else address
-        self.url = f"http://{shown}:{self._server.server_address[1]}{PATH}"
+        self.url = f"http://{shown}:{self._listener.getsockname()[1]}{PATH}"
         """Where the metrics are."""
-        serve = partial(self._server.serve_forever, poll_interval=POLL_S)
-        self._thread = threading.Thread(target=serve, name="distprof-metrics", daemon=True)
+        self._clients: list[_Client] = []  # the oldest first
+        self._accepts_from_s = 0.0
+        self._ending, self._end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._ending, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="distprof-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stops answering, and closes the port."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stops answering, closes the port, and leaves clients that are not answered yet."""
+        self._end.close()  # which the thread reads as an end
+        self._thread.join(CLOSE_LIMIT_S)
 
+    def _serve(self) -> None:
+        try:
+            while self._turn():
+                pass
+        finally:
+            for client in tuple(self._clients):
+                self._leave(client)
+            _close(self._listener)
+            self._ending.close()
+            self._selector.close()
 
-class _Server(TCPServer):
-    """Unlike http.server's own, it does not ask for its host's name, which may take seconds."""
+    def _turn(self) -> bool:
+        """Waits until something can be done, and does it. Returns whether the server goes on."""
+        self._listen_again()
+        ready = [key.fileobj for key, _ in self._selector.select(self._find_wait_s())]
+        if self._ending in ready:
+            return False
+        for client in tuple(self._clients):
+            if client.socket in ready:
+                self._attend(client)
+        if self._listener in ready:
+            self._accept()
+        now_s = self._now_s()
+        for client in [client for client in self._clients if client.until_s <= now_s]:
+            self._leave(client)
+        return True
 
-    allow_reuse_address = True
+    def _find_wait_s(self) -> float | None:
+        """How long nothing can happen by itself. None: for ever."""
+        times_s = [client.until_s for client in self._clients[:1]]  # the oldest is the first to be left
+        if self._accepts_from_s:
+            times_s.append(self._accepts_from_s)
+        return max(0.0, min(times_s) - self._now_s()) if times_s else None
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing of clients that leave."""
+    def _listen_again(self) -> None:
+        """Accepts clients at first, and again when the rest after a refusal is over."""
+        if self._listener not in self._selector.get_map() and self._now_s() >= self._accepts_from_s:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._accepts_from_s = 0.0
 
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError:  # it would be as ready as before, and asked again at once
+                self._selector.unregister(self._listener)
+                self._accepts_from_s = self._now_s() + REFUSED_REST_S
+                return
+            if len(self._clients) >= MAX_CONNECTIONS:
+                self._leave(self._clients[0])
+            accepted.setblocking(False)
+            client = _Client(accepted, until_s=self._now_s() + REQUEST_LIMIT_S)
+            self._clients.append(client)
+            self._selector.register(accepted, selectors.EVENT_READ)
+            self._attend(client)  # most have asked already
 
-class _ServerV6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(BaseHTTPRequestHandler):
-    render: ClassVar[Callable[[], str]]
-    timeout = REQUEST_LIMIT_S
-    server_version, sys_version = "distprof", ""
-
-    def do_GET(self) -> None:
-        """Answers with the metrics."""
-        if self.path.partition("?")[0] != PATH:
-            self.send_error(404)
+    def _attend(self, client: _Client) -> None:
+        """Reads what there is of the request, and writes what there is room for of the answer."""
+        try:
+            if client.answer is None and client.read():
+                client.answer = self._answer(client.request)
+                self._selector.modify(client.socket, selectors.EVENT_WRITE)
+            if client.answer is None or client.write():
+                return
+        except BlockingIOError:
             return
-        body = type(self).render().encode(errors="replace")
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        except Exception:  # the client is gone, or its answer cannot be made: the others are served
+            pass
+        self._leave(client)
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing: the terminal belongs to training."""
+    def _answer(self, request: bytes) -> bytes:
+        words = request.split(b"\n", 1)[0].split()
+        if len(words) not in (2, 3):
+            return _make_answer(HTTPStatus.BAD_REQUEST)
+        if words[0] != b"GET":
+            return _make_answer(HTTPStatus.METHOD_NOT_ALLOWED)
+        if words[1].partition(b"?")[0] != PATH.encode():
+            return _make_answer(HTTPStatus.NOT_FOUND)
+        return _make_answer(HTTPStatus.OK, self._render().encode(errors="replace"))
+
+    def _leave(self, client: _Client) -> None:
+        self._clients.remove(client)
+        self._selector.unregister(client.socket)
+        _close(client.socket)
+
+
+class _Client:
+    """A connection, with the part of its request that has been read and the part of the answer that has not gone."""
+
+    def __init__(self, accepted: socket.socket, *, until_s: float) -> None:
+        self.socket, self.until_s = accepted, until_s
+        self.request = b""
+        self.answer: bytes | None = None
+
+    def read(self) -> bool:
+        """Reads what there is; returns whether the request is whole.
+
+        Raises:
+            BlockingIOError: There is nothing to read.
+            OSError: The client is gone, or says too much.
+        """
+        read = self.socket.recv(4096)
+        self.request += read
+        if not read or len(self.request) > MAX_REQUEST_BYTES:
+            raise OSError(errno.ECONNABORTED, "no request")
+        return b"\n\r\n" in self.request or b"\n\n" in self.request
+
+    def write(self) -> bool:
+        """Writes what there is room for; returns whether something is left."""
+        assert self.answer is not None
+        self.answer = self.answer[self.socket.send(self.answer) :]
+        return bool(self.answer)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """A listening socket. Unlike http.server, it does not ask for its host's name, which may take seconds."""
+    with contextlib.ExitStack() as failing:
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        failing.callback(listener.close)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen()
+        listener.setblocking(False)
+        failing.pop_all()
+    return listener
+
+
+def _close(connection: socket.socket) -> None:
+    """Closes it also where a forked process, such as a worker of a data loader, holds it open."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def _make_answer(status: HTTPStatus, body: bytes = b"") -> bytes:
+    kind = CONTENT_TYPE if status is HTTPStatus.OK else "text/plain"
+    return b"\r\n".join([*(line.encode() for line in _list_head(status, kind, len(body))), body])
+
+
+def _list_head(status: HTTPStatus, kind: str, num_bytes: int) -> Iterator[str]:
+    yield f"HTTP/1.0 {status.value} {status.phrase}"
+    yield f"Content-Type: {kind}"
+    yield f"Content-Length: {num_bytes}"
+    yield "Connection: close"
+    yield ""

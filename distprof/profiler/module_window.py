@@ -22,6 +22,7 @@ from distprof.record.recorder import Recorder
 from distprof.record.step_window import StepWindow, plan_meeting, say_apart
 from distprof.record.step_writer import StepWriter
 from distprof.storage.module_files import encode_modules, module_path
+from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import write_whole
 from distprof.world import World
 
@@ -153,6 +154,7 @@ class ModuleWindow(StepWindow):
                 "module times contain the gathering of parameters in FSDP2: a module that waits there for another rank "
                 "is no slower itself"
             )
+        require_own(self._path)
         self._path.parent.mkdir(exist_ok=True)
         write_whole(self._path, encode_modules(table, self._run_id))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import sys
@@ -19,9 +20,11 @@ from distprof.config.check import check_profile
 from distprof.config.compose import read_choice
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
+from distprof.config.suggest import suggest
 from distprof.errors import UsageError
 from distprof.facts.run import RunMeta, Work
 from distprof.profiler.agreement import agree_to_start
+from distprof.profiler.border import say_aside
 from distprof.profiler.early_watch import EarlyWatch
 from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
 from distprof.profiler.exit_guard import ExitGuard
@@ -38,6 +41,8 @@ from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_world, is_launched, read_identity
 
+CLOSE_WAIT_S = 60.0
+"""How long a script's session waits for the other ranks to close theirs. What it knows is in its file by then."""
 _open: list[OwnSession] = []
 os.register_at_fork(after_in_child=_open.clear)  # a child has none of its parent's
 
@@ -100,7 +105,8 @@ def start(
     session = OwnSession(
         str(name), strategy=strategy, precision=precision, warmup_steps=warmup_steps, find=find,
         options={
-            "runs_dir": str(runs_dir), "run_dir": None if run_dir is None else str(run_dir), "work": work,
+            "runs_dir": str(Path(runs_dir).absolute()), "work": work,  # the script may go to another folder
+            "run_dir": None if run_dir is None else str(Path(run_dir).absolute()),
             "profile": plan, "hardware": hardware,
             "config": {**_make_plain(config), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
         },
@@ -110,6 +116,11 @@ def start(
 
 
 def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
+    own = [name for name, item in inspect.signature(start).parameters.items() if item.kind is not item.VAR_KEYWORD]
+    known = [*own, "peak", *(field.name for field in dataclasses.fields(ProfileConfig))]
+    for key in given:
+        if key not in known:
+            raise UsageError(f"{key}: unknown key{suggest(key, known) or '; known keys: ' + ', '.join(known)}")
     level = given.get("level")
     defaults = read_choice("profile", level if level in ("off", "kernels", "modules") else "phases")
     plan = decode(ProfileConfig, {**defaults, **given})
@@ -173,6 +184,10 @@ class OwnSession(Session):
         """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
         if self.finds_steps:
             self._precisions.look(find_device([model]).type)
+
+    def close_quietly(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
+        """As `Session.close_quietly`; the other ranks may wait for this one before they close theirs."""
+        super().close_quietly(error, wait_s=CLOSE_WAIT_S if wait_s is None else wait_s)
 
     def _start_job(self) -> Job | None:
         world = find_world(find_device(self.models))
@@ -264,12 +279,6 @@ class OwnSession(Session):
     def _say_report(self, report: Report, files: str, *, early: bool) -> None:
         for line in [*summarize(report, early=early), files] if self._speaks else []:
             say_aside(f"distprof: {line}")
-
-
-def say_aside(text: str) -> None:
-    """Says a line on standard error: standard output belongs to the script."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or gone
-        print(text, file=sys.stderr, flush=True)
 
 
 def _find_lonely_rank(world: World) -> int | None:

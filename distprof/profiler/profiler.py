@@ -25,6 +25,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.compiling import take_hidden
+from distprof.errors import read_first_line
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.called_windows import CalledWindows
 from distprof.profiler.overhead_budget import ShadowPlan
@@ -51,11 +53,16 @@ _UNWRAPPED = (
     "{} holds neither DDP nor FSDP: if it is trained, its gradients are synchronised where the loop calls "
     "torch.distributed"
 )
+HIDDEN = "inside functions that torch.compile has compiled, and so not recorded: {}"
 Context = contextlib.AbstractContextManager[None]
 
 
 class LeftInStep(SystemExit):
     """The process ends while a step is open; with which exit code is not known."""
+
+
+class ClosedInStep(Exception):
+    """The script has closed its session while a step is open."""
 
 
 class Profiler:
@@ -223,6 +230,8 @@ class Profiler:
         if self._closed or os.getpid() != self._pid:  # a forked child must not write its parent's files
             return
         self._closed = True
+        if hidden := take_hidden():
+            self._step_writer.note(HIDDEN.format(", ".join(hidden)))
         self._recorder.finished.decide(failed=error is not None)
         if self._recorder.open:
             self._recorder.end_step(failed=True)
@@ -272,6 +281,8 @@ def name_exit(error: BaseException) -> tuple[Literal["failed", "terminated"], st
     match error:
         case LeftInStep():
             return "terminated", "the process ended inside a step"
+        case ClosedInStep():
+            return "terminated", "profiler.close() was called inside a step"
         case KeyboardInterrupt():
             return "terminated", "KeyboardInterrupt"
         case SystemExit(code=None | 0):
@@ -279,5 +290,4 @@ def name_exit(error: BaseException) -> tuple[Literal["failed", "terminated"], st
         case SystemExit(code=code):
             number, said = (code, "") if isinstance(code, int) else (1, f": {code}")
             return "failed", f"exit code {number}{said}"
-    lines = str(error).strip().splitlines()
-    return "failed", f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return "failed", f"{type(error).__name__}: {read_first_line(error, 500)}"

@@ -9,19 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
+from threading import TIMEOUT_MAX, get_ident
+from types import NoneType
 from typing import Literal, TypeVar
 
 from torch import nn
 
 from distprof.errors import DistprofError, describe_error
+from distprof.facts.run import PHASE_CODE
 from distprof.observe.finder import Finder
-from distprof.profiler.border import Border
+from distprof.profiler.border import Border, answer_nothing, answers
+from distprof.profiler.half_steps import LOOKED_AT, HalfSteps
 from distprof.profiler.profiler import Context, LeftInStep, Profiler
 from distprof.profiler.start import Job
 from distprof.record.between import STRETCH_CODE
 from distprof.record.recorder import Recorder
 from distprof.record.timeline import OTHER
+from distprof.record.torch_device import is_capturing
 
 T = TypeVar("T")
 Opener = Literal["with", "steps", "cut", "call"]
@@ -66,6 +70,8 @@ class Recording(Border):
         """Whether the user's own loop begins and ends steps."""
         self.closed = False
         """Whether the recording has ended."""
+        self.why_closed = "after close()"
+        """Where what is called then stands."""
         self.finds_steps = False
         """Whether steps are found too."""
         self._profiler: Profiler | None = None
@@ -77,6 +83,7 @@ class Recording(Border):
         self._context: Context | None = None
         self._found = 0  # open phases that were found
         self._most_marks = 0  # segments of a step that has ended
+        self._half_steps = HalfSteps()
         self.own_ns = 0
         """See `distprof.observe.reporting.Reporting`."""
 
@@ -85,11 +92,12 @@ class Recording(Border):
         """Whether a step is open whose phases are recorded."""
         return self._recorder is not None and self._recorder.recording
 
+    @answers(answer_nothing, passes=(Exception,))
     def begin(self) -> None:
         """Starts the job now instead of at the first step. Collective.
 
         Raises:
-            DistprofError: It cannot be started. At the first step that is said, and training goes on.
+            Exception: It cannot be started. At the first step that is said, and training goes on.
         """
         if self._tried or self.closed:
             return
@@ -131,10 +139,16 @@ class Recording(Border):
         if self.closed:
             self.tell_outside("profiler.step()")
             return False
+        if type(warmup) not in (bool, NoneType):
+            self.tell(f"profiler.step(warmup=...): True, False or None, not {type(warmup).__name__}")
+            warmup = None
         self._thread = get_ident()
         if by != "call":
             self.user_steps = True
         if not self._tried:
+            if is_capturing():  # to start is to ask a device for much, which ends the capture
+                self.tell("a CUDA graph is captured in the first step: recording begins with the first step after that")
+                return False
             self._begin_quietly()
         if self._profiler is None or self._recorder is None:
             return False
@@ -167,8 +181,14 @@ class Recording(Border):
         self.open = False
         if doubted:
             recorder.finished.doubted = recorder.step
-        self._most_marks = max(self._most_marks, recorder.timeline.count)
-        error = error or (RuntimeError("the step failed") if failed else None)
+        timeline = recorder.timeline
+        self._most_marks = max(self._most_marks, timeline.count)
+        if self._number <= LOOKED_AT and self._opener != "call" and recorder.recording and error is None:
+            half = self._half_steps.look(self._number, timeline.codes[: timeline.count])
+            if half is not None:
+                self.tell(half)
+        if not isinstance(error, BaseException):
+            error = RuntimeError("the step failed") if failed else None
         try:
             self._context.__exit__(None if error is None else type(error), error, None)
         except Exception as failure:
@@ -213,6 +233,8 @@ class Recording(Border):
         if recorder is None or not recorder.recording or get_ident() != self._thread:
             return False
         timeline = recorder.timeline
+        if code.__class__ is not int or not 0 <= code < len(PHASE_CODE):
+            return False
         if len(timeline.around) + (timeline.phase != OTHER) > self._found:
             return False
         self._found += 1
@@ -232,6 +254,11 @@ class Recording(Border):
             else:
                 recorder.exit(raised=raised)
 
+    def add_micro_step(self) -> None:
+        """Counts a micro-step that was found, unless the loop counts its own; see `Session.add_work`."""
+        if self._recorder is not None and self.open:
+            self._recorder.add_micro_step()
+
     def begin_stretch(self, stretch: str) -> bool:
         """Ends an open step, and begins a stretch; returns whether it did. Nothing before the first step."""
         if stretch not in STRETCH_CODE:
@@ -248,6 +275,7 @@ class Recording(Border):
             context = self._profiler.stretch(self._recorder.between.stretches[-1])
             self._guard("a stretch", context.__exit__, None, None, None)
 
+    @answers(answer_nothing, passes=(Exception,))
     def time(self, work: Callable[[], T]) -> T:
         """Calls ``work``, which gets a batch, and records how long that takes if this is the training thread."""
         if self._profiler is None or self.closed or get_ident() != self._thread:
@@ -257,9 +285,13 @@ class Recording(Border):
     def tell_outside(self, what: str) -> None:
         """Tells the user that something belongs into a step."""
         if self.closed:
-            self.tell(f"{what} after close(): nothing more is recorded")
+            self.tell(f"{what} {self.why_closed}: nothing more is recorded")
         elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
             self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
+
+    def tell_elsewhere(self, what: str) -> None:
+        """Tells the user that something belongs to the thread of the step."""
+        self.tell(f"{what} on a second thread: not recorded; phases are those of the step's own")
 
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Ends recording; on rank 0 the report is written. Collective without an error; local to this rank with one.
@@ -270,6 +302,8 @@ class Recording(Border):
         """
         if self.closed or os.getpid() != self._pid:
             return
+        error = error if isinstance(error, BaseException) else None
+        wait_s = min(wait_s, TIMEOUT_MAX) if isinstance(wait_s, int | float) and wait_s >= 0 else None
         if self._finder is not None and error is None:
             self._guard("the last step", self._finder.finish)
         self.closed = True

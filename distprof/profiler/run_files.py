@@ -18,6 +18,7 @@ import torch.distributed as dist
 from distprof.config.decode import decode
 from distprof.errors import DistprofError, UsageError
 from distprof.facts.run import RankInfo, RunMeta
+from distprof.storage.own_folder import keep_in_mind
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
 from distprof.world import World, collect_texts, share_text, wait_for_ranks
@@ -113,6 +114,7 @@ def _open_own(
     """This rank's file, or why it cannot be opened."""
     try:
         (folder / "ranks").mkdir(parents=True, exist_ok=True)
+        keep_in_mind(folder)
         return make(rank_path(folder, world.rank), info=info), None
     except OSError as error:
         return None, _describe_refusal(world, folder, error)

@@ -12,12 +12,10 @@ A session never raises into training: what is called in the wrong place does not
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -25,8 +23,19 @@ from torch import nn
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.observe.finder import Finder
-from distprof.profiler.marks import LaterPhase, SessionStep, SessionStretch, StepBatches, Switch
-from distprof.profiler.profiler import Context
+from distprof.profiler.border import answer_nothing, answers, say_aside
+from distprof.profiler.in_graphs import replace_methods
+from distprof.profiler.marks import (
+    NOTHING,
+    LaterPhase,
+    Mark,
+    SessionPhase,
+    SessionStep,
+    SessionStretch,
+    StepBatches,
+    Switch,
+)
+from distprof.profiler.profiler import ClosedInStep
 from distprof.profiler.recording import Recording
 from distprof.profiler.start import Job
 from distprof.record.stretches import TimedBatches, TimedIterator, time_batches
@@ -35,7 +44,15 @@ from distprof.record.timeline import PhaseContext
 T = TypeVar("T")
 MOST = 2**53
 """Larger numbers are not recorded exactly."""
-NOTHING: Context = contextlib.nullcontext()
+
+
+def _give_mark(*arguments: object, **options: object) -> Mark:
+    return NOTHING
+
+
+def _give_back(*arguments: Any, **options: Any) -> Any:
+    """What was to be iterated over, so that the loop goes on without distprof."""
+    return arguments[0] if arguments else options.get("batches", ())
 
 
 class Session(Recording):
@@ -44,7 +61,7 @@ class Session(Recording):
     def __init__(self, start: Callable[[], Job | None], **options: Any) -> None:
         """As `Recording`."""
         super().__init__(start, **options)
-        self._phases: dict[str, PhaseContext] = {}
+        self._phases: dict[str, SessionPhase] = {}
 
     @property
     def folder(self) -> Path | None:
@@ -56,10 +73,12 @@ class Session(Recording):
         """As `distprof.profiler.profiler.Profiler.completed_rows`."""
         return None if self._profiler is None else self._profiler.completed_rows
 
+    @answers(_give_back)
     def steps(self, batches: Iterable[T]) -> StepBatches[T]:
         """The same batches, each with a step of its own: from asking for the batch to asking for the next one."""
         return StepBatches(self, batches)
 
+    @answers(_give_mark)
     def step(self, *, warmup: bool | None = None) -> SessionStep:
         """One optimizer step. As a block: everything inside it. Called bare, at the end of each step, as one calls
         torch's profiler: a step ends here, and the next one begins.
@@ -69,27 +88,35 @@ class Session(Recording):
         """
         return SessionStep(self, warmup)
 
-    def phase(self, phase: Phase | str) -> Context:
-        """Marks a block as one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts."""
-        if get_ident() == self._thread:
-            context = self._phases.get(phase)
-            if context is not None:
-                return context
+    @answers(_give_mark)
+    def phase(self, phase: Phase | str) -> Mark:
+        """Marks a block as one of `distprof.facts.run.Phase`, or as a decorator each call of a function. Blocks may
+        nest; the inner one counts."""
+        context = self._phases.get(phase)
+        if context is not None:
+            return context
         if phase not in PHASE_CODE:
-            self.tell(f"profiler.phase({str(phase)!r}): no such phase; there are {', '.join(PHASE_CODE)}")
+            self.tell(f"profiler.phase({phase!r}): no such phase; there are {', '.join(PHASE_CODE)}")
             return NOTHING
         return LaterPhase(self._find_phase, str(phase))
 
-    def stretch(self, stretch: Stretch | str) -> Context:
+    @answers(_give_mark)
+    def stretch(self, stretch: Stretch | str) -> Mark:
         """Marks a block as "evaluation", "checkpoint" or "logging". It is left out of steps: an open one ends here."""
         return SessionStretch(self, str(stretch))
 
+    @answers(_give_back)
     def data(self, batches: Iterable[T]) -> TimedIterator[T] | TimedBatches[T]:
         """The same batches, with the time for getting each recorded: in phase data inside a step, apart between two."""
         return time_batches(self, batches)
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
-        """Counts the tokens and micro-steps that the open step has processed on this rank."""
+        """Counts the tokens and micro-steps that the open step has processed on this rank.
+
+        Args:
+            tokens: Of this call.
+            micro_steps: Of this call. 0 in every call of a step: each backward that is found is one.
+        """
         if self._recorder is None or not self.open:
             self.tell_outside("profiler.add_work()")
             return
@@ -106,15 +133,19 @@ class Session(Recording):
         else:
             self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
 
+    @answers(answer_nothing, passes=(Exception,))
     def begin(self) -> None:
         """As `Recording.begin`."""
         super().begin()
         if self._recorder is not None and not self._phases:
-            make = partial(PhaseContext, Switch(self, self._recorder), self._recorder.timeline)
+            make = partial(SessionPhase, Switch(self, self._recorder), self._recorder.timeline)
             self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
 
     def find_steps(self, *, optimizer: object = None) -> None:
         """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""
+        if self.closed:
+            self.tell_outside("profiler.find_steps()")
+            return
         self.finds_steps = True
         self._guard("what is found", self._begin_finder, True)
         if self._finder is not None and optimizer is not None:
@@ -128,13 +159,15 @@ class Session(Recording):
 
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Recording.close`. A session used as a block closes itself."""
-        super().close(error, wait_s=wait_s)
-        if self.closed:
-            self._phases = {}
+        if error is None and self.open and self._opener != "cut":
+            error = ClosedInStep()
+        self.close_quietly(error, wait_s=wait_s)
 
     def close_quietly(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
-        """Closes it where nobody has asked for that; if that fails, one sentence says so."""
-        self._guard("the end", partial(self.close, wait_s=wait_s), error)
+        """Closes it where the script has not asked for that."""
+        self._guard("the end", partial(super().close, wait_s=wait_s), error)
+        if self.closed:
+            self._phases = {}
 
     def __enter__(self) -> Session:
         return self
@@ -144,13 +177,19 @@ class Session(Recording):
     ) -> None:
         self.close_quietly(error)
 
+    def __copy__(self) -> Session:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Session:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], Session], tuple[()]]:
+        return _make_stand_in, ()
+
     def _find_phase(self, phase: str) -> PhaseContext | None:
-        """What marks a phase on this thread. None: there is nothing to mark; the user is told why."""
+        """What marks a phase. None: there is nothing to mark; the user is told why."""
         if self.closed or not self._phases:
             self.tell_outside(f"profiler.phase({phase!r})")
-            return None
-        if get_ident() != self._thread:
-            self.tell(f"profiler.phase({phase!r}) on a second thread: not recorded; phases are those of the step's own")
             return None
         return self._phases[phase]
 
@@ -160,6 +199,16 @@ class Session(Recording):
         self.user_steps = not owns_steps
         self._finder = Finder(self)
         self._finder.begin()
+
+
+def _make_stand_in() -> Session:
+    """What a file, or another process, gets of a session: the recording stays where it is."""
+    session = Session(lambda: None, say=say_aside)
+    session.closed, session.why_closed = True, "in a copy of the session, from a file or another process"
+    return session
+
+
+replace_methods(Session)
 
 
 def _count(value: Any) -> int | None:

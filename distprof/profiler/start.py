@@ -128,7 +128,8 @@ def start_profiler(
         folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
         info = describe_rank(world, precision, hardware, group)
         meta = describe_run(
-            world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work, notes=notes,
+            world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work,
+            notes=[*map(clean, notes)],
             config=redact(config, secrets),
         )  # fmt: skip
         streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
@@ -157,7 +158,9 @@ def _make_profiler(
     ranges = _make_ranges(setting)
     device = TorchDevice(world.device) if setting.on_device else None
     recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=ranges)
-    step_writer = StepWriter(recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn)
+    step_writer = StepWriter(
+        recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn, clean=clean
+    )
     if setting.streams.own is not None and (place := open_place(setting.streams.own.path)) is not None:
         recorder.timeline.place = place
     if device is not None and setting.phases and setting.every == 0 and setting.few_connections:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -115,14 +116,37 @@ def _list_dtypes(models: Sequence[nn.Module]) -> Iterator[torch.dtype]:
         yield from {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
 
 
+def _list_targets(model: nn.Module) -> Iterator[torch.device]:
+    """The devices to which wrappers bring what is kept on the host: FSDP and Accelerate."""
+    for part in model.modules():
+        found = [
+            getattr(part, "compute_device", None),
+            getattr(getattr(part, "_hf_hook", None), "execution_device", None),
+        ]
+        with contextlib.suppress(AttributeError):
+            found += [group.device for group in _list_groups(part._get_fsdp_state())]  # type: ignore[operator]
+        for device in found:
+            with contextlib.suppress(RuntimeError, TypeError):  # no device, or one that this torch does not have
+                yield torch.device(device)
+
+
+def _list_groups(state: Any) -> list[Any]:
+    """FSDP2's groups of parameters in a state, in any release of torch."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    return list(several) if several else list(filter(None, [state._fsdp_param_group]))
+
+
 def find_device(models: Sequence[nn.Module]) -> torch.device:
-    """Where the models are; without models, the GPU that holds most of the process's tensors, else the CPU."""
-    for model in models:
-        for parameter in model.parameters():
-            if parameter.device.type == "cuda":
-                return parameter.device
-            if parameter.device.type == "cpu":
-                return torch.device("cpu")
+    """Where the models compute: on the accelerator of any parameter or buffer, also if the others are kept on the host
+    (offload), or on the one to which a wrapper brings them; else on the CPU. Without models, the GPU that holds most
+    of the process's tensors, else the CPU.
+    """
+    held = [tensor.device for model in models for tensor in (*model.parameters(), *model.buffers())]
+    for device in (*held, *(device for model in models for device in _list_targets(model))):
+        if device.type not in ("cpu", "meta"):
+            return device
+    if any(device.type == "cpu" for device in held):
+        return torch.device("cpu")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         current, numbers = torch.cuda.current_device(), range(torch.cuda.device_count())
         fullest = max(numbers, key=lambda number: (torch.cuda.memory_allocated(number), number == current))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -49,6 +48,7 @@ class WindowDesk:
         self._folder, self._kept_steps, self._apart = folder, kept_steps, tuple(apart)
         self._find_obstacle, self._say = find_obstacle, say
         self._order: WindowRequest | None = None
+        self._stuck: tuple[int, int] | None = None  # a request that cannot be taken away
         self._why = ""
         self._state: WindowState | None = None
 
@@ -66,8 +66,7 @@ class WindowDesk:
 
     def look(self) -> int:
         """As `Desk.look`."""
-        if self._order is None and os.path.exists(self._folder / REQUEST):
-            self._look_at_request()
+        self._look_at_request()
         return 0 if self._order is None else self._order.steps or self._kept_steps
 
     def agreed(self, first_step: int, kept_steps: int) -> None:
@@ -110,18 +109,29 @@ class WindowDesk:
 
     def close(self) -> None:
         """The job ends: an order that is left is refused."""
-        if self._order is None and os.path.exists(self._folder / REQUEST):
-            self._look_at_request()
+        self._look_at_request()
         self.refuse("the job has ended")
 
     def _look_at_request(self) -> None:
+        """Takes the request that lies there, if any; one that cannot be taken away is said once."""
+        path = self._folder / REQUEST
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return
+        if self._order is not None or (found.st_dev, found.st_ino) == self._stuck:
+            return
         try:
             request = read_request(self._folder)
         except DataError as error:
             self._say(f"distprof: no kernel window: {error}")
             request = None
-        with contextlib.suppress(OSError):
-            os.unlink(self._folder / REQUEST)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._stuck = found.st_dev, found.st_ino
         if request is None:
             return
         self._take(request, "distprof window has asked for it")

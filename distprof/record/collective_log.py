@@ -51,43 +51,44 @@ class CollectiveLog:
 
     def __init__(self) -> None:
         """Nothing is issued yet."""
-        self._facts: list[Facts] = []
-        self._flags: list[int] = []
-        self._ends = [(-1, 0)] * MAX_COLLECTIVES
+        self.facts: list[Facts] = []
+        self.flags: list[int] = []
+        self.ends = [(-1, 0)] * MAX_COLLECTIVES
+        """As in `Issued`, of any step."""
         self._waits: list[tuple[int, int]] = []
-        self._first_ticket = self._lost = 0
+        self.first_ticket = self.lost = 0
 
     def begin(self, facts: Facts, flags: int) -> int:
         """Records that a collective is issued; returns its ticket, or -1 if there is no room."""
-        position = len(self._flags)
+        position = len(self.flags)
         if position >= MAX_COLLECTIVES:
-            self._lost += 1
+            self.lost += 1
             return -1
-        self._facts.append(facts)
-        self._flags.append(flags)
-        return self._first_ticket + position
+        self.facts.append(facts)
+        self.flags.append(flags)
+        return self.first_ticket + position
 
     def find_position(self, ticket: int) -> int:
         """Where a collective stands in the open step; -1: it is not of this step."""
-        position = ticket - self._first_ticket
-        return position if ticket >= 0 and 0 <= position < len(self._flags) else -1
+        position = ticket - self.first_ticket
+        return position if ticket >= 0 and 0 <= position < len(self.flags) else -1
 
     def end(self, ticket: int, now_ns: int) -> None:
         """Records when a collective was over; ignores a ticket of another step."""
-        if 0 <= ticket - self._first_ticket < MAX_COLLECTIVES:
+        if 0 <= ticket - self.first_ticket < MAX_COLLECTIVES:
             # Ticket and time in one store, because the step may end between the check above and this line.
-            self._ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
+            self.ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
 
     def wait(self, ticket: int, segment: int) -> None:
         """Records that a segment, given by its index, is the wait for a collective."""
-        position = ticket - self._first_ticket
-        if 0 <= position < len(self._flags) and len(self._waits) < MAX_SEGMENTS:
+        position = ticket - self.first_ticket
+        if 0 <= position < len(self.flags) and len(self._waits) < MAX_SEGMENTS:
             self._waits.append((segment, position))
 
     def find_wait(self, segment: int) -> int:
         """The ticket of the collective that this segment waits for, if it is the newest wait; else -1."""
         if self._waits and self._waits[-1][0] == segment:
-            return self._first_ticket + self._waits[-1][1]
+            return self.first_ticket + self._waits[-1][1]
         return -1
 
     def retract(self, segment: int) -> None:
@@ -97,12 +98,12 @@ class CollectiveLog:
 
     def take(self) -> Issued:
         """Hands over what the step has issued and begins anew; older tickets become void."""
-        if not self._flags:  # as in every step of a single process
+        if not self.flags:  # as in every step of a single process
             return _NOTHING
         issued = Issued(
-            facts=self._facts, flags=self._flags, ends=self._ends[: len(self._flags)], waits=self._waits,
-            first_ticket=self._first_ticket, lost=self._lost,
+            facts=self.facts, flags=self.flags, ends=self.ends[: len(self.flags)], waits=self._waits,
+            first_ticket=self.first_ticket, lost=self.lost,
         )  # fmt: skip
-        self._first_ticket += MAX_COLLECTIVES
-        self._facts, self._flags, self._waits, self._lost = [], [], [], 0
+        self.first_ticket += MAX_COLLECTIVES
+        self.facts, self.flags, self._waits, self.lost = [], [], [], 0
         return issued

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -15,10 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.compiling import hide, is_compiling, leave_to_python
 from distprof.errors import describe_error
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.timeline import OTHER
+from distprof.signatures import Misfit
 
 _SHOWN_RANKS = 4
 FEW_BYTES = 64
@@ -69,6 +71,36 @@ class Bucket:
     """None: the hook has issued nothing yet; until then its time is the rank's own."""
 
 
+class Batch:
+    """Collectives that torch collects now, and issues together when their block ends."""
+
+    __slots__ = ("_every", "_group", "sizes_bytes")
+
+    def __init__(self, group: Any, *, every: bool) -> None:
+        """Args:
+        group: The process group of the block. None: the default one.
+        every: Whether its backend collects all collectives, and not only those of which torch makes one.
+        """
+        self._group, self._every = group, every
+        self.sizes_bytes: dict[tuple[CollectiveKind, int, bool], int] = {}
+        """Bytes by kind, code of the process group, and whether it runs on a device; in the order of the first call."""
+
+    def collects(self, group: Any, *, alone: bool) -> bool:
+        """Whether a collective of a group that is called now is issued with the others.
+
+        Args:
+            group: As given. None: the default one.
+            alone: Whether torch collects it even without the backend.
+        """
+        own, called = (dist.group.WORLD if each is None else each for each in (self._group, group))
+        return called is own and (alone or self._every)
+
+    def add(self, kind: CollectiveKind, code: int, on_device: bool, size_bytes: int) -> None:
+        """One more of a kind."""
+        key = (kind, code, on_device)
+        self.sizes_bytes[key] = self.sizes_bytes.get(key, 0) + size_bytes
+
+
 class CollectiveWatch:
     """One per recorder. Used by one thread at a time: the training thread, or autograd's while that one waits."""
 
@@ -92,10 +124,14 @@ class CollectiveWatch:
         """The phase of blocking collectives while FSDP1 gathers parameters or scatters gradients; otherwise -1."""
         self.bucket: Bucket | None = None
         """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
+        self.batch: Batch | None = None
+        """What is collected now, to be issued together. None: nothing is."""
         self.hidden_hooks: set[CodeType] = set()
         """Hooks that were registered before distprof could wrap them."""
         self.newest = -1
-        """Ticket of the newest collective that synchronises gradients."""
+        """Ticket of the newest collective that synchronises gradients, or gathers parameters."""
+        self.newest_scatter = -1
+        """Ticket of the newest reduce-scatter among them."""
         self.works: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]] = weakref.WeakKeyDictionary()
         """By handle of an asynchronous collective: its ticket, the phase of the wait for it (-1: the running one),
         and whether it runs on a device."""
@@ -103,18 +139,27 @@ class CollectiveWatch:
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}
 
-    def surround(self, original: Callable[..., Any], watch: Watch, is_ours: Callable[[], bool]) -> Callable[..., Any]:
+    def surround(
+        self, original: Callable[..., Any], watch: Watch, is_ours: Callable[[], bool], *, name: str = ""
+    ) -> Callable[..., Any]:
         """A function of torch with its calls watched: what fails in watching them never reaches the caller.
+
+        In a graph of `torch.compile` it is the original.
 
         Args:
             original: The function.
             watch: Gets the function and the arguments of a call, makes the call, and returns what it has returned.
             is_ours: Whether a call made now is watched.
+            name: Of the collective that it issues; said if a graph hides it. "": none.
         """
 
         @functools.wraps(original)
         def watched(*args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or self.off:
+            if is_compiling():
+                if name:
+                    hide(name)
+                return original(*args, **options)
+            if self.off:
                 return original(*args, **options)
             call: _Call | None = None
             try:
@@ -129,13 +174,32 @@ class CollectiveWatch:
                     raise call.error from error
             return call.result if call is not None and call.returned else original(*args, **options)
 
+        leave_to_python(watched, wholly=True)
         return watched
 
     def give_up(self, error: Exception) -> None:
         """Ends recording collectives, because an error of distprof's own would have reached the training."""
         self.off, self.inside, self.synchronising, self.bucket = True, 0, False, None
+        self.batch = None
+        self.lose("collectives are not recorded", error)
+
+    @contextlib.contextmanager
+    def leave_out(self, what: str) -> Iterator[None]:
+        """Begins to watch a part; if this torch has it otherwise than is known, that is noted, and the rest goes on.
+
+        Args:
+            what: That is not recorded then, with its verb: ``FSDP1's gathers are``.
+        """
+        try:
+            yield
+        except Exception as error:
+            text = str(error) if isinstance(error, Misfit) else describe_error(error)
+            self._note(f"{what} not recorded: {text}")
+
+    def lose(self, what: str, error: Exception) -> None:
+        """Notes what is no longer recorded, because of an error of distprof's own."""
         with contextlib.suppress(Exception):
-            self._note(f"collectives are not recorded from step {self.recorder.step} on: {describe_error(error)}")
+            self._note(f"{what} from step {self.recorder.step} on: {describe_error(error)}")
 
     def issue(
         self,
@@ -164,7 +228,8 @@ class CollectiveWatch:
             on_device: Whether it runs on a device.
         """
         self.works[work] = (ticket, phase, on_device)
-        if on_device and self.bucket is None and self.recorder.on_device.times_collectives:
+        timed = self.recorder.on_device
+        if on_device and self.bucket is None and timed.times_collectives and not timed.captures():
             end = self.recorder.end_on_device
             try:
                 work.get_future().then(lambda _: end(ticket))  # runs in a stream that waits for the collective

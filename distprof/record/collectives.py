@@ -6,9 +6,9 @@ Collectives issued on other threads, in C++ or inside a compiled graph are not s
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import CollectiveKind
+from distprof.record.coalescing import watch_coalescing
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_hooks
 from distprof.record.fsdp1 import watch_fsdp1
 from distprof.record.functional import watch_functional
+from distprof.signatures import require_fit
 
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
@@ -38,18 +40,20 @@ class _Form(NamedTuple):
     """The buffer is one rank's part of the whole."""
     flag: bool = True
     """There is an ``async_op``."""
+    coalesces: bool = False
+    """Several in a block of ``_coalescing_manager`` are issued as one, by any backend."""
 
 
 _REDUCE, _SCATTER, _GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
 _EXCHANGE, _OTHER = CollectiveKind.ALL_TO_ALL, CollectiveKind.OTHER
 _FORMS: dict[str, _Form] = {
-    "all_reduce": _Form(_REDUCE, 0, "tensor", 2),
+    "all_reduce": _Form(_REDUCE, 0, "tensor", 2, coalesces=True),
     "all_gather": _Form(_GATHER, 0, "tensor_list", 2),
-    "all_gather_single": _Form(_GATHER, 0, "output_tensor", 2),
-    "all_gather_into_tensor": _Form(_GATHER, 0, "output_tensor", 2),
+    "all_gather_single": _Form(_GATHER, 0, "output_tensor", 2, coalesces=True),
+    "all_gather_into_tensor": _Form(_GATHER, 0, "output_tensor", 2, coalesces=True),
     "reduce_scatter": _Form(_SCATTER, 1, "input_list", 3),
-    "reduce_scatter_single": _Form(_SCATTER, 1, "input", 3),
-    "reduce_scatter_tensor": _Form(_SCATTER, 1, "input", 3),
+    "reduce_scatter_single": _Form(_SCATTER, 1, "input", 3, coalesces=True),
+    "reduce_scatter_tensor": _Form(_SCATTER, 1, "input", 3, coalesces=True),
     "broadcast": _Form(_OTHER, 0, "tensor", 2),
     "reduce": _Form(_OTHER, 0, "tensor", 3),
     "gather": _Form(_OTHER, 0, "tensor", 3, shard=True),
@@ -62,6 +66,7 @@ _FORMS: dict[str, _Form] = {
 }
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
+_ONLY_NEWER = {*_NEWER.values(), "gather_single"}
 
 
 def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
@@ -73,13 +78,18 @@ def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
         A function that undoes it.
     """
     watch = _Watch(collective_watch)
-    undo = [
-        watch_hooks(collective_watch), watch_functional(collective_watch, watch.is_ours), watch.wrap_wait(),
-        watch_fsdp1(collective_watch),
-    ]  # fmt: skip
-    for name, form in _FORMS.items():
-        if hasattr(dist, name) and not hasattr(dist, _NEWER.get(name, "")):
-            undo.append(_replace(name, watch.wrap(getattr(dist, name), form)))
+    undo: list[Callable[[], None]] = []
+    parts: list[tuple[str, Callable[[], Callable[[], None]]]] = [
+        ("communication hooks are", partial(watch_hooks, collective_watch)),
+        ("functional collectives are", partial(watch_functional, collective_watch, watch.is_ours)),
+        ("waits for asynchronous collectives are", watch.wrap_wait),
+        ("phases of FSDP1 are", partial(watch_fsdp1, collective_watch)),
+        ("blocks of coalesced collectives are", partial(watch_coalescing, collective_watch, watch.is_ours)),
+        *((f"{name} is", partial(watch.replace, name, form)) for name, form in _FORMS.items() if _is_current(name)),
+    ]
+    for what, start in parts:
+        with collective_watch.leave_out(what):
+            undo.append(start())
     collective_watch.recorder.at_next_step(watch.stay_on_this_thread)
 
     def restore() -> None:
@@ -87,6 +97,11 @@ def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
             step()
 
     return restore
+
+
+def _is_current(name: str) -> bool:
+    """Whether this torch should have a function that does not only pass on to another one."""
+    return not hasattr(dist, _NEWER.get(name, "")) and (name not in _ONLY_NEWER or hasattr(dist, name))
 
 
 def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
@@ -118,9 +133,19 @@ class _Watch:
             return False
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
-    def wrap(self, original: Callable[..., Any], form: _Form) -> Callable[..., Any]:
+    def replace(self, name: str, form: _Form) -> Callable[[], None]:
+        """Records the calls of a function of `torch.distributed` from now on; returns a function that undoes it.
+
+        Raises:
+            Misfit: This torch has another one.
+        """
+        reads = {form.group: "group", **({form.buffer: form.buffer_name} if form.buffer >= 0 else {})}
+        flag = {form.group + 1: "async_op"} if form.flag else {}
+        return _replace(name, self.wrap(require_fit(dist, name, reads | flag), name, form))
+
+    def wrap(self, original: Callable[..., Any], name: str, form: _Form) -> Callable[..., Any]:
         """The function, with its calls recorded."""
-        return self._watch.surround(original, functools.partial(self._call, form), self.is_ours)
+        return self._watch.surround(original, partial(self._call, form), self.is_ours, name=name)
 
     def _call(self, form: _Form, original: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         collective_watch, recorder = self._watch, self._recorder
@@ -134,6 +159,10 @@ class _Watch:
             return original(*args, **options)
         if form.shard:
             size_bytes *= collective_watch.find_size(code)
+        batch = collective_watch.batch
+        if batch is not None and batch.collects(group, alone=form.coalesces):
+            batch.add(form.kind, code, on_device, size_bytes)
+            return original(*args, **options)
         collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, in a group
         held = not (asynchronous or collected)
         hidden = asynchronous and collective_watch.in_hidden_hook()
@@ -143,8 +172,10 @@ class _Watch:
         ticket = collective_watch.issue(
             form.kind, size_bytes, code, asynchronous=not (held or hidden), on_device=on_device, apart=not waits
         )
-        if collective_watch.synchronising:
+        if collective_watch.synchronising or collective_watch.sharding >= 0:
             collective_watch.newest = ticket
+            if form.kind is _SCATTER:
+                collective_watch.newest_scatter = ticket
         phase = collective_watch.find_phase(form.kind, size_bytes)
         if waits:
             recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
@@ -167,7 +198,7 @@ class _Watch:
 
     def wrap_wait(self) -> Callable[[], None]:
         """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""
-        collective_watch, recorder, original = self._watch, self._recorder, dist.Work.wait
+        collective_watch, recorder, original = self._watch, self._recorder, require_fit(dist.Work, "wait")
 
         def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
             work = args[0]

@@ -22,13 +22,18 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.compiling import leave_to_python
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_log import ASYNCHRONOUS, AWAITED, ON_DEVICE
 from distprof.record.collective_watch import Bucket, CollectiveWatch
+from distprof.record.recorder import KIND_CODE
 from distprof.record.timeline import OTHER
+from distprof.signatures import require_fit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+_ALL_REDUCE, _KIND = PHASE_CODE[Phase.ALL_REDUCE], KIND_CODE[CollectiveKind.ALL_REDUCE]
+_STRIDED = torch.strided
 _HIDDEN = (
     "a communication hook was registered before distprof started: waits are known only for what the hook itself issues "
     "through torch.distributed"
@@ -83,22 +88,23 @@ class _Reductions:
 
     def issue(self, buffer: torch.Tensor) -> int:
         """A bucket is ready, and reduced from now on. Returns its ticket."""
-        recorder, on_device = self.collective_watch.recorder, self.on_device
+        recorder = self.collective_watch.recorder
         recorder.retract()
-        in_phase = recorder.recording and recorder.timeline.phase != OTHER
-        return recorder.begin_collective(
-            CollectiveKind.ALL_REDUCE, _count_bytes(buffer), self._find_code(),
-            asynchronous=not in_phase, on_device=on_device, awaited=in_phase and not on_device,
-        )  # fmt: skip
+        flags = ON_DEVICE if self.on_device else AWAITED
+        if not recorder.recording or recorder.timeline.phase == OTHER:  # the end of backward is not known
+            flags = flags & ON_DEVICE | ASYNCHRONOUS
+        size_bytes = buffer.nbytes if buffer.layout is _STRIDED else _count_bytes(buffer)
+        return recorder.log_collective(_KIND, size_bytes, self._code if self._code >= 0 else self._find_code(), flags)
 
     def follow(self, ticket: int, work: Any) -> None:
         """The bucket is issued, as for `wait`; torch's handle of the reduction tells when it ends."""
         recorder = self.collective_watch.recorder
         if recorder.recording and recorder.timeline.phase != OTHER:
-            recorder.mark(_ALL_REDUCE, ticket)
+            recorder.mark_tail(ticket)
         if not self.on_device:
-            work.get_future().add_done_callback(functools.partial(self.end, ticket))
-        elif recorder.on_device.times_collectives:
+            if ticket >= 0:
+                work.get_future().add_done_callback(functools.partial(self.end, ticket))
+        elif recorder.on_device.times_collectives and not recorder.on_device.captures():
             work.get_future().then(functools.partial(self.end, ticket))
 
     def end(self, ticket: int | None, future: Any = None) -> None:
@@ -128,18 +134,18 @@ class _WatchedGroup(dist.ProcessGroup):
         name: str = self._group.name()
         return name
 
-    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]
+    def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:  # type: ignore[override]
         reductions, buffer = self._reductions, tensors[0]
         collective_watch = reductions.collective_watch
         # Of whole numbers: which parameters were used.
         if collective_watch.off or not (buffer.is_floating_point() or buffer.is_complex()):
-            return self._group.allreduce(tensors, options)
+            return self._group.allreduce(tensors, *options)
         try:
             ticket = reductions.issue(buffer)
         except Exception as error:
             collective_watch.give_up(error)
-            return self._group.allreduce(tensors, options)
-        work = self._group.allreduce(tensors, options)
+            return self._group.allreduce(tensors, *options)
+        work = self._group.allreduce(tensors, *options)
         try:
             reductions.follow(ticket, work)
         except Exception as error:
@@ -148,11 +154,16 @@ class _WatchedGroup(dist.ProcessGroup):
 
 
 def _pass_on(name: str) -> Callable[..., Any]:
-    return lambda self, *args: getattr(self._group, name)(*args)
+    return lambda self, *args: getattr(self._group, name)(*args)  # all have the same code
 
 
 for _name in _PASSED_ON:
     setattr(_WatchedGroup, _name, _pass_on(_name))
+# The reducer calls these from C++, also while a compiled model or step runs.
+for _name in ("allreduce", "getBackendName", "broadcast"):
+    leave_to_python(getattr(_WatchedGroup, _name), wholly=True)
+for _name in ("run", "end"):
+    leave_to_python(getattr(_Reductions, _name), wholly=True)
 
 
 _reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reductions] = weakref.WeakKeyDictionary()
@@ -176,8 +187,11 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
     elif _has_builtin_hook(model):
         note(_BUILT_IN)
     elif getattr(model, "reducer", None) is not None:
-        reductions = _reductions[model] = _Reductions(model, collective_watch)
-        reductions.around = _WatchedGroup(model.process_group, reductions)
+        with collective_watch.leave_out("DDP's reductions, which count as backward, are"):
+            require_fit(model.reducer, "_update_process_group")
+            reductions = _Reductions(model, collective_watch)
+            reductions.around = _WatchedGroup(model.process_group, reductions)
+            _reductions[model] = reductions
     if reductions is not None and reductions.around is not None:
         model.reducer._update_process_group(reductions.around)
         collective_watch.undo.append(functools.partial(_put_back, weakref.ref(model)))
@@ -195,10 +209,13 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
     Returns:
         A function that undoes it; registered hooks stay, and work.
     """
-    original = DistributedDataParallel.register_comm_hook
+    original = require_fit(DistributedDataParallel, "register_comm_hook", {1: "state", 2: "hook"})
+    require_fit(DistributedDataParallel, "_check_comm_hook", {1: "hook"})
 
     @functools.wraps(original)
-    def register_comm_hook(self: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
+    def register_comm_hook(
+        self: DistributedDataParallel, state: object, hook: Callable[..., Any], *args: Any, **options: Any
+    ) -> None:
         self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
         watched, shown = hook, list(getattr(self, "_comm_hooks", ()))
         try:
@@ -206,12 +223,13 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
             watched = _surround(hook, reductions)
         except Exception as error:
             collective_watch.give_up(error)
-        original(self, state, watched)
+        original(self, state, watched, *args, **options)
         if watched is not hook:
             _reductions[self] = reductions
-            self._comm_hooks[:] = [*shown, (hook, state)]  # a saved model holds what its user registered
-            if self.logger is not None:
-                self.logger._set_comm_hook_name(hook.__qualname__)
+            with collective_watch.leave_out("the name of a communication hook is"):
+                self._comm_hooks[:] = [*shown, (hook, state)]  # a saved model holds what its user registered
+                if self.logger is not None:
+                    self.logger._set_comm_hook_name(hook.__qualname__)
 
     def restore() -> None:
         if DistributedDataParallel.register_comm_hook is register_comm_hook:
@@ -240,12 +258,16 @@ def _surround(hook: Callable[..., Any], reductions: _Reductions) -> Callable[...
             collective_watch.bucket, collective_watch.synchronising = None, False
         reductions.run(reductions.wait, ready)
 
+        if reductions.on_device and collective_watch.recorder.on_device.captures():
+            return reduced
+
         def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
             reductions.end(ready.ticket)
             return future.value()
 
         return reduced.then(finish)
 
+    leave_to_python(distprof_hook)  # the user's own is compiled where it would be without this one
     return distprof_hook
 
 

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any
 
 from distprof.errors import describe_error
@@ -87,12 +88,14 @@ class DeviceSteps:
         self._due = 0  # times that may be read now
         self._lock = threading.Lock()
         self._stopped: str | None = None
-        self._without_room = self._crowded_out = self._unread = 0
+        self._without_room = self._crowded_out = self._unread = self._captured = 0
+        self._captures = False  # a graph is, or was, captured in the open step
+        self._thread = get_ident()
 
     def open(self, step: int) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
-        self._open = None
-        if self._ring is None or self._stopped is not None or self._device is None or self._device.is_capturing():
+        self._open, self._captures, self._thread = None, False, get_ident()
+        if self._ring is None or self._stopped is not None or self._device is None or self.captures():
             return False
         self._short = False
         self._open = self._ring.open(collectives=self.stride.begin(step, self._now()))
@@ -107,9 +110,23 @@ class DeviceSteps:
         """Whether the calling thread gives its work to another stream than the open step's compute stream."""
         return self._stream is not None and self._device is not None and self._device.current_stream() != self._stream
 
+    def captures(self) -> bool:
+        """Whether the calling thread captures a graph. It gets none of our events, and the open step no more of them.
+
+        An event in a graph can neither be asked nor read, and a stream that follows one would have to be led back.
+        """
+        try:
+            if self._device is None or not self._device.is_capturing():
+                return False
+        except Exception as error:  # nothing is asked of it any more
+            self._stop(error)
+        self._captures = True
+        self.times_collectives = False
+        return True
+
     def stamp(self) -> None:
         """Records an event on the compute stream, even if another one is current, and reads some of older steps."""
-        if self._open is None or self._ring is None:
+        if self._open is None or self._ring is None or self._captures or self.captures():
             return
         try:
             self._short = self._short or not self._ring.stamp(self._open, self._stream)
@@ -121,6 +138,8 @@ class DeviceSteps:
         """Marks on the current stream that it is ready for a collective, given by its position in the step."""
         if self._open is None or self._ring is None or not self._open.collectives or self._short or position < 0:
             return
+        if self._captures or self.captures():
+            return
         now_ns = self._now()
         try:
             self._crowded_out += not self._ring.begin_collective(self._open, position)
@@ -131,7 +150,7 @@ class DeviceSteps:
 
     def end_collective(self, position: int) -> None:
         """Marks its end on the current stream, which waits for it. May be called on another thread."""
-        if self._ring is None or not self.times_collectives:
+        if self._ring is None or not self.times_collectives or self.captures():
             return
         now_ns = self._now()
         try:
@@ -151,14 +170,15 @@ class DeviceSteps:
             record.scalars = self.scalars.read(*scalars)
             self._finished.put(record)
             return
-        slot, capturing = -1, self._device.is_capturing()
+        slot, capturing = -1, self.captures()
         try:
             record.scalars, slot = self.scalars.keep(scalars, copy=self._stopped is None and not capturing)
         except Exception as error:
             self._stop(error)
         self.stamp()
         events, self._open, self.times_collectives = self._open, None, False
-        whole = events is not None and not self._short and record.segments_lost == 0
+        self._captured += self._captures
+        whole = events is not None and not (self._short or self._captures) and record.segments_lost == 0
         anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
@@ -180,6 +200,8 @@ class DeviceSteps:
     def wait(self) -> None:
         """Waits for the device and reads everything. Synchronises; use it only after training."""
         try:
+            if self._device is not None and get_ident() != self._thread:
+                self._device.adopt_thread()
             with self._lock:
                 for item in self._pending:
                     if item.events is not None and self._ring is not None:
@@ -224,6 +246,8 @@ class DeviceSteps:
         facts = {
             f"{self._without_room} step(s) found no free event and have no device times": self._without_room,
             f"{self._crowded_out} collective(s) found no free event and are not timed on the device": self._crowded_out,
+            f"{self._captured} step(s) captured a graph of the device and have no device times; what a graph holds is "
+            "not recorded, and its replay is a part of the phase around it": self._captured,
             f"the device had not finished {self._unread} step(s) when recording ended: they have host times only":
                 self._unread,
             f"device times stopped: {self._stopped}": self._stopped,

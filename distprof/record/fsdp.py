@@ -1,9 +1,10 @@
 """Parameter gathering and gradient scattering under FSDP2 (``fully_shard``): bytes, intervals, and the exposed part.
 
 A rank can wait in two places. If the host blocks in a collective (gloo), the exposed part is the call itself, seen
-through FSDP2's public communication objects. If the compute stream waits (NCCL), it is the wait that FSDP2 puts on that
-stream: after a gather in ``wait_for_unshard``, before a scatter, and at the end of backward. Those methods are private;
-if a torch release lacks one, that wait stays in forward or backward and a note says so.
+through FSDP2's public communication objects; older releases of torch have none, and what they issue for a unit is seen
+like any other collective. If the compute stream waits (NCCL), it is the wait that FSDP2 puts on that stream: after a
+gather in ``wait_for_unshard``, before a scatter, and at the end of backward. Those methods are private; if a torch
+release lacks one, that wait stays in forward or backward and a note says so.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.compiling import is_compiling, leave_to_python
+from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_log import ASYNCHRONOUS, ON_DEVICE
 from distprof.record.collective_watch import CollectiveWatch
+from distprof.record.recorder import KIND_CODE, Recorder
 
 _ALL_GATHER = PHASE_CODE[Phase.ALL_GATHER]
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _KEPT_SCATTERS = 64
+_LAST_WAITS = "_end_backward_iteration"
 
 
 def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_waits: bool) -> tuple[str, ...]:
@@ -43,6 +48,8 @@ def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_wa
     for unit in units:
         for group in _param_groups(unit):
             watch_group(group, collective_watch, scatters, missing, stream_waits=stream_waits)
+        if stream_waits:
+            _wrap_last_waits(unit, collective_watch)
     return tuple(
         f"this torch has no FSDPParamGroup.{name}: that wait is counted as compute" for name in sorted(missing)
     )
@@ -60,10 +67,12 @@ def watch_group(
         missing: Receives the names of what the group lacks.
         stream_waits: Whether there is a compute stream apart from the host.
     """
-    gather = _watch_object(group, "_all_gather_comm", missing, _Watched(collective_watch, CollectiveKind.ALL_GATHER))
+    gather = _Watched(collective_watch, CollectiveKind.ALL_GATHER)
     scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
-    _watch_object(group, "_reduce_scatter_comm", missing, scatter)
-    reduced = _wrap_synchronisation(group, collective_watch, missing)
+    if not _watch_object(group, "_all_gather_comm", gather):
+        _wrap_gathering(group, gather, missing)
+    watched = _watch_object(group, "_reduce_scatter_comm", scatter)
+    reduced = _wrap_synchronisation(group, collective_watch, missing, None if watched else scatters)
     if stream_waits:
         _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
 
@@ -77,12 +86,12 @@ def _param_groups(unit: FSDPModule) -> list[Any]:
     return list(groups)
 
 
-def _watch_object(group: Any, name: str, missing: set[str], watched: _Watched) -> _Watched:
-    if hasattr(group, name):
-        _replace(group, name, watched.wrap(getattr(group, name)), watched.collective_watch)
-    else:
-        missing.add(name)
-    return watched
+def _watch_object(group: Any, name: str, watched: _Watched) -> bool:
+    """Watches a communication object; returns whether there is one."""
+    if not hasattr(group, name):
+        return False
+    _replace(group, name, watched.wrap(getattr(group, name)), watched.collective_watch)
+    return True
 
 
 def _replace(group: Any, name: str, new: Any, collective_watch: CollectiveWatch) -> None:
@@ -98,13 +107,6 @@ def _replace(group: Any, name: str, new: Any, collective_watch: CollectiveWatch)
     collective_watch.undo.append(put_back)
 
 
-def _read_arguments(
-    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
-) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """What all releases of torch give to a communication object, by position or by name."""
-    return output_tensor, input_tensor, group
-
-
 class _Watched:
     """Wraps a communication object of FSDP2 and records its collectives."""
 
@@ -116,47 +118,104 @@ class _Watched:
         self._group: Any = None  # of the last collective; what is known of it takes a call into torch to find out
         self._group_code, self._on_device = 0, False
         self.collective_watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
-        self._kind, self._code = kind, _ALL_GATHER if self._gathers else _ALL_REDUCE
+        self._kind, self._code = KIND_CODE[kind], _ALL_GATHER if self._gathers else _ALL_REDUCE
 
     def wrap(self, inner: Any) -> Callable[..., Any]:
-        """What is called instead of the object, and allocates as it does."""
-        watched: Any = self.collective_watch.surround(inner, self._record, lambda: True)
-        watched.allocate = getattr(inner, "allocate", None)
-        return watched  # type: ignore[no-any-return]
+        """What is called instead of the object, and allocates as it does. What fails in it never reaches the caller."""
+        collective_watch = self.collective_watch
 
-    def _record(self, inner: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        output_tensor, input_tensor, group = _read_arguments(*args, **options)
+        def watched(*args: Any, **options: Any) -> Any:
+            if collective_watch.off or is_compiling():
+                return inner(*args, **options)
+            try:
+                ticket = self._begin(*args, **options)
+            except TypeError as error:  # FSDP2 gives other arguments than it did
+                collective_watch.lose(f"{KINDS[self._kind]} under FSDP2 is counted as compute", error)
+                return inner(*args, **options)
+            except Exception as error:
+                collective_watch.give_up(error)
+                return inner(*args, **options)
+            work, collective_watch.inside = None, collective_watch.inside + 1
+            try:
+                work = inner(*args, **options)
+            finally:
+                collective_watch.inside -= 1
+                self._end(ticket, work)
+            return work
+
+        leave_to_python(watched, wholly=True)
+        watched.allocate = getattr(inner, "allocate", None)  # type: ignore[attr-defined]
+        return watched
+
+    def _begin(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
+    ) -> int:
+        """What all releases of torch give to a communication object, by position or by name. Returns the ticket."""
         collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
         if group is not self._group:
             self._group, self._group_code = group, collective_watch.find_code(group)
             self._on_device = collective_watch.ends_on_device(group, output_tensor.device)
-        on_device, whole = self._on_device, output_tensor if self._gathers else input_tensor
-        ticket = recorder.begin_collective(
-            self._kind, whole.nbytes, self._group_code, on_device=on_device,
-            asynchronous=bool(options.get("async_op")),
-        )  # fmt: skip
+        size_bytes = (output_tensor if self._gathers else input_tensor).nbytes
+        flags = ASYNCHRONOUS if options.get("async_op") else 0
+        if self._on_device:  # this only gives work to another stream: nothing waits here
+            ticket = recorder.log_collective(self._kind, size_bytes, self._group_code, flags | ON_DEVICE)
+        elif flags:
+            ticket = recorder.log_collective(self._kind, size_bytes, self._group_code, flags)
+            recorder.mark(self._code, ticket)
+        else:
+            ticket = recorder.begin_held(self._kind, size_bytes, self._group_code, self._code)
         self.tickets.append(ticket)
         collective_watch.newest = ticket
-        if not on_device:  # else this only gives work to another stream: nothing waits here
-            recorder.mark(self._code, ticket)
-        collective_watch.inside += 1
+        return ticket
+
+    def _end(self, ticket: int, work: Any) -> None:
+        """The object has returned, or failed."""
+        collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
         try:
-            work = inner(*args, **options)
-        finally:
-            collective_watch.inside -= 1
-            if not on_device:
+            if work is None and not self._on_device:
+                recorder.end_held(ticket)
+                return
+            if not self._on_device:
                 recorder.resume()
-        if work is not None:
-            collective_watch.follow(work, ticket, self._code, on_device=on_device)
-        elif on_device:
-            recorder.end_on_device(ticket)
-        else:
-            recorder.end_collective(ticket)
-        return work
+            if work is not None:
+                collective_watch.follow(work, ticket, self._code, on_device=self._on_device)
+            else:
+                recorder.end_on_device(ticket)
+        except Exception as error:
+            collective_watch.give_up(error)
 
 
-def _wrap_synchronisation(group: Any, collective_watch: CollectiveWatch, missing: set[str]) -> list[int]:
+def _wrap_gathering(group: Any, gather: _Watched, missing: set[str]) -> None:
+    """Counts what FSDP2 issues to gather a unit's parameters as that, where no communication object shows it."""
+    if not hasattr(group, "unshard"):
+        missing.add("unshard")
+        return
+    inner, collective_watch = group.unshard, gather.collective_watch
+
+    @functools.wraps(inner)
+    def unshard(*args: Any, **options: Any) -> Any:
+        before = collective_watch.sharding, collective_watch.newest
+        collective_watch.sharding, collective_watch.newest = _ALL_GATHER, -1
+        try:
+            return inner(*args, **options)
+        finally:
+            if collective_watch.newest >= 0:
+                gather.tickets.append(collective_watch.newest)
+            collective_watch.sharding, collective_watch.newest = before
+
+    _replace(group, "unshard", unshard, collective_watch)
+
+
+def _wrap_synchronisation(
+    group: Any, collective_watch: CollectiveWatch, missing: set[str], scatters: deque[int] | None
+) -> list[int]:
     """Counts what FSDP2 issues after a unit's backward as gradient synchronisation, including HSDP's all-reduce.
+
+    Args:
+        group: Of the unit's parameters.
+        collective_watch: Of the recorder.
+        missing: Receives the name of what the group lacks.
+        scatters: Receives the tickets of reduce-scatters. None: their communication object is watched.
 
     Returns:
         A list that holds the ticket of the unit's last reduction.
@@ -169,13 +228,16 @@ def _wrap_synchronisation(group: Any, collective_watch: CollectiveWatch, missing
 
     @functools.wraps(inner)
     def post_backward(*args: Any, **options: Any) -> Any:
-        collective_watch.synchronising, collective_watch.newest = True, -1
+        collective_watch.synchronising, collective_watch.newest, collective_watch.newest_scatter = True, -1, -1
         try:
             return inner(*args, **options)
         finally:
             collective_watch.synchronising = False
             reduced[0] = collective_watch.newest
+            if scatters is not None and collective_watch.newest_scatter >= 0:
+                scatters.append(collective_watch.newest_scatter)
 
+    leave_to_python(post_backward)
     _replace(group, "post_backward", post_backward, collective_watch)
     return reduced
 
@@ -198,12 +260,7 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
     recorder = tickets.collective_watch.recorder
 
     def wait_for(code: int, events: list[Any], ticket: int) -> None:
-        pending = [event for event in events if event is not None]
-        if pending:
-            recorder.mark(code, ticket)
-            for event in pending:
-                group.device_handle.current_stream().wait_event(event)
-            recorder.resume()
+        _wait_early(recorder, group.device_handle, code, events, ticket)
 
     def before_unshard() -> None:
         result = group._all_gather_result
@@ -231,10 +288,35 @@ def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
         ("finalize_backward", before_finalize, None),
     ):
         if hasattr(group, name):
-            watched = _surrounded(getattr(group, name), before, after, tickets.collective_watch)
-            _replace(group, name, watched, tickets.collective_watch)
+            _surround(group, name, before, after, tickets.collective_watch)
         else:
             missing.add(name)
+
+
+def _wrap_last_waits(unit: FSDPModule, collective_watch: CollectiveWatch) -> None:
+    """Records the waits for the last reductions of a backward, which since torch 2.15 the state of a unit makes for all
+    groups before it finalizes them."""
+    state: Any = unit._get_fsdp_state()
+    if not hasattr(state, _LAST_WAITS):
+        return
+
+    def before() -> None:
+        context = state._comm_ctx
+        events = list(context._last_post_reduce_events.values())
+        _wait_early(collective_watch.recorder, context.device_handle, _ALL_REDUCE, events, collective_watch.newest)
+
+    _surround(state, _LAST_WAITS, before, None, collective_watch)
+
+
+def _wait_early(recorder: Recorder, device_handle: Any, code: int, events: list[Any], ticket: int) -> None:
+    """Has the compute stream wait for events, recorded as a wait for a collective."""
+    pending = [event for event in events if event is not None]
+    if pending and not recorder.on_device.captures():
+        stream = device_handle.current_stream()
+        recorder.mark(code, ticket)
+        for event in pending:
+            stream.wait_event(event)
+        recorder.resume()
 
 
 def _is_first_back(group: Any) -> bool:
@@ -253,16 +335,24 @@ def _reclaim(context: Any) -> tuple[list[Any], int]:
     return list(states[:number]), len(states) - number
 
 
-def _surrounded(
-    method: Callable[..., Any],
+def _surround(
+    place: Any,
+    name: str,
     before: Callable[[], None] | None,
     after: Callable[[], None] | None,
     collective_watch: CollectiveWatch,
-) -> Callable[..., Any]:
+) -> None:
+    """Has a method of FSDP2 do more, before or after what it does."""
+    method, on = getattr(place, name), True
+
     def run(action: Callable[[], None] | None) -> None:
-        if action is not None and not collective_watch.off:
+        nonlocal on
+        if action is not None and on and not collective_watch.off:
             try:
                 action()
+            except AttributeError as error:  # FSDP2 keeps something else than it did: the other waits are still known
+                on = False
+                collective_watch.lose(f"FSDP2's waits in {name} are counted as compute", error)
             except Exception as error:
                 collective_watch.give_up(error)
 
@@ -273,4 +363,6 @@ def _surrounded(
         run(after)
         return result
 
-    return call
+    leave_to_python(run, wholly=True)
+    leave_to_python(call)
+    _replace(place, name, call, collective_watch)

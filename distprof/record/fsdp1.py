@@ -12,24 +12,30 @@ from typing import Any
 
 from torch.distributed import fsdp
 
+from distprof.compiling import leave_to_python
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.collective_watch import CollectiveWatch
+from distprof.signatures import require_fit
 
 _GATHERS = ("_all_gather_flat_param",)
 _REDUCTIONS = ("_reduce_grad", "_reduce_grad_no_shard")
 
 
 def watch_fsdp1(collective_watch: CollectiveWatch) -> Callable[[], None]:
-    """Tells what FSDP1 issues from other collectives, from now on; does nothing in a torch that has no such methods.
+    """Tells what FSDP1 issues from other collectives, from now on; does nothing in a torch without FSDP1.
 
     Returns:
         A function that undoes it.
     """
-    undo = [
-        _mark(getattr(getattr(fsdp, "_flat_param", None), "FlatParamHandle", None), _GATHERS, Phase.ALL_GATHER,
-              collective_watch),
-        _mark(getattr(fsdp, "_runtime_utils", None), _REDUCTIONS, Phase.ALL_REDUCE, collective_watch),
-    ]  # fmt: skip
+    flat = getattr(getattr(fsdp, "_flat_param", None), "FlatParamHandle", None)
+    undo: list[Callable[[], None]] = []
+    for place, name, phase in (
+        *((flat, name, Phase.ALL_GATHER) for name in _GATHERS),
+        *((getattr(fsdp, "_runtime_utils", None), name, Phase.ALL_REDUCE) for name in _REDUCTIONS),
+    ):
+        if place is not None:
+            with collective_watch.leave_out(f"{phase} under FSDP1 is"):
+                undo.append(_mark(place, name, phase, collective_watch))
 
     def restore() -> None:
         for step in undo:
@@ -38,17 +44,15 @@ def watch_fsdp1(collective_watch: CollectiveWatch) -> Callable[[], None]:
     return restore
 
 
-def _mark(place: Any, names: tuple[str, ...], phase: Phase, collective_watch: CollectiveWatch) -> Callable[[], None]:
-    """Has blocking collectives that these functions issue count as a phase."""
-    replaced = [(name, original) for name in names if (original := getattr(place, name, None)) is not None]
-    for name, original in replaced:
-        setattr(place, name, _wrap(original, PHASE_CODE[phase], collective_watch))
-    ours = [getattr(place, name) for name, _ in replaced]
+def _mark(place: Any, name: str, phase: Phase, collective_watch: CollectiveWatch) -> Callable[[], None]:
+    """Has blocking collectives that a function issues count as a phase."""
+    original = require_fit(place, name)
+    watched = _wrap(original, PHASE_CODE[phase], collective_watch)
+    setattr(place, name, watched)
 
     def restore() -> None:
-        for (name, original), watched in zip(replaced, ours, strict=True):
-            if getattr(place, name) is watched:  # otherwise someone has wrapped ours
-                setattr(place, name, original)
+        if getattr(place, name) is watched:  # otherwise someone has wrapped ours
+            setattr(place, name, original)
 
     return restore
 
@@ -62,4 +66,5 @@ def _wrap(original: Callable[..., Any], code: int, collective_watch: CollectiveW
         finally:
             collective_watch.sharding = before
 
+    leave_to_python(watched)
     return watched

@@ -6,12 +6,12 @@ They are issued immediately and waited for where the result is first used; that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
-
-import torch.distributed._functional_collectives as functional
 
 from distprof.facts.run import CollectiveKind
 from distprof.record.collective_watch import CollectiveWatch
+from distprof.signatures import require_fit
 
 _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "all_reduce": (CollectiveKind.ALL_REDUCE, 2, False),
@@ -21,9 +21,18 @@ _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "reduce_scatter_tensor": (CollectiveKind.REDUCE_SCATTER, 3, False),
     "broadcast": (CollectiveKind.OTHER, 2, False),
     "all_to_all_single": (CollectiveKind.ALL_TO_ALL, 3, False),
+    "all_gather_single_autograd": (CollectiveKind.ALL_GATHER, 2, True),  # whose backward C++ issues, and waits for
+    "all_gather_tensor_autograd": (CollectiveKind.ALL_GATHER, 2, True),
+    "reduce_scatter_single_autograd": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "reduce_scatter_tensor_autograd": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "all_to_all_single_autograd": (CollectiveKind.ALL_TO_ALL, 3, False),
 }
 """Kind, position of the group argument, and whether the tensor is one rank's part of the whole."""
-_NEWER = {"all_gather_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
+_NEWER = {
+    "all_gather_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single",
+    "all_gather_tensor_autograd": "all_gather_single_autograd",
+    "reduce_scatter_tensor_autograd": "reduce_scatter_single_autograd",
+}  # fmt: skip
 _MAX_PENDING = 1024
 _ISSUING = -1
 _HELD_NS = 50_000
@@ -39,15 +48,23 @@ def watch_functional(collective_watch: CollectiveWatch, is_ours: Callable[[], bo
 
     Returns:
         A function that undoes it.
+
+    Raises:
+        ImportError: This torch has none.
+        Misfit: It has others.
     """
+    functional: Any = import_module("torch.distributed._functional_collectives")
     pending: dict[int, tuple[int, bool]] = {}
     originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-    names = [name for name in _FORMS if hasattr(functional, name) and not hasattr(functional, _NEWER.get(name, ""))]
-    for name in names:
-        original = getattr(functional, name)
-        originals[name] = (original, _wrap_issue(original, name, collective_watch, is_ours, pending))
-    original = functional.wait_tensor
-    originals["wait_tensor"] = (original, _wrap_wait(original, collective_watch, is_ours, pending))
+    for name in ("_resolve_group_name", "AsyncCollectiveTensor"):
+        require_fit(functional, name)
+    wait = require_fit(functional, "wait_tensor")
+    for name, (_, position, _) in _FORMS.items():
+        if not hasattr(functional, _NEWER.get(name, "")) and (name not in _NEWER.values() or hasattr(functional, name)):
+            with collective_watch.leave_out(f"functional {name} is"):
+                original = require_fit(functional, name, {position: "group"})
+                originals[name] = (original, _wrap_issue(functional, name, collective_watch, is_ours, pending))
+    originals["wait_tensor"] = (wait, _wrap_wait(wait, collective_watch, is_ours, pending))
     for name, (_, watched) in originals.items():
         setattr(functional, name, watched)
 
@@ -60,15 +77,17 @@ def watch_functional(collective_watch: CollectiveWatch, is_ours: Callable[[], bo
 
 
 def _wrap_issue(
-    original: Callable[..., Any],
+    functional: Any,
     name: str,
     collective_watch: CollectiveWatch,
     is_ours: Callable[[], bool],
     pending: dict[int, tuple[int, bool]],
 ) -> Callable[..., Any]:
-    kind, position, is_part = _FORMS[name]
+    original, (kind, position, is_part) = getattr(functional, name), _FORMS[name]
 
     def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if _ISSUING in pending:  # a differentiable one that calls the other
+            return call(*args, **options)
         try:
             tensor = args[0]
             given = args[position] if len(args) > position else options["group"]
@@ -82,12 +101,16 @@ def _wrap_issue(
         if len(pending) >= _MAX_PENDING:
             pending.clear()
         pending[_ISSUING] = (ticket, on_device)  # some collectives wait before they return
-        result = call(*args, **options)
+        try:
+            result = call(*args, **options)
+        except BaseException:
+            pending.pop(_ISSUING, None)
+            raise
         if pending.pop(_ISSUING, None) is not None and isinstance(result, functional.AsyncCollectiveTensor):
             pending[_locate(result.elem)] = (ticket, on_device)
         return result
 
-    return collective_watch.surround(original, watch, is_ours)
+    return collective_watch.surround(original, watch, is_ours, name=name)
 
 
 def _wrap_wait(
@@ -116,6 +139,9 @@ def _wrap_wait(
 
 
 def _locate(tensor: Any) -> int:
-    """The address of the storage, which a tensor shares with its views."""
-    address: int = tensor.untyped_storage().data_ptr()
+    """The address of the storage, which a tensor shares with its views; -2: a tensor that has none of its own."""
+    try:
+        address: int = getattr(tensor, "elem", tensor).untyped_storage().data_ptr()
+    except (AttributeError, RuntimeError):
+        return -2
     return address

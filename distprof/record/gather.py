@@ -30,6 +30,8 @@ LONGEST_NAP_S = 0.1
 leaves before the others: Python stops it at the end, and C++ then aborts."""
 _SAME_ROUND = 0.01
 """Who wakes up so shortly before the next round, as a share of the window, has woken up for it."""
+STEPPED_ON_WAIT_S = 5.0
+"""How long a rank that has finished waits for others that have begun a step it never begins: they may wait for it."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
 
@@ -72,6 +74,14 @@ class Exchange:
     def ask_to_stop(self) -> None:
         """On rank 0: makes every rank, including this one, stop recording phases after the next exchange."""
         self._asked = True
+
+    def find_stepped_on(self) -> list[int]:
+        """The ranks that have begun a step that this one has not, and have not sent their last rows."""
+        own = self.word.next_step
+        return [
+            rank for rank, (word, done) in enumerate(zip(self.words, self.done, strict=False))
+            if word.next_step > own and not done
+        ]  # fmt: skip
 
     def give_up(self) -> None:
         """Has a `send` that waits for the other ranks raise RuntimeError soon; may be called on another thread."""
@@ -201,11 +211,19 @@ class GatherThread(threading.Thread):
         self._finishing = True
         self._wake.set()
         if self.ident is not None:
-            self.join(timeout_s)
+            self._join(timeout_s)
             if self.is_alive():
                 self._exchange.give_up()
                 self.join(GIVING_UP_S)
         return not self.is_alive()
+
+    def _join(self, timeout_s: float) -> None:
+        """Waits for the thread, and less long once others are seen to go on without this rank."""
+        end_s, stepped_on = time.monotonic() + timeout_s, False
+        while self.is_alive() and (left_s := end_s - time.monotonic()) > 0:
+            self.join(min(left_s, LONGEST_NAP_S))
+            if not stepped_on and self._exchange.find_stepped_on():
+                stepped_on, end_s = True, min(end_s, time.monotonic() + STEPPED_ON_WAIT_S)
 
     def run(self) -> None:
         """Rounds until every rank is done."""

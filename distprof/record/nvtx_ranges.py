@@ -12,8 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
+from distprof.compiling import is_compiling
 from distprof.facts.run import PHASES
 from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
@@ -108,13 +107,13 @@ class NvtxRanges:
         opened: list[int] = []  # thread ids: a recomputed forward runs on an autograd thread
 
         def open_range(*_: Any) -> None:
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 return
             opened.append(threading.get_ident())
             self._nvtx.push_range(name, domain=OWN_DOMAIN, category="module", payload=self._step)
 
         def close_range(*_: Any) -> None:
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 return
             if threading.get_ident() in opened:
                 opened.remove(threading.get_ident())

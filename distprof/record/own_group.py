@@ -39,15 +39,26 @@ def _on_device_of_default_group() -> Iterator[None]:
         return
 
     class OnDevice(gloo):  # type: ignore[misc, valid-type]
-        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-            options._timeout = timeout
-            super().__init__(store, rank, size, options)
+        def __init__(self, *args: Any, **given: Any) -> None:
+            timeout = _read_timeout(*args, **given)
+            if timeout is None:
+                super().__init__(*args, **given)
+            else:
+                options._timeout = timeout
+                super().__init__(*args, options)
 
     _C10D.ProcessGroupGloo = OnDevice
     try:
         yield
     finally:
         _C10D.ProcessGroupGloo = gloo
+
+
+def _read_timeout(*args: Any, **given: Any) -> timedelta | None:
+    """The time-out among what torch gives to the constructor, beside store, rank and number of ranks. None: it gives
+    something else that matters, for which options have no room."""
+    more = [value for name, value in given.items() if name != "timeout"]
+    return given.get("timeout") if len(args) == 3 and not any(more) else None
 
 
 def _find_options() -> Any:

@@ -37,6 +37,10 @@ class Accelerator(Protocol):
     def is_capturing(self) -> bool:
         """Whether the calling thread captures a graph: then events may be neither asked nor read."""
 
+    def adopt_thread(self) -> None:
+        """Makes the device the calling thread's own. A thread begins with the first device: were it to ask an event of
+        another one, it would first take memory of that first device, on which it does nothing."""
+
     def make_buffer(self, number: int) -> Any:
         """Numbers in memory of the host that the device writes by itself, NaN at first."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
+import torch
 import torch.distributed as dist
 
 from distprof.config.schema import HardwareConfig
@@ -29,9 +31,15 @@ def describe_rank(
     snapshot, notes = take_snapshot(world.device.type, index)
     return RankInfo(
         rank=world.rank, local_rank=world.identity.local_rank, host=world.host, pid=os.getpid(),
-        device=str(world.device), snapshot=snapshot, notes=notes,
+        device=str(world.device), device_uuid=_read_uuid(index), snapshot=snapshot, notes=notes,
         peak=_choose_peak(world, precision, hardware, snapshot, group),
     )  # fmt: skip
+
+
+def _read_uuid(index: int | None) -> str | None:
+    with contextlib.suppress(AttributeError, RuntimeError, AssertionError):
+        return None if index is None else str(torch.cuda.get_device_properties(index).uuid)
+    return None
 
 
 def _choose_peak(

@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.between import BetweenRecord, BetweenSteps
 from distprof.record.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.device_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.protocols import Accelerator, PhaseRanges
 from distprof.record.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
 from distprof.record.timeline import MAX_SEGMENTS, OTHER, Timeline
+from distprof.storage.collective_records import MAX_COLLECTIVES
 
-_KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
+KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 
 
 class Recorder:
@@ -52,6 +54,9 @@ class Recorder:
         """The open step's segments."""
         self._issued = CollectiveLog()
         self._interrupted: tuple[int, int] | None = None
+        self._tail: tuple[int, int] | None = None
+        """(host ns, ticket) of a wait for a bucket of gradients, which lasts from then on unless another bucket
+        follows. None: there is none, or it is a segment already."""
         self._broken: BrokenPhase | None = None
         self._before_step: list[Callable[[], None]] = []
         self.groups: list[tuple[str, tuple[int, ...] | None]] = [("default", None)]
@@ -59,6 +64,7 @@ class Recorder:
         self.step = 0
         """The open step, or the last one."""
         self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
+        self._found_micro_steps = 0
         self._loss: Any = None
         self._grad_norm: Any = None
         self._stamping = False
@@ -95,12 +101,14 @@ class Recorder:
         while self._before_step:
             self._before_step.pop(0)()
         self.step, self._warmup, self._shadow = step, warmup, shadow
-        self._tokens, self._micro_steps, self._loss, self._grad_norm, self._broken = 0, 0, None, None, None
+        self._tokens = self._micro_steps = self._found_micro_steps = 0
+        self._loss, self._grad_norm, self._broken = None, None, None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)
         self._stamping = self.on_device.times and self.on_device.open(step)
         self._before = self.between.take(self.timeline.begin(step, known=self.recording))
+        self._tail = None
         if self._stamping:
             self._stamp()
         elif self.recording and self.ranges is None:
@@ -109,6 +117,8 @@ class Recorder:
     def end_step(self, *, failed: bool = False) -> None:
         """Closes the step and queues its record."""
         now, timeline = self._now(), self.timeline
+        if self._tail is not None:
+            self._keep_tail()
         marks, issued = timeline.end(now), self._issued.take()
         if self.recording and (timeline.phase != OTHER or timeline.around):
             self._break(raised=False)
@@ -116,11 +126,13 @@ class Recorder:
             self.ranges.end_step()
         record = StepRecord(
             step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
-            micro_steps=self._micro_steps, tokens=self._tokens, step_host_ns=now - timeline.stamps[0], marks=marks,
+            micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
+            step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
         )  # fmt: skip
         self.open = self.recording = False
         self.on_device.close(record, (self._loss, self._grad_norm))
+        self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
         self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
 
     def enter(self, code: int) -> None:
@@ -132,6 +144,8 @@ class Recorder:
         if not self.open:
             raise ValueError("profiler.phase() outside profiler.step()")
         if self.recording:
+            if self._tail is not None:
+                self._keep_tail()
             self.timeline.enter(code)
             self._stamp()
             if self.ranges is not None:
@@ -140,6 +154,8 @@ class Recorder:
     def exit(self, *, raised: bool = False) -> None:
         """Closes the innermost phase and returns to the one around it; ``raised``: an exception left it."""
         if self.recording:
+            if self._tail is not None:
+                self._keep_tail()
             if raised:
                 self._break(raised=True)
             if self.ranges is not None:
@@ -155,6 +171,8 @@ class Recorder:
             ticket: The collective that the segment waits for. -1: none in particular.
         """
         if self.recording:
+            if self._tail is not None:
+                self._keep_tail()
             self._interrupted, timeline = None, self.timeline
             timeline.switch(code)
             if self._stamping:
@@ -171,6 +189,8 @@ class Recorder:
 
         Returns when, host clock, ns, or 0: nothing is recorded."""
         if self.recording:
+            if self._tail is not None:
+                self._keep_tail()
             position = self.timeline.count - 1
             code, open_ticket = self.timeline.codes[position], self._issued.find_wait(position)
             self._interrupted = None if code == self.timeline.phase else (code, open_ticket)
@@ -182,6 +202,8 @@ class Recorder:
     def resume(self) -> int:
         """Ends a segment of `mark` or `wait`; a mark interrupted by a wait continues. Returns the same as `wait`."""
         if self.recording:
+            if self._tail is not None:
+                self._keep_tail()
             interrupted, self._interrupted = self._interrupted, None
             if interrupted is not None:
                 now_ns = self._switch(interrupted[0])
@@ -195,16 +217,42 @@ class Recorder:
     def retract(self) -> None:
         """Takes back an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline, last = self.timeline, self.timeline.count - 1
-        if self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
+        if self._tail is not None:
+            self._tail, timeline.room = None, MAX_SEGMENTS - 1
+        elif self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
             self._issued.retract(last)
             timeline.take_back(merge=not self._stamping)  # a device has stamped both
             if self.ranges is not None:
                 self.ranges.end_mark()
 
+    def mark_tail(self, ticket: int) -> None:
+        """As `mark` with the phase all_reduce, for a bucket of gradients that may be the last one of a backward.
+
+        Unless a phase begins or ends before `retract`, it leaves no trace. On a device it is a mark like others.
+        """
+        if not self.recording or self._stamping or self.ranges is not None:
+            self.mark(ALL_REDUCE, ticket)
+            return
+        if self._tail is not None:
+            self._keep_tail()
+        self._tail = (self._now(), ticket)
+        timeline = self.timeline
+        timeline.room, timeline.place[1] = 0, ALL_REDUCE  # whatever changes the phase now comes here first
+
+    @property
+    def running_code(self) -> int:
+        """The phase of the running segment. Any thread may ask."""
+        timeline = self.timeline
+        return ALL_REDUCE if self._tail is not None else timeline.codes[timeline.count - 1]
+
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
-        """Adds to the tokens and micro-steps of this step."""
+        """Adds to the tokens and micro-steps of this step, as the training loop counts them."""
         self._tokens += tokens
         self._micro_steps += micro_steps
+
+    def add_micro_step(self) -> None:
+        """Counts a micro-step that was found. It counts in steps of which the loop itself counts none."""
+        self._found_micro_steps += 1
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the step's loss and gradient norm: numbers, or tensors that are read once the device is done."""
@@ -246,14 +294,65 @@ class Recorder:
         Returns:
             Its ticket; -1: there is no room, or no step: between two steps it is only counted.
         """
+        flags = ASYNCHRONOUS * asynchronous | ON_DEVICE * on_device | IN_PLACE * (not apart) | AWAITED * awaited
+        return self.log_collective(KIND_CODE[kind], size_bytes, group, flags)
+
+    def log_collective(self, kind: int, size_bytes: int, group: int, flags: int) -> int:
+        """As `begin_collective`, without a call of its own for anything that every collective of a host needs.
+
+        Args:
+            kind: Index into `KINDS`.
+            size_bytes: As there.
+            group: Code of its process group.
+            flags: A sum of `ASYNCHRONOUS`, `AWAITED`, `IN_PLACE` and `ON_DEVICE`.
+        """
         if not self.recording:
             self.between.count()
             return -1
-        flags = ASYNCHRONOUS * asynchronous | ON_DEVICE * on_device | IN_PLACE * (not apart) | AWAITED * awaited
-        ticket = self._issued.begin((_KIND_CODE[kind], group, self.timeline.phase, size_bytes, self._now()), flags)
-        if on_device and apart and self.on_device.times_collectives:
-            self.on_device.begin_collective(self._issued.find_position(ticket))
+        log = self._issued
+        position = len(log.flags)
+        if position >= MAX_COLLECTIVES:
+            log.lost += 1
+            return -1
+        log.facts.append((kind, group, self.timeline.phase, size_bytes, self._now()))
+        log.flags.append(flags)
+        if flags & ON_DEVICE and not flags & IN_PLACE and self.on_device.times_collectives:
+            self.on_device.begin_collective(position)
+        return log.first_ticket + position
+
+    def begin_held(self, kind: int, size_bytes: int, group: int, code: int) -> int:
+        """A collective in which the host waits, issued and waited for from one moment on: `log_collective` and `mark`.
+
+        Args:
+            kind: Index into `KINDS`.
+            size_bytes: As for `begin_collective`.
+            group: Code of its process group.
+            code: The phase of the wait.
+        """
+        if not self.recording or self._tail is not None or self.ranges is not None:
+            ticket = self.log_collective(kind, size_bytes, group, 0)
+            self.mark(code, ticket)
+            return ticket
+        log, timeline = self._issued, self.timeline
+        phase, now_ns, position = timeline.phase, timeline.switch(code), len(log.flags)
+        if self._stamping:
+            self._stamp()
+        self._interrupted = None
+        if position >= MAX_COLLECTIVES:
+            log.lost += 1
+            return -1
+        log.facts.append((kind, group, phase, size_bytes, now_ns))
+        log.flags.append(0)
+        ticket = log.first_ticket + position
+        if not timeline.lost:
+            log.wait(ticket, timeline.count - 1)
         return ticket
+
+    def end_held(self, ticket: int) -> None:
+        """Ends what `begin_held` began: `resume` and `end_collective`."""
+        now_ns = self.resume()
+        if ticket >= 0:
+            self._issued.end(ticket, now_ns)
 
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""
@@ -273,6 +372,14 @@ class Recorder:
         if wait:
             self.on_device.wait()
         return [settle(record) for record in self.finished.take(most)]
+
+    def _keep_tail(self) -> None:
+        """The wait for a bucket is a segment: what follows is no other bucket."""
+        assert self._tail is not None
+        (began_ns, ticket), self._tail, timeline = self._tail, None, self.timeline
+        timeline.room = MAX_SEGMENTS - 1
+        timeline.insert(ALL_REDUCE, began_ns)
+        self._note_wait(ticket)
 
     def _switch(self, code: int) -> int:
         now_ns = self.timeline.switch(code)

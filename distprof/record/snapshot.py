@@ -26,6 +26,9 @@ def take_snapshot(device_type: str, device_index: int | None) -> tuple[DeviceSna
     Returns:
         The snapshot, and notes on what could not be read and what to do about it.
     """
+    if device_type not in ("cpu", "cuda"):
+        note = f"steps and phases are timed on the host: distprof does not read the clock of {device_type} devices"
+        return DeviceSnapshot(name=device_type), (note,)
     if device_type != "cuda" or device_index is None:
         return _look_at_cpu(), ()
     name = torch.cuda.get_device_name(device_index)

@@ -32,7 +32,7 @@ def take_stand(recorder: Recorder, thread: int, *, stalled_s: float | None = Non
         failed: An exception has just left the last step.
     """
     position = recorder.timeline.count - 1
-    phase: str | None = PHASES[recorder.timeline.codes[position]] if recorder.recording and position >= 0 else None
+    phase: str | None = PHASES[recorder.running_code] if recorder.recording and position >= 0 else None
     if not (recorder.open or failed) and (stretches := recorder.between.stretches):
         phase = str(stretches[-1])
     other = thread != threading.get_ident()
@@ -49,7 +49,7 @@ def describe_position(recorder: Recorder) -> str:
     if not recorder.open:
         return "between two steps" if recorder.timeline.place[0] >= 0 else "before the first step"
     position = recorder.timeline.count - 1
-    phase = f", {PHASES[recorder.timeline.codes[position]]}" if recorder.recording and position >= 0 else ""
+    phase = f", {PHASES[recorder.running_code]}" if recorder.recording and position >= 0 else ""
     return f"in step {recorder.step}{phase}"
 
 

@@ -45,6 +45,7 @@ class StepWriter:
         device: torch.device,
         warn: Callable[[str], None],
         thread: int | None = None,
+        clean: Callable[[str], str] = str,
     ) -> None:
         """Connects a recorder to a file.
 
@@ -54,7 +55,9 @@ class StepWriter:
             device: The device whose memory use is read.
             warn: Receives a message when writing fails, once.
             thread: The training thread's identifier. None: the caller's.
+            clean: Takes the secrets out of a note.
         """
+        self._clean = clean
         self._recorder, self._writer, self._device, self._warn = recorder, writer, device, warn
         self._lock, self._taking = threading.Lock(), threading.Lock()
         self._ended, self._failed = threading.Event(), False
@@ -128,7 +131,8 @@ class StepWriter:
 
     def note(self, text: str) -> None:
         """Adds a note on what could not be measured, for the end of the file."""
-        self._notes.append(text)
+        if text not in self._notes:
+            self._notes.append(text)
 
     def refuse(self, what: str, error: OSError, then: str = "") -> None:
         """Reports that the run folder is no longer written; only once, whatever else fails later."""
@@ -160,7 +164,7 @@ class StepWriter:
             lost = self._recorder.finished.lost + self._unwritten
             try:
                 self._writer.write_end(
-                    ended, error=error, traceback=traceback, rows_lost=lost, notes=self._notes,
+                    ended, error=error, traceback=traceback, rows_lost=lost, notes=[*map(self._clean, self._notes)],
                     unseen_per_step=0.0 if unseen is None else unseen.per_step,
                 )  # fmt: skip
             except OSError as failure:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from threading import get_ident
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -57,7 +58,7 @@ class Timeline:
     """
 
     __slots__ = ("_full_ns", "_late_code", "_late_ns", "_late_totals", "around", "codes", "count", "lost", "now",
-                 "phase", "place", "room", "stamps")  # fmt: skip
+                 "phase", "place", "room", "stamps", "thread")  # fmt: skip
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         """Allocates everything a step needs.
@@ -72,6 +73,8 @@ class Timeline:
         self.room = 0
         """Below this many segments `PhaseContext` may write by itself. 0: the recorder must do it, because a change of
         phase now takes more than two stores, or none."""
+        self.thread = 0
+        """The thread that has begun the step. On another one `PhaseContext` does not write by itself."""
         self.lost = 0
         """Segments beyond the room there is."""
         self.phase = OTHER
@@ -90,7 +93,7 @@ class Timeline:
 
     def begin(self, step: int, *, known: bool) -> int:
         """Starts a step with a segment of `OTHER`; returns its stamp, ns. ``known``: its phases are recorded."""
-        self.lost = 0
+        self.lost, self.thread = 0, get_ident()
         self.around.clear()
         self.phase = self.codes[0] = OTHER
         self.stamps[0] = now_ns = self.now()
@@ -130,6 +133,17 @@ class Timeline:
         else:
             self._count_lost(code, now_ns)
         return now_ns
+
+    def insert(self, code: int, now_ns: int) -> None:
+        """As `switch`, at a stamp that was taken before, but after those of all other segments."""
+        self.place[1] = code
+        position = self.count
+        if position < MAX_SEGMENTS - 1:
+            self.codes[position] = code
+            self.stamps[position] = now_ns
+            self.count = position + 1
+        else:
+            self._count_lost(code, now_ns)
 
     def take_back(self, *, merge: bool) -> None:
         """The newest segment was none of its own: it belongs to the running phase.
@@ -182,7 +196,7 @@ class PhaseContext:
     def __enter__(self) -> None:
         timeline = self._timeline
         position = timeline.count
-        if position < timeline.room:
+        if position < timeline.room and get_ident() == timeline.thread:
             now_ns = timeline.now  # reading the slot first is faster than calling through it
             timeline.stamps[position] = now_ns()
             if timeline.phase != OTHER or timeline.around:
@@ -197,7 +211,7 @@ class PhaseContext:
     ) -> None:
         timeline = self._timeline
         position = timeline.count
-        if kind is None and position < timeline.room:
+        if kind is None and position < timeline.room and get_ident() == timeline.thread:
             now_ns = timeline.now
             timeline.stamps[position] = now_ns()
             code = timeline.around.pop() if timeline.around else OTHER

@@ -7,12 +7,18 @@ from typing import Any
 import torch
 
 
+def is_capturing() -> bool:
+    """Whether the calling thread captures a graph of a GPU, whatever device is meant."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
+
+
 class TorchDevice:
     """Implements `distprof.record.protocols.Accelerator`; torch has had its parts since 2.6."""
 
     def __init__(self, device: torch.device) -> None:
         """Takes a device of the accelerator, with its index."""
         self._device = device
+        self._is_capturing = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
 
     def make_events(self, number: int, *, timing: bool) -> list[torch.Event]:
         """Creates events and records each once, because torch creates the device's own event only then. Synchronises.
@@ -37,8 +43,15 @@ class TorchDevice:
         return torch.Stream(self._device, priority=priority)
 
     def is_capturing(self) -> bool:
-        """Whether the calling thread captures a graph; False for accelerators other than CUDA's and ROCm's."""
-        return torch.cuda.is_current_stream_capturing()
+        """Whether the calling thread captures a graph; False for accelerators that do not tell."""
+        return self._is_capturing is not None and bool(self._is_capturing())
+
+    def adopt_thread(self) -> None:
+        """Makes it the calling thread's current device."""
+        if hasattr(torch.accelerator, "set_device_index"):
+            torch.accelerator.set_device_index(self._device)
+        else:  # before torch 2.8
+            torch.accelerator.set_device_idx(self._device)
 
     def make_buffer(self, number: int) -> torch.Tensor:
         """Pinned memory, float32."""

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Protocol
 
+from distprof.storage.own_folder import require_own
+
 _COMPRESSION = 3
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 16
@@ -30,7 +32,9 @@ def write_trace(session: TraceSession, path: Path) -> None:
     Raises:
         OSError: The disk is full, or the file cannot be written.
     """
+    require_own(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    require_own(path)  # the folder may have been there, as a link
     packed = path.with_name(f".{path.name}.{os.getpid()}")
     with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
         plain = Path(folder) / path.name.removesuffix(".gz")

@@ -6,7 +6,6 @@ from distprof.facts.rank_names import name_ranks
 from distprof.render.clocks import describe_clocks, describe_device_clocks
 from distprof.render.overhead import describe_overhead
 from distprof.render.section_types import Fact
-from distprof.render.sections_phases import choose_between
 from distprof.render.trace_rows import is_traced
 from distprof.render.units import (
     NOT_MEASURED,
@@ -26,8 +25,8 @@ from distprof.report.spread import Spread
 TEXT_LIMIT = 300
 SOURCE_LIMIT = 1_000
 MAX_DEVICE_NAMES = 3
-NOTABLE_CYCLE_RATIO = 0.01
-"""Share of the time from step to step that lies between steps, from which on the headline says so."""
+NOTABLE_BETWEEN_RATIO = 0.01
+"""Share of the step time that lies between steps, from which on the headline says so."""
 
 
 def list_job_facts(report: Report) -> list[str]:
@@ -44,8 +43,7 @@ def list_headline(report: Report) -> tuple[Fact, ...]:
     head = report.headline
     facts = [
         _describe_step(head),
-        *_describe_cycle(report),
-        _describe_throughput(report),
+        _describe_throughput(head),
         _describe_flops(head.achieved_flops_per_s),
         _describe_utilisation(report),
         _describe_exposed(head),
@@ -72,31 +70,19 @@ def _show_tokens(tokens_per_s: float) -> str:
     return f"{format_number(tokens_per_s)} tokens/s"
 
 
-def _describe_throughput(report: Report) -> Fact:
-    """Tokens over the time in steps; said where there is much time beside it."""
-    tokens_per_s = report.headline.tokens_per_s
-    number = NOT_MEASURED if tokens_per_s is None else _show_tokens(tokens_per_s)
-    only = tokens_per_s is not None and choose_between(report, NOTABLE_CYCLE_RATIO) is not None
-    return Fact(label="throughput", number=number, text=" in steps, without the time between them" if only else "")
-
-
-def _describe_cycle(report: Report) -> list[Fact]:
-    """How long it is from step to step, where that is longer than a step by more than a trifle."""
-    between = choose_between(report, NOTABLE_CYCLE_RATIO)
-    if between is None:
-        return []
-    share = format_ratio(between.between_ratio)
-    text = f" from step to step, of which {share} lie between steps (median rank, host clock)"
-    return [Fact(label="cycle", number=format_time(between.cycle_spread_ns.median), text=text)]
+def _describe_throughput(head: Headline) -> Fact:
+    number = NOT_MEASURED if head.tokens_per_s is None else _show_tokens(head.tokens_per_s)
+    return Fact(label="throughput", number=number)
 
 
 def _describe_step(head: Headline) -> Fact:
+    """From step to step, and how much of it lies between steps, if that is more than a trifle."""
     text = ": no measured step"
     if head.step_mean_ns is not None:
-        text = (
-            f" mean, {format_time(head.step_median_ns)} median, {format_time(head.step_p95_ns)} p95 "
-            f"(slowest rank, {head.clock} clock)"
-        )
+        text = f" mean, {format_time(head.step_median_ns)} median, {format_time(head.step_p95_ns)} p95"
+        notable = (head.between_ratio or 0.0) >= NOTABLE_BETWEEN_RATIO
+        within = f", {format_ratio(head.between_ratio)} of it between steps" if notable else ""
+        text += f" (elapsed time over steps, {head.clock} clock{within})"
     return Fact(label="step time", number=format_time(head.step_mean_ns), text=text)
 
 

@@ -44,6 +44,8 @@ def _list_facts(report: ModuleReport) -> list[Fact]:
     whole = report.rows[0]
     forward, backward = whole.total_flops.forward, whole.total_flops.backward
     facts = [Fact(label="parameters", number=format_count(whole.parameters), text=_say_held(whole))]
+    if not whole.calls:
+        return facts
     facts.append(Fact(label="forward", number=format_macs(forward), text=f" multiply-adds ({format_flops(forward)})"))
     if backward:
         ratio = f", {format_factor(backward / forward)} forward" if forward else ""
@@ -54,7 +56,7 @@ def _list_facts(report: ModuleReport) -> list[Fact]:
     if outside:
         facts.append(Fact(label="outside", number=format_macs(outside), text=" multiply-adds in no module"))
     if whole.activation_bytes is not None:
-        text = " kept for backward at the end of forward"
+        text = " kept for backward"
         facts.append(Fact(label="activations", number=format_bytes(whole.activation_bytes), text=text))
     for name, took_ns, flops in (
         ("forward time", whole.total_time.forward_ns, forward),
@@ -101,7 +103,7 @@ def _name_top(rows: Sequence[ModuleRow], measure: Callable[[ModuleRow], float], 
 
 def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None) -> Section:
     whole = report.rows[0]
-    all_ns = _add_times(whole)
+    all_ns, has_run = _add_times(whole), whole.calls > 0
     rows = []
     for level, _, branch in walk_tree(tree):
         if depth is not None and level > depth:
@@ -113,8 +115,8 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
         rows.append(
             (
                 _indent(level, branch), clean_text(branch.first.kind, 40), format_count(parameters),
-                _format_share(parameters, whole.parameters), format_macs(work.forward),
-                _format_share(work.forward, whole.total_flops.forward), format_macs(work.backward),
+                _format_share(parameters, whole.parameters), format_macs(work.forward) if has_run else "",
+                _format_share(work.forward, whole.total_flops.forward), format_macs(work.backward) if has_run else "",
                 format_macs(work.recomputed) if work.recomputed else "",
                 "" if activations is None else format_bytes(activations),
                 *(_format_passes(branch, stage) for stage in ("forward_ns", "backward_ns")),
@@ -126,7 +128,7 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
         "module", "class", "parameters", "of all", "forward", "of forward", "backward", "recomputed", "activations",
         "forward time", "backward time", "of time", "FLOP/s",
     )  # fmt: skip
-    notes = ["forward, backward, recomputed: multiply-adds, submodules included"]
+    notes = ["forward, backward, recomputed: multiply-adds, submodules included"] if has_run else []
     if any(len(branch.rows) > 1 for *_, branch in walk_tree(tree)):
         notes.append("a row of several identical modules adds them up; --unfold shows each")
     return Section(
@@ -138,27 +140,35 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
 def _show_layers(tree: Branch[ModuleRow]) -> Section:
     rows = []
     for level, name, branch in walk_tree(tree):
-        if branch.inner:
-            continue
         row = branch.first
+        if branch.inner and not any(each.own_parameters for each in branch.rows):
+            continue
         shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in row.output_shapes or ())
         rows.append(
             (
                 clean_text(row.kind, 40), str(level), clean_text(name), clean_text(shapes, 60),
                 format_count(sum(each.own_parameters for each in branch.rows)),
-                str(sum(each.calls for each in branch.rows)),
-                format_macs(sum(each.total_flops.forward for each in branch.rows)),
+                *(
+                    (str(sum(each.calls for each in branch.rows)), format_macs(_add_own_work(branch)))
+                    if tree.first.calls
+                    else ("", "")
+                ),
             )
         )  # fmt: skip
     heads = ("class", "depth", "module", "output", "parameters", "calls", "multiply-adds")
     first = tree.first
     sizes = [f"parameters {format_bytes(first.parameter_bytes)}"]
-    sizes += [f"input {format_bytes(first.input_bytes)}"] if first.input_bytes is not None else []
+    sizes += [f"input {format_bytes(first.input_bytes)}"] if first.input_bytes else []  # of those by position
     sizes += [f"activations {format_bytes(first.activation_bytes)}"] if first.activation_bytes is not None else []
     return Section(
-        key="module_layers", title="Layers", about="modules without submodules",
-        columns=make_columns(heads, rows, ("class", "module", "output")), notes=(", ".join(sizes),),
+        key="module_layers", title="Layers", about="modules with parameters of their own or without submodules",
+        columns=make_columns(heads, rows, ("class", "module", "output"), told_only=not first.calls),
+        notes=(", ".join(sizes),),
     )  # fmt: skip
+
+
+def _add_own_work(branch: Branch[ModuleRow]) -> int:
+    return sum(row.self_flops.forward for row in branch.rows)
 
 
 def _indent(level: int, branch: Branch[ModuleRow]) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from distprof.facts.run import COLUMN, FloatArray
+from distprof.analyze.elapsed import ElapsedSteps
+from distprof.facts.run import COLUMN, Clock, FloatArray
 from distprof.render.units import format_time
 
 LINE_EVERY_S = 10.0
@@ -22,6 +23,7 @@ class StepProgress:
         """Shows progress towards ``total`` steps, warm-up included."""
         self._console, self._total, self._now_s = console, total, now_s
         self._done, self._said_s = 0, now_s()
+        self._elapsed = ElapsedSteps()
         self._bar: Progress | None = None
         if console.is_terminal:
             columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}")
@@ -32,8 +34,8 @@ class StepProgress:
     def show(self, rows: FloatArray) -> None:
         """Adds completed steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         self._done += rows.shape[1]
-        step_ns = float(np.max(rows[:, -1, COLUMN["step_host_ns"]]))
-        tokens_per_s = float(np.sum(rows[:, -1, COLUMN["tokens"]])) / step_ns * 1e9
+        step_ns = float(np.mean(self._elapsed.add(rows)[Clock.HOST]))
+        tokens_per_s = float(np.sum(rows[:, :, COLUMN["tokens"]])) / rows.shape[1] / step_ns * 1e9
         facts = f"{format_time(step_ns)}/step  {tokens_per_s:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, facts=facts)

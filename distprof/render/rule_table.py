@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distprof.analyze.findings import host_calls, idle, matmul, memory, misreading, siblings, small_kernels
+from distprof.analyze.findings import (
+    attention,
+    host_calls,
+    idle,
+    matmul,
+    memory,
+    misreading,
+    older_kernels,
+    siblings,
+    small_kernels,
+)
 from distprof.render.units import format_time
 from distprof.report.finding_report import RuleName
 from distprof.traces.reduce.kernels import SMALL_NS
@@ -34,9 +44,21 @@ RULE_TEXTS: dict[RuleName, RuleText] = {
         needs="kernels whose names tell what they are for",
     ),
     RuleName.FP32_MATMUL: RuleText(
-        looks_at="share of fp32 matrix products in GPU time, on devices with tensor or matrix cores",
+        looks_at="share of fp32 matrix products and convolutions in GPU time, on devices with tensor or matrix cores",
         threshold=f"{_percent(matmul.WORTH_RATIO)}: with less there is nothing to gain",
         needs="kernels whose names tell the precision; the device's name or capability, or kernels made for it",
+    ),
+    RuleName.EAGER_ATTENTION: RuleText(
+        looks_at="share of softmax kernels in GPU time, without those of losses and of the choice of experts",
+        threshold=f"{_percent(attention.WORTH_RATIO)}: fused attention saves them, and about as much in the products "
+        "beside them",
+        needs="kernels",
+    ),
+    RuleName.OLDER_KERNELS: RuleText(
+        looks_at="share of matrix products in GPU time, without fp32, that run in kernels made for an older generation "
+        "of devices",
+        threshold=f"{_percent(older_kernels.WORTH_RATIO)}: with less there is nothing to gain",
+        needs="kernels whose names tell what they were made for; the device's capability",
     ),
     RuleName.SMALL_ELEMENTWISE: RuleText(
         looks_at=f"element-wise kernels shorter than {format_time(SMALL_NS)}, which cost more to launch than to run",
@@ -46,12 +68,16 @@ RULE_TEXTS: dict[RuleName, RuleText] = {
         needs="kernels",
     ),
     RuleName.HOST_BOUND: RuleText(
-        looks_at="share of the step in which the device is idle because the host has not launched what comes next",
-        threshold=f"{_percent(idle.IDLE_RATIO)}: a step varies by less than that anyway",
+        looks_at="share of the step in which the device is idle because the host has not launched what comes next, and "
+        "what the host was in meanwhile: loading data, in calls that wait, in the optimizer, launching, or in nothing "
+        "that the trace shows",
+        threshold=f"{_percent(idle.IDLE_RATIO)}: a step varies by less than that anyway; from "
+        f"{_percent(idle.MOST_RATIO)} of that time on, what the host was in is named as the cause",
         needs=_DEVICE_AND_LAUNCHES,
     ),
     RuleName.LAUNCH_GAPS: RuleText(
-        looks_at="share of the step in which the device is idle although what comes next has been launched",
+        looks_at="share of the step in which the device is idle although what comes next has been launched; how long "
+        "such gaps are, and what ends the ten longest",
         threshold=f"{_percent(idle.IDLE_RATIO)}: as above",
         needs=_DEVICE_AND_LAUNCHES,
     ),

@@ -47,6 +47,8 @@ class ShownFinding:
     share: str
     """Empty: it touches no time."""
     figures: tuple[str, ...]
+    lines: int
+    """How many of them a terminal shows."""
     consequence: str
     remedy: str
 

@@ -17,8 +17,8 @@ NOTABLE_IDENTITY_RATIO = 0.001
 NOTABLE_BETWEEN_RATIO = 0.001
 """Share of the cycle from which on the time between steps is shown."""
 BETWEEN_NOTE = (
-    "the rows below the step lie between steps, outside of it; a cycle is both, and their share is of the cycle: "
-    "means over the {:,} step(s) that follow right after a measured one"
+    'rows below "step" are time between steps, on average before the {:,} step(s) that follow right after a measured '
+    "one; a cycle is the step above plus that time, and shares there are of the cycle"
 )
 UNKNOWN_NOTE = "own time and waits between steps are not told apart: their parts were not recorded"
 Row = tuple[str, Spread, float | None, Sequence[float | None]]
@@ -30,7 +30,7 @@ def show_phases(report: Report, step: StepReport) -> Section:
     phases = [phase for phase in report.phases if phase.clock == step.clock]
     inside: list[Row] = [(phase.phase, phase.spread_ns, phase.share_ratio, phase.mean_ns) for phase in phases]
     inside.append(("step", step.spread_ns, 1.0 if phases else None, step.mean_ns))
-    between = choose_between(report) if step.clock == Clock.HOST.value else None
+    between = _choose_between(report) if step.clock == Clock.HOST.value else None
     outside = _list_between(between) if between is not None else []
     heads = [f"rank {rank.rank}" for rank in report.ranks] if len(report.ranks) <= MAX_RANK_COLUMNS else []
     rows = [*inside, *outside]
@@ -43,10 +43,10 @@ def show_phases(report: Report, step: StepReport) -> Section:
     )  # fmt: skip
 
 
-def choose_between(report: Report, least_ratio: float = NOTABLE_BETWEEN_RATIO) -> BetweenReport | None:
+def _choose_between(report: Report) -> BetweenReport | None:
     """The time between steps, if it is worth showing."""
     between = report.between
-    return between if between is not None and (between.between_ratio or 0) >= least_ratio else None
+    return between if between is not None and (between.between_ratio or 0) >= NOTABLE_BETWEEN_RATIO else None
 
 
 def _list_between(between: BetweenReport) -> list[Row]:

@@ -116,7 +116,7 @@ def _show_jobs(report: SweepReport) -> Section:
     clocks = sorted({row.clock for row in report.rows if row.clock is not None})
     of = f", {' or '.join(clocks)} clock" if clocks else ""
     return Section(
-        key="sweep_jobs", title=f"jobs: a step of the slowest rank{of}, ms", notes=(JOBS_NOTE,),
+        key="sweep_jobs", title=f"jobs: step time{of}, ms", notes=(JOBS_NOTE,),
         columns=make_columns(heads, rows, (*keys, "status")),
     )  # fmt: skip
 

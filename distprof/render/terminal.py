@@ -22,7 +22,6 @@ TEXT_LIMIT = 300
 """Characters of a note; report.json has the whole."""
 MAX_WHOLE = 5
 """Findings shown in full; of the others only the title."""
-MAX_FIGURES = 4
 
 
 def render_terminal(report: Report, console: Console) -> None:
@@ -77,8 +76,8 @@ def _show_findings(findings: Sequence[ShownFinding]) -> list[RenderableType]:
         parts.append(_hang(f"{number}. ", Text.assemble((shown.title, "bold"), (share, "dim"))))
         if number > MAX_WHOLE:
             continue
-        figures = [Text(figure, style="dim") for figure in shown.figures[:MAX_FIGURES]]
-        if (more := len(shown.figures) - MAX_FIGURES) > 0:
+        figures = [Text(figure, style="dim") for figure in shown.figures[: shown.lines]]
+        if (more := len(shown.figures) - shown.lines) > 0:
             figures.append(Text(f"and {more} more, in report.html", style="dim"))
         parts += [_hang("   - ", figure) for figure in figures]
         parts += [_hang("   ", Text(shown.consequence)), _hang("   ", Text(f"Remedy: {shown.remedy}"))]

@@ -17,10 +17,14 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
-from distprof.report.finding_report import Finding
+from distprof.report.finding_report import Finding, RuleName
 from distprof.report.report import Report
 from distprof.report.trace_report import DeviceReport, RangeReport, TraceReport, WindowCheck
 
+MAX_LINES = 4
+"""Lines of evidence that a terminal shows."""
+_SHOWN_WHOLE = (RuleName.LAUNCH_GAPS,)
+"""Rules whose evidence it shows whole: the longest gaps."""
 TEXT_LIMIT = 600
 """Characters of a sentence of a finding."""
 NAME_LIMIT = 160
@@ -70,6 +74,7 @@ def show_finding(finding: Finding) -> ShownFinding:
         title=text.title,
         share=format_ratio(finding.share_ratio) if finding.share_ratio > 0 else "",
         figures=tuple(f"{line.what}: {line.value} ({line.where})" for line in text.evidence),
+        lines=len(text.evidence) if finding.rule in _SHOWN_WHOLE else MAX_LINES,
         consequence=text.consequence,
         remedy=text.remedy,
     )
@@ -274,9 +279,17 @@ def _show_devices(activity: TraceReport) -> Section:
     devices = choose_devices(activity)
     columns = make_columns(DEVICE_HEADS, list_devices(devices))
     left_out = len(activity.devices) - len(devices)
-    middle = f"{left_out:,} ranks between the busiest and the least busy are left out"
+    middle = f"{left_out:,} ranks between the busiest and the least busy are left out; report.json has them"
     return Section(
         key="device_time", title=title_devices(activity),
         columns=tuple(replace(column, meaning=MEANINGS.get(column.head, "")) for column in columns),
-        notes=(f"{middle}; report.json has them",) if left_out else (),
+        notes=(*_list_unobserved(devices), *((middle,) if left_out else ())),
     )  # fmt: skip
+
+
+def _list_unobserved(devices: Sequence[DeviceReport]) -> list[str]:
+    told = [f"{format_time(item.unobserved_ns)} of rank {item.rank}" for item in devices if item.unobserved_ns]
+    if not told:
+        return []
+    why = "before its first kernels a device may have run what was launched before the trace began"
+    return [f"in no column: {', '.join(told)}; {why}"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.analyze.exposed import sum_exposed
+from distprof.analyze.exposed import subtract_exposed, sum_exposed
 from distprof.facts.run import Clock, FloatArray, Run
 from distprof.render.units import format_time
 from distprof.report.report import Report
@@ -19,7 +19,7 @@ IMAGE_PIXELS, CELL_PIXELS = (512, 1024), 16
 """Small maps are enlarged to about this height and width, their cells to at most this side."""
 TABLE_CELLS = (64, 64)
 """Most ranks and steps of the table."""
-TABLE_COLUMNS = ("rank", "step", "ranks", "steps", "clock", "step_ms", "exposed_ms")
+TABLE_COLUMNS = ("rank", "step", "ranks", "steps", "clock", "step_ms", "own_ms", "exposed_ms")
 """``ranks`` and ``steps``: how many, from this rank and step on, the row has the longest times of."""
 RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 """From the shortest time to the longest: as light as it is long, also for eyes that see fewer colours."""
@@ -41,6 +41,11 @@ class RankBySteps:
     """``[num_ranks, num_steps]``; NaN: not measured."""
     exposed_ns: FloatArray
     """Exposed communication, ``[num_ranks, num_steps]``; NaN: not measured."""
+
+    @property
+    def own_ns(self) -> FloatArray:
+        """What a rank did not wait, ``[num_ranks, num_steps]``: ranks that wait for each other differ in this alone."""
+        return subtract_exposed(self.step_ns, self.exposed_ns)
 
 
 def collect_times(run: Run, report: Report) -> RankBySteps | None:
@@ -98,13 +103,14 @@ def draw_heat_map(times_ns: FloatArray, what: str, clock: str) -> tuple[Pixels, 
 def list_cells(times: RankBySteps) -> list[list[float | str | None]]:
     """Rows of `TABLE_COLUMNS`; None: not measured."""
     step_ns, (ranks_each, steps_each) = _shrink(times.step_ns, TABLE_CELLS)
+    own_ns, _ = _shrink(times.own_ns, TABLE_CELLS)
     exposed_ns, _ = _shrink(times.exposed_ns, TABLE_CELLS)
     return [
         [
             times.ranks[first_rank], times.steps[first_step], min(ranks_each, len(times.ranks) - first_rank),
             min(steps_each, len(times.steps) - first_step), times.clock,
             *(None if np.isnan(table[row, column]) else round(table[row, column] / 1e6, 4)
-              for table in (step_ns, exposed_ns)),
+              for table in (step_ns, own_ns, exposed_ns)),
         ]
         for row, first_rank in enumerate(range(0, len(times.ranks), ranks_each))
         for column, first_step in enumerate(range(0, len(times.steps), steps_each))
@@ -124,8 +130,10 @@ def draw_maps(times: RankBySteps | None) -> Iterator[tuple[str, Pixels, str]]:
     """The name, the image and the caption of each map."""
     if times is None:
         return
+    own = ("heat_map/own", "own time, which is not spent waiting,", times.own_ns)
+    step = ("heat_map/step", "step time", times.step_ns)
     for name, what, table in (
-        ("heat_map/step", "step time", times.step_ns),
+        own if np.isfinite(times.own_ns).any() else step,
         ("heat_map/exposed", "exposed communication", times.exposed_ns),
     ):
         if (drawn := draw_heat_map(table, what, times.clock)) is not None:

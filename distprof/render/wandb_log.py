@@ -13,6 +13,8 @@ import os
 import shutil
 import signal
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +35,11 @@ from distprof.report.report import Report
 MAX_GROUP_LENGTH = 128
 """More characters are refused by W&B."""
 PUBLIC_SERVER = "https://api.wandb.ai"
+ANSWER_LIMIT_S = 3.0
+"""How long a server may take to answer at all before a run is opened offline: wandb itself would ask for half a
+minute, and again when the process ends."""
+BESIDE_LIMIT_S = 5.0
+"""How long a run beside the script's own may take to be opened, and to be uploaded at its end."""
 
 
 def require_wandb() -> None:
@@ -45,11 +52,29 @@ def is_logged_in() -> bool:
     """Whether wandb would find a key without a prompt: in the environment, or in the netrc file."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", PUBLIC_SERVER)).hostname or ""
+    host = urlsplit(find_server()).hostname or ""
     try:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
+
+
+def find_server() -> str:
+    """The server that runs are sent to."""
+    return os.environ.get("WANDB_BASE_URL", PUBLIC_SERVER)
+
+
+def gives_answer(url: str, limit_s: float) -> bool:
+    """Whether a server answers at all. Refusing a connection is an answer too: wandb then knows at once as well."""
+    try:
+        with urllib.request.urlopen(url, timeout=limit_s):
+            return True
+    except TimeoutError:
+        return False
+    except urllib.error.URLError as error:
+        return not isinstance(error.reason, TimeoutError)
+    except Exception:  # wandb may know better what to do with it
+        return True
 
 
 def choose_mode(config: WandbConfig) -> str:
@@ -226,6 +251,9 @@ def open_run(
         return None
     online = wants_online(config)
     reason = "" if online or wanted == "offline" else " (not logged in)"
+    if online and not gives_answer(find_server(), ANSWER_LIMIT_S):
+        online, reason = False, f" (not online: no answer in {ANSWER_LIMIT_S:g} s)"
+        _silence_telemetry()
     try:
         run = None
         if online:
@@ -259,13 +287,24 @@ def _open(
 
     settings = wandb.Settings(
         silent=True, console="off", disable_git=True, disable_code=True, save_code=False, x_disable_meta=True,
-        x_disable_machine_info=True, init_timeout=config.init_timeout_s,
+        x_disable_machine_info=True,
+        init_timeout=min(config.init_timeout_s, BESIDE_LIMIT_S) if beside else config.init_timeout_s,
     )  # fmt: skip
+    if beside and hasattr(settings, "finish_timeout"):  # newer releases have it
+        settings.finish_timeout = BESIDE_LIMIT_S
     return wandb.init(
         project=config.project, entity=config.entity, name=name, group=_clean_group(config.group),
         dir=str(folder), config=dict(values), mode=mode, settings=settings,
         reinit="create_new" if beside else "finish_previous",
     )  # fmt: skip
+
+
+def _silence_telemetry() -> None:
+    """Has wandb not send counts of its own use: the end of the process would wait for a server that gives no answer."""
+    with contextlib.suppress(Exception):  # older releases have none
+        from wandb.analytics.opentelemetry import opentelemetry_proxy
+
+        opentelemetry_proxy.disable()
 
 
 def _clean_group(group: str | None) -> str | None:

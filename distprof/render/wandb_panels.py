@@ -59,6 +59,7 @@ def _table(title: str, name: str) -> Panel:
 
 SECTIONS = (
     PanelSection(name="Who holds the job up", panels=(
+        _table("Verdict", "verdict"),
         _table("Causes: who, how much, since when", "causes"),
         _lines("Rank with the most own time, where one stands out", "straggler/rank"),
         _lines("Its own time less the others' median, ms", "straggler/excess_ms"),
@@ -74,7 +75,7 @@ SECTIONS = (
         _lines("Loss", "step/loss"),
     )),
     PanelSection(name="Ranks", panels=(
-        Panel(kind="image", title="Step time by rank and step", names=("heat_map/step",)),
+        Panel(kind="image", title="Own time by rank and step", names=("heat_map/own",)),
         Panel(kind="image", title="Exposed communication by rank and step", names=("heat_map/exposed",)),
         _table("Ranks", "ranks_by_phase"),
         _table("Ranks by steps", "rank_by_step"),

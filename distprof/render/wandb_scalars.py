@@ -6,13 +6,16 @@ needs, and every `DETAIL_STEPS` steps the others are added. Neither grows with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distprof.analyze.busiest import pick_busiest
 from distprof.analyze.efficiency import find_mfu, find_rates
+from distprof.analyze.elapsed import ElapsedSteps
 from distprof.analyze.exposed import subtract_exposed
+from distprof.analyze.measured_steps import counts_between
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
 from distprof.render.wandb_details import EXPOSED, Details, Means, choose_clock, find_exposed_ratio, is_shadow, shorten
 
@@ -32,11 +35,12 @@ class Points:
     def __init__(self, meta: RunMeta, peaks: Sequence[float | None]) -> None:
         """Takes the job's facts, and the peak FLOP/s by rank; None: unknown."""
         self._meta, self._peaks = meta, peaks
-        self._details = Details()
+        self._elapsed, self._details = ElapsedSteps(between=counts_between(meta)), Details()
 
     def add(self, rows: FloatArray) -> list[dict[str, float]]:
         """The points of new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
-        points = make_points(rows, self._meta, self._peaks)
+        points = make_points(rows, self._meta, self._peaks, self._elapsed)
+        rows = rows[:, ~is_in_window(rows)]
         whole = len(points) == 1  # of one step or of many
         for index, point in enumerate(points):
             self._details.add(rows if whole else rows[:, index : index + 1])
@@ -49,33 +53,53 @@ class Points:
         return self._details.end()
 
 
-def make_points(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> list[dict[str, float]]:
-    """Points for new whole steps; what was not measured is not in them.
+def make_points(
+    rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None], elapsed: ElapsedSteps | None = None
+) -> list[dict[str, float]]:
+    """Points for new whole steps without those of a window; what was not measured is not in them.
 
     Args:
         rows: ``[num_ranks, num_new_steps, ROW_WIDTH]``.
         meta: Of the job.
         peaks: Peak FLOP/s by rank; None: unknown.
+        elapsed: Has seen the steps before. None: there are none.
     """
+    elapsed_ns = (elapsed or ElapsedSteps()).add(rows)
+    usual = ~is_in_window(rows)
+    rows, elapsed_ns = rows[:, usual], {clock: times_ns[usual] for clock, times_ns in elapsed_ns.items()}
     number = rows.shape[1]
-    windows = [rows] if number > MAX_POINTS else [rows[:, index : index + 1] for index in range(number)]
-    return [make_point(window, meta, peaks) for window in windows]
+    if not number:
+        return []
+    parts = [slice(None)] if number > MAX_POINTS else [slice(index, index + 1) for index in range(number)]
+    return [
+        make_point(rows[:, part], {clock: times_ns[part] for clock, times_ns in elapsed_ns.items()}, meta, peaks)
+        for part in parts
+    ]
 
 
-def make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -> dict[str, float]:
+def is_in_window(rows: FloatArray) -> NDArray[np.bool_]:
+    """Whether a step ran in a profiler's window, which slows it down, on any rank, ``[num_steps]``."""
+    found: NDArray[np.bool_] = (rows[:, :, COLUMN["window"]] == 1).any(axis=0)
+    return found
+
+
+def make_point(
+    rows: FloatArray, elapsed_ns: Mapping[Clock, FloatArray], meta: RunMeta, peaks: Sequence[float | None]
+) -> dict[str, float]:
     """One point of the means of new whole steps; see `make_points`."""
     recorded = ~is_shadow(rows)
-    rows = rows[:, recorded] if recorded.any() else rows
+    chosen = recorded if recorded.any() else ~recorded
+    rows = rows[:, chosen]
     means = Means()
     means.add(rows)
     table = means.read()
     assert table is not None
-    job_step_ns = float(rows[:, :, COLUMN["step_host_ns"]].max(axis=0).mean())
-    tokens = float(table[:, COLUMN["tokens"]].sum())  # 0: the loop does not count them
     clock = choose_clock(table)
+    step_ns = float(elapsed_ns[clock][chosen].mean())
+    tokens = float(table[:, COLUMN["tokens"]].sum())  # 0: the loop does not count them
     point = {
-        "step/time_ms": job_step_ns / 1e6,
-        "step/tokens_per_s": tokens / job_step_ns * 1e9 if tokens > 0 else np.nan,
+        "step/time_ms": step_ns / 1e6,
+        "step/tokens_per_s": tokens / step_ns * 1e9 if tokens > 0 else np.nan,
         "step/loss": float(table[:, COLUMN["loss"]].mean()),
         "step/grad_norm": float(table[:, COLUMN["grad_norm"]].mean()),
         f"comm/exposed_{clock}_ratio": find_exposed_ratio(table, clock),
@@ -84,18 +108,17 @@ def make_point(rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None]) -
         times_ns = table[:, COLUMN[f"{phase}_{clock}_ns"]]
         if times_ns.any():  # a phase that no rank spent time in is no part of the step
             point[f"phase/{phase}/{clock}_ms"] = float(times_ns.mean()) / 1e6
-    point |= _find_straggler(rows, table, clock)
+    point |= _find_straggler(table, step_ns, clock)
     point |= _measure_flops(table, meta, peaks, clock)
     return {"step": float(rows[0, -1, COLUMN["step"]]), **shorten(point)}
 
 
-def _find_straggler(rows: FloatArray, table: FloatArray, clock: Clock) -> dict[str, float]:
+def _find_straggler(table: FloatArray, step_ns: float, clock: Clock) -> dict[str, float]:
     """The rank with the most own time, named only if it stands out, and by how much it exceeds the others' median."""
-    step = COLUMN[f"step_{clock}_ns"]
-    own_ns = subtract_exposed(table[:, step], table[:, EXPOSED[clock]])
+    own_ns = subtract_exposed(table[:, COLUMN[f"step_{clock}_ns"]], table[:, EXPOSED[clock]])
     if len(own_ns) < 2 or not np.isfinite(own_ns).all():
         return {}
-    rank, excess_ns, stands_out = pick_busiest(own_ns, float(rows[:, :, step].max(axis=0).mean()))
+    rank, excess_ns, stands_out = pick_busiest(own_ns, step_ns)
     return {"straggler/excess_ms": excess_ns / 1e6} | ({"straggler/rank": float(rank)} if stands_out else {})
 
 

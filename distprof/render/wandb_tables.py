@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from distprof.render.cause_words import list_causes
 from distprof.render.sections_ranks import choose_spread
 from distprof.render.units import clean_text
+from distprof.render.verdict import describe_verdict
 from distprof.render.wandb_heat_map import TABLE_COLUMNS, RankBySteps, list_cells
-from distprof.render.wandb_summary import MAX_RANKS, to_ms
+from distprof.render.wandb_summary import MAX_RANKS, TEXT_LIMIT, to_ms
 from distprof.report.report import Report
 
 MAX_CAUSES = 100
@@ -30,6 +31,7 @@ class LoggedTable:
 def make_tables(report: Report, times: RankBySteps | None) -> dict[str, LoggedTable]:
     """All tables by name."""
     return {
+        "verdict": LoggedTable(columns=("verdict",), rows=[[clean_text(describe_verdict(report), TEXT_LIMIT)]]),
         "ranks_by_phase": make_table(report),
         "causes": _list_causes(report),
         "rank_by_step": LoggedTable(columns=TABLE_COLUMNS, rows=[] if times is None else list_cells(times)),

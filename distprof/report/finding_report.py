@@ -13,6 +13,8 @@ class RuleName(enum.StrEnum):
 
     MATMUL_SHARE = "matmul_share"
     FP32_MATMUL = "fp32_matmul"
+    EAGER_ATTENTION = "eager_attention"
+    OLDER_KERNELS = "older_kernels"
     SMALL_ELEMENTWISE = "small_elementwise"
     HOST_BOUND = "host_bound"
     LAUNCH_GAPS = "launch_gaps"
@@ -35,7 +37,11 @@ class Trait(enum.StrEnum):
     TF32 = "tf32"
     """fp32_matmul: the device has this precision."""
     SHORT_GAPS = "short gaps"
-    """launch_gaps: as short as the latency of a launch."""
+    """launch_gaps: most of the time is in gaps as short as the latency of a launch."""
+    GRAPH_GAPS = "graph gaps"
+    """launch_gaps: most of the time is before CUDA graphs and their nodes."""
+    NO_WORKERS = "no workers"
+    """host_bound: the data loader works in the training process itself."""
     UNEVEN = "uneven"
     """exposed_communication: ranks differ so much that some of it must be waiting."""
     PINNED = "pinned"
@@ -83,6 +89,8 @@ class Figure:
     family: str | None = None
     """The name that the range shares with its siblings, the number replaced by ``#``. None: it is not about siblings.
     """
+    stream: int | None = None
+    """The device's stream that the numbers are of; None: they are of no single one."""
     ranks: tuple[int, ...]
     numbers: Mapping[str, float]
     """By name, which ends in the unit: ``_ns``, ``_ratio``, ``_bytes``, ``_count`` or ``_factor``."""

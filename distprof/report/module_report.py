@@ -108,6 +108,11 @@ class ModuleReport:
     """Of operations outside of the model: the loss, for example."""
     flops_by_operation: tuple[tuple[str, int], ...]
     """All FLOPs of the pass, the largest first."""
+    returned_bytes: int | None = None
+    """What forward made and returned and backward does not need: held as long as the caller does. None: not counted."""
+    working_bytes: int | None = None
+    """What backward holds at most beyond activations and gradients of parameters: gradients of activations, and what it
+    recomputes. None: not counted."""
     notes: tuple[str, ...]
     """What a reader should know: what is not counted, and why."""
 

@@ -73,7 +73,7 @@ class BetweenReport:
     parts: tuple[BetweenPart, ...]
     """They add up to the time between; parts that no rank spent time in are left out."""
     cycle_mean_ns: tuple[float | None, ...]
-    """Mean of a step and the time before it, by position in ``Report.ranks``."""
+    """Mean step on the host clock and the mean time between steps, by position in ``Report.ranks``."""
     cycle_spread_ns: Spread
     between_ratio: float | None
     """All parts, over the cycle, summed over ranks."""
@@ -107,11 +107,14 @@ class Headline:
     clock: str
     """The clock of every time here: device if every rank has it, else host."""
     step_mean_ns: float | None
-    """Mean over steps of the slowest rank's step."""
+    """Elapsed time over steps: from the begin of the first measured step to the end of the last, over their number,
+    mean over ranks. Time between steps is in it, and steps that do not count are not, with the time around them."""
     step_median_ns: float | None
     step_p95_ns: float | None
+    between_ratio: float | None
+    """Share of the mean step time that lies between steps."""
     tokens_per_s: float | None
-    """All ranks together: tokens of the measured steps over the sum of the job's step times."""
+    """All ranks together: tokens of the measured steps over the time elapsed."""
     achieved_flops_per_s: Spread | None
     """Model FLOP/s of one device."""
     mfu_ratio: float | None

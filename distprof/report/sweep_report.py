@@ -17,7 +17,7 @@ SCHEMA = "distprof.sweep_report/1"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:
-    """One job. Its statistics are of the measured steps, without warm-up, each as long as the slowest rank's."""
+    """One job. Its statistics are of the measured steps, without warm-up, by elapsed time."""
 
     number: int
     settings: Mapping[str, str]

@@ -27,6 +27,8 @@ class DeviceReport:
     idle_host_ns: float
     idle_launch_ns: float
     idle_unknown_ns: float
+    unobserved_ns: float
+    """Before the device's first kernels, when it may have worked unseen; not in the span. Over the whole trace."""
     communication_busy_ns: float
     overlap_ratio: float | None
     """Share of communication that ran beside compute. None: there was none."""

@@ -182,7 +182,7 @@ class Causes:
     causes: tuple[CauseReport, ...]
     """Those with a name first, by ``alone_ns``; then jitter and communication."""
     step_ns: float
-    """Mean step, from the end of one step's last wait to that of the next."""
+    """The headline's mean step time; the replay says what share of it each cause takes."""
     ideal_ns: float
     """The same if every rank took as long as the median rank does and transfers took no time; or what is left of a step
     when all causes have gone, if that is shorter."""

@@ -6,17 +6,22 @@ not tell: the true time of everything, how often the host waited for the device,
 early.
 
 True time is the host's clock, ns. The device's own clock, which events show, has an offset and a drift.
+
+While a graph is captured, it refuses what CUDA refuses (see `distprof.simulate.device_graph`), and to a thread that has
+not made it its own it answers nothing: CUDA would, on the first device, for which the thread would take memory.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from distprof.simulate.device_graph import CapturedWork, CaptureError, Graph, OpenGraph
 from distprof.simulate.device_work import DeviceWork, Meeting
 
 LAUNCH_QUEUE = 1024
@@ -31,6 +36,14 @@ class ReusedEvent(Exception):
 
 class NotThereYet(Exception):
     """The host read something that the device had not finished."""
+
+
+class ForeignThread(Exception):
+    """A thread whose current device is another one has used this one."""
+
+
+_thread = threading.local()
+"""``index``: the calling thread's current device; 0 at first."""
 
 
 class HostClock:
@@ -70,7 +83,10 @@ class Stream:
             after: What else it waits for.
             meeting: The collective that it is a part of; its end is then the collective's.
         """
+        self.device.require_thread()
         self.device.make_room(self)
+        if (captured := self.device.capture_work(self, duration_ns, after)) is not None:
+            return captured
         work = DeviceWork(self.device.clock.now, duration_ns, meeting)
         work.follow(self.tail)
         for earlier in after:
@@ -87,7 +103,7 @@ class Stream:
 
     def wait_stream(self, other: Stream) -> None:
         """Later work waits for all work that another stream has now."""
-        self.launch(0, after=[other.tail])
+        self.launch(0, after=self.device.find_tail(other))
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         """Records an event, a new one if none is given."""
@@ -125,7 +141,7 @@ class SimulatedEvent:
 
     def query(self) -> bool:
         """Whether the device has passed it."""
-        self._device.refuse_in_capture()
+        self._device.refuse_in_capture(self)
         passed = self.work is None or self.work.is_done(self._device.clock.now)
         if passed and not self._timing:
             self._unread = False
@@ -133,6 +149,7 @@ class SimulatedEvent:
 
     def synchronize(self) -> None:
         """Waits until the device has passed it; counted."""
+        self._device.refuse_in_capture(self)
         self._device.synchronised += 1
         if self.work is not None:
             self._device.wait_for(self.work)
@@ -143,7 +160,7 @@ class SimulatedEvent:
         Raises:
             NotThereYet: The device has not passed both.
         """
-        self._device.refuse_in_capture()
+        self._device.refuse_in_capture(self, end)
         now_ns = self._device.clock.now
         if not (self._timing and end._timing and self.work and end.work):
             raise NotThereYet("an event without times, or never recorded")
@@ -161,6 +178,7 @@ class Scalar:
         self._device, self._work, self.value = device, device.current_stream().tail, value
 
     def __float__(self) -> float:
+        self._device.refuse_in_capture()
         self._device.synchronised += 1
         self._device.wait_for(self._work)
         return self.value
@@ -197,6 +215,7 @@ class SimulatedDevice:
         drift_ppm: float = 0.0,
         tick_ns: int = TICK_NS,
         launch_queue: int = LAUNCH_QUEUE,
+        index: int = 0,
     ) -> None:
         """An idle device.
 
@@ -207,7 +226,9 @@ class SimulatedDevice:
             drift_ppm: How much faster it runs than the host's.
             tick_ns: Resolution of an event's time.
             launch_queue: Launches that a stream queues.
+            index: Its number on the host.
         """
+        self.index = index
         self.clock, self._launch_ns, self._launch_queue = clock, launch_ns, launch_queue
         self._offset_ns, self._rate, self._tick_ns = offset_ns, 1 + drift_ppm * 1e-6, tick_ns
         self.synchronised = 0
@@ -215,30 +236,73 @@ class SimulatedDevice:
         self.blocked = 0
         """How often it waited because the launch queue was full."""
         self.launched = 0
-        self.capturing = False
-        """Whether a graph is captured: to ask or read an event is a fault then."""
-        self._stream = Stream(self)
+        self._capture: OpenGraph | None = None
+        self._current = threading.local()
+        self._default = Stream(self)
 
     def make_events(self, number: int, *, timing: bool) -> list[Any]:
         """Events that must be read before they are recorded again."""
+        self.refuse_in_capture()
         return [SimulatedEvent(self, timing=timing, watched=True) for _ in range(number)]
 
     def current_stream(self) -> Stream:
-        """The stream that work goes to."""
-        return self._stream
+        """The stream that the calling thread's work goes to."""
+        stream: Stream = getattr(self._current, "stream", self._default)
+        return stream
 
     def make_stream(self, priority: int) -> Stream:
         """An idle stream; every stream here runs by itself, whatever its priority."""
         return Stream(self)
 
     def set_stream(self, stream: Stream) -> Stream:
-        """Makes a stream the current one; returns the one before."""
-        before, self._stream = self._stream, stream
+        """Makes a stream the calling thread's current one; returns the one before."""
+        before, self._current.stream = self.current_stream(), stream
         return before
 
+    def adopt_thread(self) -> None:
+        """Makes it the calling thread's current device."""
+        _thread.index = self.index
+
+    def require_thread(self) -> None:
+        """Makes sure that it is.
+
+        Raises:
+            ForeignThread: It is not; CUDA would take memory of another device.
+        """
+        current = getattr(_thread, "index", 0)
+        if current != self.index:
+            raise ForeignThread(f"a thread whose device is {current} uses device {self.index}")
+
+    def begin_capture(self) -> None:
+        """Captures a graph from now on, on a new stream that becomes the calling thread's own, as torch does it."""
+        if self._capture is not None:
+            raise CaptureError("a graph is captured already")
+        self._capture = OpenGraph(origin := Stream(self))
+        self._capture.before = self.set_stream(origin)
+
+    def end_capture(self) -> Graph:
+        """Ends it; the stream from before is current again.
+
+        Raises:
+            CaptureError: Something has made it invalid, or a stream that has joined it was not led back.
+        """
+        capture, self._capture = self._capture, None
+        assert capture is not None
+        self.set_stream(capture.before)
+        return Graph(self.current_stream, capture.end())
+
+    def capture_work(self, stream: Stream, duration_ns: int, after: Sequence[DeviceWork]) -> CapturedWork | None:
+        """Puts work into the graph that is captured, if it belongs there. None: it does not."""
+        return None if self._capture is None else self._capture.add(stream, duration_ns, after)
+
+    def find_tail(self, stream: Stream) -> Sequence[DeviceWork]:
+        """What there is to wait for to have waited for all work of a stream."""
+        captured = None if self._capture is None else self._capture.find_tail(stream)
+        return [stream.tail] if captured is None else captured
+
     def is_capturing(self) -> bool:
-        """Whether a graph is captured."""
-        return self.capturing
+        """Whether the current stream captures a graph."""
+        return self._capture is not None and self._capture.holds(self.current_stream())
 
     def make_buffer(self, number: int) -> Buffer:
         """Numbers on the host that the device writes."""
@@ -250,12 +314,13 @@ class SimulatedDevice:
 
     def copy_scalar(self, value: Scalar, buffer: Buffer, position: int) -> None:
         """Writes a number to the host behind the current stream's work."""
-        buffer.write(position, value.value, self._stream.launch(0))
+        buffer.write(position, value.value, self.current_stream().launch(0))
 
     def synchronize(self) -> None:
         """Waits for all work of the current stream; counted."""
+        self.refuse_in_capture()
         self.synchronised += 1
-        self.wait_for(self._stream.tail)
+        self.wait_for(self.current_stream().tail)
 
     def wait_for(self, work: DeviceWork) -> None:
         """Lets the host's time pass until some work is done."""
@@ -278,14 +343,19 @@ class SimulatedDevice:
         excess = len(queue) + room - self._launch_queue
         return excess > 0 and queue[min(excess, len(queue)) - 1].end_ns is None
 
-    def refuse_in_capture(self) -> None:
-        """Makes sure that no graph is captured.
+    def refuse_in_capture(self, *events: SimulatedEvent) -> None:
+        """Makes sure that the device may be asked for something, or about some events.
 
         Raises:
-            RuntimeError: One is; on a GPU, the capture would fail too.
+            ForeignThread: As `require_thread`.
+            CaptureError: A graph is captured, on whichever thread, which fails then; or an event lies in a graph.
         """
-        if self.capturing:
-            raise RuntimeError("operation not permitted when stream is capturing")
+        self.require_thread()
+        if self._capture is not None:
+            self._capture.valid = False
+            raise CaptureError("operation not permitted when stream is capturing")
+        if any(isinstance(event.work, CapturedWork) for event in events):
+            raise CaptureError("operation not permitted on an event last recorded in a capturing stream")
 
     def read(self, work: DeviceWork) -> int:
         """The device's clock at the end of some work, as an event shows it, ns."""

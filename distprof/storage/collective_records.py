@@ -94,6 +94,8 @@ class RankCollectives:
     exposed_ns: FloatArray
     left_ns: FloatArray | None = None
     """None: on this clock a rank waits where it issues."""
+    number: IntArray | None = None
+    """The collective's number within its group, the same on all ranks, same shape; -1: not known. None: of none."""
 
 
 class CollectiveLines:

@@ -14,7 +14,7 @@ Stack = tuple[tuple[str, ...], str | None]
 """As in `distprof.facts.stand.Stand`: the innermost frames, and the one to name."""
 SUFFIX = ".stack"
 MAX_BYTES = 1 << 16
-_FRAME = re.compile(r'  File "(.{1,500})", line (\d{1,9}) in (.{1,500})')
+_FRAME = re.compile(r'  File "([^"]{1,500})", line (\d{1,9}) in (.{1,500})')
 _NOT_THE_USERS = re.compile(
     r"<|.*/(site-packages|dist-packages|python3\.\d+)/|.*/distprof/(attach|observe|profiler|record)/"
 )

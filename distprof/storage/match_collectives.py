@@ -72,6 +72,8 @@ def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple
     left_out = len(axis) - room
     if left_out > 0:
         axis = np.sort(axis[np.argsort(-shared, kind="stable")[:room]])
+    if left_out <= 0 and len(own) == 1 and np.array_equal(axis, numbers[0]):
+        return axis, own[0][np.newaxis], ()  # rows may be very many
     rows = make_rows(len(own), len(axis))
     for position, (steps, filled) in enumerate(zip(numbers, own, strict=True)):
         there = np.isin(steps, axis)

@@ -23,6 +23,7 @@ from distprof.facts.presence import hold
 from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
 from distprof.facts.stand import Stand
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives
+from distprof.storage.own_folder import require_own
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
 from distprof.storage.rotation import join_parts, name_next, open_parts, put_in_place
 from distprof.storage.stream_part import SCHEMA, RankStream
@@ -31,6 +32,7 @@ from distprof.storage.stream_part import SCHEMA, RankStream
 def append_end(path: Path, ended: str, *, error: str) -> None:
     """Says how a process ended after it had closed its file; without a file there is nobody to tell."""
     with contextlib.suppress(OSError):
+        require_own(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         try:
             _write_all(descriptor, encode_line({"type": "end", "ended": ended, "error": error}))
@@ -67,7 +69,8 @@ class StreamWriter:
 
     def _create(self, path: Path) -> tuple[int, int, int]:
         """A new file's descriptor, its size, and where its reserved line is."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        require_own(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             place = {"part": self._part, "rows_before": self._rows_before, "held": hold(descriptor)}
             first = encode_line({**self._header, **place, "fields": FIELDS, "info": self._info})

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -25,6 +25,7 @@ from distprof.storage.last_stack import read_last_stack
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_folder
+from distprof.storage.own_folder import require_own
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.rotation import cut_to_common, strip_earlier
 from distprof.storage.stream_part import MAX_WORLD, RankStream
@@ -82,12 +83,12 @@ def kernel_path(folder: Path, rank: int) -> Path:
 
 def write_whole(path: Path, data: bytes | str) -> None:
     """Writes a file atomically: it is there complete or not at all."""
-    content = data.encode() if isinstance(data, str) else data
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    require_own(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less what umask says
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
+            file.write(data.encode() if isinstance(data, str) else data)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

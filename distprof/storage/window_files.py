@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import tempfile
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,19 +65,16 @@ def publish_request(folder: Path, request: WindowRequest) -> bool:
     Raises:
         OSError: The folder cannot be written.
     """
-    text = json.dumps({"schema": SCHEMA, **dataclasses.asdict(request)})
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{REQUEST}.")
+    temporary = folder / f".{REQUEST}.{secrets.token_hex(4)}"
+    write_json(temporary, {"schema": SCHEMA, **dataclasses.asdict(request)})
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
         return _put_in_place(temporary, folder / REQUEST)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
 
 
-def _put_in_place(temporary: str, path: Path) -> bool:
+def _put_in_place(temporary: Path, path: Path) -> bool:
     """Gives a file its name; False: there is such a file."""
     try:
         os.link(temporary, path)  # unlike a rename, it replaces nothing

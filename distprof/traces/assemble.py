@@ -26,10 +26,12 @@ from distprof.facts.trace import TraceHead
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.traces.align_clocks import align_clocks
 from distprof.traces.kineto.head import BY_NAME
+from distprof.traces.match_by_number import line_up_by_number
 from distprof.traces.one_job import BY_ORDER, require_one_job, says_world
 from distprof.traces.reduce.claims import UNIX_NS
 from distprof.traces.reduce.traced_rank import TracedRank
 
+UNNAMED_DEVICE = "GPU"
 MAX_SPAN_NS = 2**51
 """About 26 days. Traces further apart use different clocks, and each then counts from its own first step."""
 
@@ -45,15 +47,16 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     ranks, own = list(placed), _shift(list(placed.values()))
     world_size = _find_world(own, ranks)
     axis, rows, left_out = align_rows([item.rows for item in own])
-    collectives, parted = match_collectives(
-        ranks, [item.collectives for item in own], axis.astype(np.int64), world_size=world_size
-    )
+    numbered = line_up_by_number(ranks, [item.collectives for item in own])
+    collectives, parted = match_collectives(ranks, numbered.tables, axis.astype(np.int64), world_size=world_size)
+    by_number = {group.name for group in numbered.groups}
+    collectives = tuple(dataclasses.replace(table, by_number=table.group in by_number) for table in collectives)
     readings = align_clocks(ranks, [item.head.host for item in own], collectives)
     if strangers := sorted(set(ranks[1:]) - {reading.rank for reading in readings}):
         parted = (*parted, _say_incomparable(strangers, ranks[0]))
     return Run(
         meta=_describe_job(own, world_size, readings), rows=rows, collectives=collectives,
-        warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *left_out, *parted),
+        warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *left_out, *numbered.warnings, *parted),
         ranks=tuple(_describe_rank(rank, item) for rank, item in zip(ranks, own, strict=True)),
         segments={
             (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
@@ -148,6 +151,8 @@ def _doubt_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
     """A warning when no file says how many ranks the job had, and it matters."""
     if any(says_world(item.claim) for item in own) or not (len(ranks) > 1 or ranks[0] or own[0].collectives):
         return []
+    if (found := _find_world(own, ranks)) > len(ranks):
+        return [f"no file says how many ranks the job had: {found:,} or more, since rank {ranks[-1]} is there"]
     there = "the rank found is" if len(ranks) == 1 else f"the {len(ranks):,} ranks found are"
     return [f"no file says how many ranks the job had: {there} assumed to be all of them"]
 
@@ -176,7 +181,8 @@ def _shift(own: list[TracedRank]) -> list[TracedRank]:
     origins = [item.origin_ns for item in own if len(item.rows)]
     if not origins or max(origins) - min(origins) > MAX_SPAN_NS:
         return own
-    return [_shift_one(item, item.origin_ns - min(origins)) if len(item.rows) else item for item in own]
+    later_ns = [item.origin_ns - min(origins) if len(item.rows) else 0 for item in own]
+    return [_shift_one(item, by_ns) if by_ns else item for item, by_ns in zip(own, later_ns, strict=True)]
 
 
 def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
@@ -196,11 +202,10 @@ def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
 
 def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
     head = item.head
-    kind = _find_device_type([item])
-    name = head.device_name or {"cuda": "GPU", "cpu": "CPU", None: None}[kind]
+    name = head.device_name or {"cpu": "CPU", None: None}.get(item.device_type, UNNAMED_DEVICE)
     return RankInfo(
         rank=rank, local_rank=None, host=head.host or f"host of rank {rank}", pid=head.pid,
-        device=kind,
+        device=item.device_type,
         snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes) if name else None,
         peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
         source="trace", notes=(_say_rank_source(head), *item.notes),
@@ -208,10 +213,20 @@ def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
 
 
 def _find_device_type(own: Sequence[TracedRank]) -> str | None:
-    """What the job ran on, as far as the traces show it."""
-    if any(item.activity.device is not None for item in own):
-        return "cuda"
-    return None if any(item.head.not_understood for item in own) else "cpu"
+    """What the job ran on. None: not known of some rank, and of no other either that it is a device."""
+    kinds = [item.device_type for item in own]
+    devices = [kind for kind in kinds if kind not in (None, "cpu")]
+    return devices[0] if devices else None if None in kinds else "cpu"
+
+
+def list_dark(traced: Sequence[TracedRank]) -> list[str]:
+    """The traces with events that are not understood and without a device that is: its work is unknown."""
+    return [
+        f"{item.head.path}: {item.head.num_not_understood:,} events, perhaps of a device, were not understood: "
+        f"{item.head.not_understood}"
+        for item in traced
+        if item.head.not_understood is not None and item.activity.device is None
+    ]
 
 
 def _say_rank_source(head: TraceHead) -> str:

@@ -15,10 +15,12 @@ from distprof.traces.reduce.claims import Claim
 
 BY_ORDER = "process order"
 """The rank source of processes that the reader numbered itself."""
-MAX_APART_NS = 600 * 10**9
-"""Ten minutes between the end of one trace and the begin of another: more than hosts' clocks differ, and more than
-ranks of one job need to reach the same steps."""
-_LONG = ((86_400 * 10**9, "days"), (3_600 * 10**9, "hours"), (60 * 10**9, "minutes"))
+MAX_APART_NS = 60 * 10**9
+"""A minute between the end of one trace and the begin of another: ranks of one job take part in the same collectives,
+so that their traces overlap but for how much the hosts' clocks differ."""
+MAX_APART_UNNAMED_NS = 10**9
+"""The same between traces of which one names no rank: nothing but the time says that they are of one job."""
+_LONG = ((86_400 * 10**9, "days"), (3_600 * 10**9, "hours"), (60 * 10**9, "minutes"), (10**9, "seconds"))
 
 
 def require_one_job(claims: Sequence[Claim], *, at_several_times: bool = False) -> None:
@@ -86,17 +88,22 @@ def _has_repeated(claims: Sequence[Claim]) -> bool:
 
 def _compare_times(claims: Sequence[Claim]) -> Iterator[str]:
     """Traces of one job overlap or nearly so: finds the first gap in time that is too long and that no trace spans."""
-    timed = sorted((claim.extent_ns, claim.head.path) for claim in claims if claim.extent_ns is not None)
+    timed = sorted(
+        (claim.extent_ns, claim.head.path, claim.head.rank is not None)
+        for claim in claims if claim.extent_ns is not None
+    )  # fmt: skip
     if not timed:
         return
-    (_, reached_ns), last = timed[0]
-    for (begin_ns, end_ns), path in timed[1:]:
-        if begin_ns - reached_ns > MAX_APART_NS:
+    (_, reached_ns), last, last_named = timed[0]
+    for (begin_ns, end_ns), path, named in timed[1:]:
+        unnamed = not (named and last_named)
+        if begin_ns - reached_ns > (MAX_APART_UNNAMED_NS if unnamed else MAX_APART_NS):
             later = f"{_say_long(begin_ns - reached_ns)} later, {_say_time(begin_ns)}"
-            yield f"{last} ends {_say_time(reached_ns)}, {path} begins {later}"
+            why = ", and not both name their rank" if unnamed else ""
+            yield f"{last} ends {_say_time(reached_ns)}, {path} begins {later}{why}"
             return
         if end_ns > reached_ns:
-            reached_ns, last = end_ns, path
+            reached_ns, last, last_named = end_ns, path, named
 
 
 def _say_time(time_ns: int) -> str:

@@ -16,18 +16,18 @@ from distprof.errors import DataError
 from distprof.facts.run import Run
 from distprof.facts.trace import Trace
 from distprof.storage.run_folder import read_run
-from distprof.traces.assemble import assemble_run, attach_traces
+from distprof.traces.assemble import assemble_run, attach_traces, list_dark
+from distprof.traces.join_cycles import find_cycles, join_cycles
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.nsys.export import export_report
 from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.one_job import require_after
-from distprof.traces.reduce.phase_names import NameMap
+from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from distprof.traces.sources import Source, find_sources, find_windows, list_called, require_some, say_unread
 
 Tell = Callable[[int, int], None]
 """Called with the number of files read so far and the total."""
-USUAL_NAMES = NameMap()
 MIN_PARALLEL_BYTES = 4_000_000
 """Below this total size, starting worker processes takes longer than reading."""
 
@@ -55,7 +55,8 @@ def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> R
     traced, failed = reduce_all(traces, names, tell)
     if not traced:
         require_some([*unread, *failed])
-    return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed))
+    traced = _join_all_cycles(traced, names)
+    return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed, *list_dark(traced)))
 
 
 def read_folder(
@@ -86,9 +87,19 @@ def read_folder(
     if not beside:
         return run
     traced, failed = reduce_all(beside, names, tell)
+    failed += list_dark(traced)
     require_after(run.meta.started_utc, [item.claim for item in traced])
     run = attach_traces(run, [*own, *traced]) if own or traced else run
     return dataclasses.replace(run, unread=(*run.unread, *failed))
+
+
+def _join_all_cycles(traced: list[TracedRank], names: NameMap) -> list[TracedRank]:
+    """Reads again, as one, what single processes wrote one after another."""
+    kept = dict(enumerate(traced))
+    for indexes in find_cycles(traced):
+        parts = [kept.pop(index) for index in indexes]
+        kept[indexes[0]] = trace_rank(join_cycles([read_kineto(Path(part.head.path)) for part in parts]), names)
+    return [kept[index] for index in sorted(kept)]
 
 
 def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:

@@ -51,7 +51,13 @@ def count_shards(config: Config, num_ranks: int) -> int:
 
 
 def predict_rank(
-    config: Config, model: nn.Module, *, num_ranks: int, rank: int, activation_bytes: int | None
+    config: Config,
+    model: nn.Module,
+    *,
+    num_ranks: int,
+    rank: int,
+    activation_bytes: int | None,
+    communication: int | None = None,
 ) -> RankMemory:
     """What one rank of a job holds.
 
@@ -60,22 +66,26 @@ def predict_rank(
         model: The whole model, not distributed.
         num_ranks: Of the job.
         rank: One of them.
-        activation_bytes: What a micro-batch keeps for backward in fp32; other formats are not predicted. None: not
-            known.
+        activation_bytes: What a micro-batch keeps for backward. None: not known.
+        communication: Bytes of the buffers of the communication. None: not known.
     """
     shards = count_shards(config, num_ranks)
     return predict_memory(
         model.parameters(), model.buffers(), num_shards=shards, rank=rank % shards, mode=config.train.mode,
-        activation_bytes=activation_bytes if config.train.precision in ("fp32", "tf32") else None,
+        activation_bytes=activation_bytes, communication=communication,
     )  # fmt: skip
 
 
 def predict_job(config: Config, *, num_ranks: int, rank: int) -> RankMemory:
-    """What one rank of a job will hold, from its configuration alone; nothing is computed or allocated."""
+    """What one rank of a job will hold, from its configuration alone; nothing is computed or allocated.
+
+    Activations are predicted for fp32 and tf32 only: which operations autocast runs in which format depends on the
+    device.
+    """
     train, kept = config.train, None
     with torch.device("meta"):
         model = Transformer(train.model, activation_checkpointing=train.activation_checkpointing)
         tokens = [torch.zeros(train.micro_batch, train.seq_len, dtype=torch.int64) for _ in range(2)]
-    if train.mode != "forward":
+    if train.mode != "forward" and train.precision in ("fp32", "tf32"):
         kept = profile_model(model, tokens, passes=0).rows[0].activation_bytes
     return predict_rank(config, model, num_ranks=num_ranks, rank=rank, activation_bytes=kept)

@@ -36,10 +36,10 @@ def make_worked_example() -> Run:
 def test_worked_example_headline() -> None:
     head = analyze(make_worked_example()).headline
     assert head.clock == "host"
-    # The job's steps are the slower rank's: 100 and 110 ms.
-    assert (head.step_mean_ns, head.step_median_ns) == (105 * MS, 105 * MS)
-    assert head.step_p95_ns == pytest.approx(109.5 * MS)
-    assert head.tokens_per_s == pytest.approx(4000 / 0.210)
+    # Rank 0 takes 100 and 100 ms, rank 1 takes 90 and 110: both take 200 for two steps.
+    assert (head.step_mean_ns, head.step_median_ns) == (100 * MS, 100 * MS)
+    assert head.step_p95_ns == pytest.approx(104.5 * MS)  # of 95 and 105
+    assert head.tokens_per_s == pytest.approx(4000 / 0.200)
     # Rank 0 waits 70 and 60 ms of 100 and 100, rank 1 10 and 10 of 90 and 110.
     assert head.exposed_ratio == pytest.approx((70 + 60 + 10 + 10) / 400)
     assert head.exposed_ns == pytest.approx(37.5 * MS)

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from distprof.analyze import analyze
 from distprof.analyze.between import PARTS, report_between
-from distprof.analyze.measured_steps import find_measured_steps
-from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
+from distprof.facts.run import COLUMN, Clock, FloatArray, Run
 from distprof.report.report import BetweenReport
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
@@ -24,7 +25,8 @@ def make_gaps(gaps_ns: FloatArray, **columns: object) -> Run:
 
 
 def report(run: Run) -> BetweenReport | None:
-    return report_between(find_measured_steps(run))
+    measured_steps = find_measured_steps(run)
+    return report_between(measured_steps, read_timing(measured_steps, Clock.HOST))
 
 
 def take(run: Run) -> BetweenReport:
@@ -45,6 +47,17 @@ def test_parts_by_hand() -> None:
     assert found.cycle_mean_ns == (122 * MS, 122 * MS) and found.between_ratio == pytest.approx(22 / 122)
     assert found.parts[0].share_ratio == pytest.approx(15 / 244)
     assert (found.parts[0].spread_ns.max_rank, found.steps_used, found.parts_known) == (0, 2, True)
+
+
+def test_a_cycle_is_never_shorter_than_the_step_of_its_table() -> None:
+    """Two steps of 300 and 100 ms with 75 between them: of the second alone it would be 43 % of a cycle of 175 ms."""
+    begin_ns, step_ns = 10**12 + np.array([[0.0, 375.0]]) * MS, np.array([[300.0, 100.0]]) * MS
+    columns = {"begin_host_ns": begin_ns, "step_host_ns": step_ns}
+    whole = analyze(make_run(num_ranks=1, num_steps=2, num_warmup=0, columns=columns))
+    assert whole.between is not None
+    (step,) = [item for item in whole.steps if item.clock == Clock.HOST]
+    assert step.mean_ns == (200 * MS,) and whole.between.cycle_mean_ns == (275 * MS,)
+    assert whole.between.between_ratio == pytest.approx(75 / 275)
 
 
 def test_where_parts_were_not_recorded_the_whole_is_one_row() -> None:

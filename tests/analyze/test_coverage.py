@@ -82,6 +82,17 @@ def test_notes_come_once_with_the_ranks_that_made_them() -> None:
     assert cover(run).notes == ("shortened", "damaged", "everywhere", "ranks 0-1, 3: here and there")
 
 
+def test_ranks_that_share_a_gpu_are_noted_once() -> None:
+    uuids = {rank: {"device_uuid": f"GPU-{rank // 2}" if rank < 4 else f"GPU-{rank}"} for rank in range(6)}
+    run = make_run(num_ranks=6, infos=uuids)
+    assert cover(run).notes == (
+        "ranks share a GPU (ranks 0-1; ranks 2-3): device times include the other ranks' turns",
+    )
+    own = "4 ranks share 2 GPU(s): device times include the other ranks' turns"
+    assert cover(make_run(num_ranks=6, infos=uuids, meta={"notes": (own,)})).notes == (own,)
+    assert cover(make_run(num_ranks=2, infos={rank: {"device_uuid": f"GPU-{rank}"} for rank in range(2)})).notes == ()
+
+
 def test_failed_steps_are_noted() -> None:
     failed = np.zeros((2, 4))
     failed[1, 3] = 1

@@ -50,13 +50,15 @@ def list_numbers(finding: Finding) -> list[float]:
 
 def make_bad_rank(rank: int) -> TraceSummary:
     """Everything is wrong with it."""
-    layers = [make_range(f"layer_{number}", 1, 1 if number else 2) for number in range(8)]
+    layers = [make_range(f"layer_{number}", 1, 1 if number else 4) for number in range(8)]
     return make_rank(
         rank,
         head={"memory_peak_bytes": 79 * 2**30},
         device=make_device(idle_host=40, idle_launch=30, idle_communication=30, communication_busy=30, memory=5),
         kernels=(
             make_kernel(Category.MATMUL, 60, precision="fp32", name="ampere_sgemm_128x64_tn"),
+            make_kernel(Category.MATMUL, 12, precision="fp16", name="turing_fp16_s1688gemm_fp16_128x128_tn"),
+            make_kernel(Category.REDUCTION, 12, name="void softmax_warp_forward<float, float, float, 10, false>()"),
             make_kernel(Category.ELEMENTWISE, 90, count=10_000, small_count=9_000),
         ),
         copies=(make_copy(5, True),),
@@ -76,6 +78,20 @@ def test_what_costs_time_comes_first_and_the_larger_share_before_the_smaller() -
     costly = [finding.share_ratio for finding in found if finding.rule not in misleading]
     assert costly == sorted(costly, reverse=True)
     assert {finding.rule for finding in found[-len(misleading) :]} == misleading
+
+
+def test_what_touches_less_than_a_hundredth_of_the_step_is_left_out() -> None:
+    """Small kernels are many, and the device waits for the host, so their rule speaks: 2 ms of the two steps' 200."""
+
+    def find(small: int) -> list[str]:
+        kernels = (
+            make_kernel(Category.ELEMENTWISE, small * 0.004, count=small, small_count=small),
+            make_kernel(Category.MATMUL, 100, count=100),
+        )
+        found, _ = find_findings(make_traced(make_rank(kernels=kernels, device=make_device(idle_host=21))))
+        return [finding.rule for finding in found if finding.rule != "host_bound"]
+
+    assert find(500) == ["small_elementwise"] and find(499) == []
 
 
 def test_rules_without_their_data_are_listed_with_the_reason() -> None:

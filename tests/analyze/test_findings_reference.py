@@ -67,8 +67,12 @@ def test_what_is_worth_changing_comes_first(report: Report) -> None:
     ("names", "rules"),
     [
         (["h100_qwen_single"], {"matmul_share", "sync_in_step"}),
-        (["h100_bert_small_single"], {"host_bound"}),
-        (["a100_2ranks_rank0"], {"host_bound", "matmul_share", "small_elementwise"}),
+        (["h100_bert_small_single"], {"host_bound", "older_kernels"}),
+        (["a100_2ranks_rank0"], {"host_bound", "matmul_share"}),
+        (
+            ["v100_resnet50_torch19.pt.trace"],
+            {"host_bound", "fp32_matmul", "copies_in_step"},
+        ),
         (
             ["a100_128ranks_rank0", "a100_128ranks_rank1"],
             {
@@ -76,7 +80,6 @@ def test_what_is_worth_changing_comes_first(report: Report) -> None:
                 "host_bound",
                 "exposed_communication",
                 "matmul_share",
-                "small_elementwise",
                 "host_is_not_gpu",
             },
         ),

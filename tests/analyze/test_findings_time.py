@@ -6,11 +6,13 @@ import dataclasses
 
 import pytest
 
+from distprof.analyze.findings.attention import check_eager_attention
 from distprof.analyze.findings.idle import check_exposed_communication, check_host_bound, check_launch_gaps
 from distprof.analyze.findings.matmul import check_fp32_matmul, check_matmul_share
+from distprof.analyze.findings.older_kernels import check_older_kernels
 from distprof.analyze.findings.small_kernels import check_small_elementwise
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, KernelTotal, QueueLength, TraceSummary
+from distprof.facts.trace_summary import Category, HostState, LaunchGap, LaunchGaps, QueueLength, TraceSummary
 from distprof.render.finding_texts import word_finding as word
 from tests.analyze.synthetic_summaries import (
     find,
@@ -18,6 +20,7 @@ from tests.analyze.synthetic_summaries import (
     find_why,
     make_device,
     make_kernel,
+    make_range,
     make_rank,
     show_evidence,
 )
@@ -56,6 +59,15 @@ def test_matmul_share_is_silent_at_half_and_where_it_cannot_tell() -> None:
     )
     assert find_why(check_matmul_share, make_mix(9, 91)) == "hardly any kernel is a matrix product by its name"
     assert find_why(check_matmul_share, make_rank(device=None)) == NO_DEVICE
+
+
+def test_matmul_share_does_not_advise_a_fused_optimizer_where_embeddings_take_the_time() -> None:
+    def advise(category: Category) -> str:
+        kernels = (make_kernel(Category.MATMUL, 40), make_kernel(Category.ELEMENTWISE, 20), make_kernel(category, 40))
+        return word(find(check_matmul_share, make_rank(kernels=kernels))).remedy
+
+    assert "a fused optimizer" in advise(Category.OPTIMIZER)
+    assert "a fused optimizer" not in advise(Category.EMBEDDING) and "fused already" in advise(Category.EMBEDDING)
 
 
 def test_matmul_share_names_the_ranks_the_worst_first() -> None:
@@ -108,6 +120,107 @@ def test_fp32_matmul_knows_tensor_cores_by_name_capability_or_kernel(
     finding = find(check_fp32_matmul, rank)
     assert ("set_float32_matmul_precision" in word(finding).remedy) == tf32
     assert next(value for what, value, _ in show_evidence(finding) if what == "tensor cores").startswith(source)
+
+
+def test_fp32_matmul_counts_convolutions() -> None:
+    """Of 100 ms 8 are products, 50 convolutions in fp32 and 4 untold: 58 of 200 ms of the two steps."""
+    kernels = (
+        make_kernel(Category.MATMUL, 8, precision="fp32", name="volta_sgemm_64x64_nt"),
+        make_kernel(Category.CONVOLUTION, 30, precision="fp32", name="void cudnn::detail::dgrad_engine<float, 512>()"),
+        make_kernel(Category.CONVOLUTION, 20, precision="fp32", name="volta_scudnn_128x128_stridedB_small_nn_v1"),
+        make_kernel(Category.CONVOLUTION, 4, precision=None, name="im2col"),
+        make_kernel(Category.CONVOLUTION, 10, precision="fp16"), make_kernel(Category.ELEMENTWISE, 28),
+    )  # fmt: skip
+    finding = find(check_fp32_matmul, make_rank(kernels=kernels, head={"device_name": "Tesla V100-SXM2-32GB"}))
+    assert finding.share_ratio == pytest.approx(58 / 200)
+    text = word(finding)
+    assert text.title.startswith(
+        "58.0 % of GPU time is single-precision (fp32) matrix products and convolutions, which"
+    )
+    assert ("convolutions among them, of GPU time", "50.0 %", "rank 0") in show_evidence(finding)
+    assert show_evidence(finding)[2][1].startswith("cudnn::detail::dgrad_engine<float, 512>")
+    assert "58.0 % shorter: no more than that" in text.consequence and "Another 4.0 % is products" in text.consequence
+    assert "channels_last" in text.remedy
+
+
+def test_fp32_convolutions_alone_are_named_so_and_are_silent_below_a_twentieth() -> None:
+    def make(share: float) -> TraceSummary:
+        convolution = make_kernel(
+            Category.CONVOLUTION, 100 * share, precision="fp32", name="ampere_scudnn_128x64_nn_v1"
+        )
+        return make_rank(kernels=(convolution, make_kernel(Category.ELEMENTWISE, 100 * (1 - share))))
+
+    text = word(find(check_fp32_matmul, make(0.05)))
+    assert text.title == "5.0 % of GPU time is single-precision (fp32) convolutions, which leave the tensor cores idle"
+    assert "torch.backends.cudnn.allow_tf32" in text.remedy
+    assert find_nothing(check_fp32_matmul, make(0.049))
+
+
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
+LOG_SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true, false>(float*)"
+
+
+def make_softmax(share: float, *, name: str = SOFTMAX) -> TraceSummary:
+    kernels = (
+        make_kernel(Category.REDUCTION, 100 * share, name=name), make_kernel(Category.ATTENTION, 10),
+        make_kernel(Category.MATMUL, 90 - 100 * share),
+    )  # fmt: skip
+    return make_rank(kernels=kernels)
+
+
+def test_eager_attention_is_seen_by_its_softmax() -> None:
+    finding = find(check_eager_attention, make_softmax(0.46))
+    assert word(finding).title == (
+        "46.0 % of GPU time is softmax in kernels of its own, as in attention that is not fused"
+    )
+    assert finding.share_ratio == pytest.approx(46 / 200)
+    share, longest, fused = show_evidence(finding)
+    assert share == ("softmax, of GPU time", "46.0 %", "rank 0")
+    assert longest[1].startswith("softmax_warp_forward<float") and longest[1].endswith("23.0 ms per step")
+    assert fused == ("fused attention, of GPU time", "10.0 %", "rank 0")
+    assert "scaled_dot_product_attention" in word(finding).remedy
+
+
+def test_eager_attention_is_silent_below_a_twentieth_on_losses_and_without_a_device() -> None:
+    assert find(check_eager_attention, make_softmax(0.05)).rule == "eager_attention"
+    assert find_nothing(check_eager_attention, make_softmax(0.049))
+    assert find_nothing(check_eager_attention, make_softmax(0.46, name=LOG_SOFTMAX))
+    assert find_why(check_eager_attention, make_rank(device=None)) == NO_DEVICE
+
+
+def make_older(share: float, **head: object) -> TraceSummary:
+    kernels = (
+        make_kernel(Category.MATMUL, 100 * share, precision="fp16", name="turing_fp16_s1688gemm_fp16_128x128_tn"),
+        make_kernel(Category.MATMUL, 20, precision="fp32", name="ampere_sgemm_128x64_tn"),
+        make_kernel(Category.MATMUL, 80 - 100 * share, name="sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n"),
+    )
+    usual = {"device_name": "NVIDIA H100 80GB HBM3", "compute_capability": (9, 0)}
+    return make_rank(kernels=kernels, head=usual | head)
+
+
+def test_older_kernels_are_named_with_what_they_were_made_for() -> None:
+    """The fp32 product uses no tensor cores whatever it was made for."""
+    finding = find(check_older_kernels, make_older(0.4))
+    assert word(finding).title == (
+        "40.0 % of GPU time is matrix products in kernels made for older devices, of compute capability 7.5"
+    )
+    assert finding.share_ratio == pytest.approx(40 / 200)
+    assert show_evidence(finding) == [
+        ("products in older kernels, of GPU time", "40.0 %", "rank 0"),
+        ("NVIDIA H100 80GB HBM3", "compute capability 9.0", "rank 0"),
+        ("made for 7.5", "turing_fp16_s1688gemm_fp16_128x128_tn, 40.0 % of GPU time", "rank 0"),
+    ]
+
+
+def test_older_kernels_are_silent_below_a_twentieth_on_their_own_generation_and_without_a_capability() -> None:
+    assert find(check_older_kernels, make_older(0.05)).rule == "older_kernels"
+    assert find_nothing(check_older_kernels, make_older(0.049))
+    assert find_nothing(check_older_kernels, make_older(0.4, device_name="Tesla T4", compute_capability=(7, 5)))
+    unknown = "the trace does not tell what kind of device it is"
+    assert find_why(check_older_kernels, make_older(0.4, compute_capability=None)) == unknown
+    assert find_why(check_older_kernels, make_older(0.4, device_name="AMD Instinct MI300X")) == unknown
+    assert find_nothing(check_older_kernels, make_rank(head={"compute_capability": None}))
+    assert find_why(check_older_kernels, make_rank(device=None)) == NO_DEVICE
 
 
 MFMA = "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1_ISA90a_IU1"
@@ -217,10 +330,113 @@ def test_idleness_is_silent_below_a_tenth_and_without_launches(check, part) -> N
     assert "launches of what ran on the device are not in the trace" in find_why(check, make_rank(device=blind))
 
 
-def test_launch_gaps_say_how_long_each_is() -> None:
-    kernels: tuple[KernelTotal, ...] = (make_kernel(Category.MATMUL, 100, count=2_000),)
-    finding = find(check_launch_gaps, make_rank(device=make_device(idle_launch=40), kernels=kernels))
-    assert ("launches", "1,000 per step, 20.0 us of gap each", "rank 0") in show_evidence(finding)
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def make_waiting(states_ms: dict[HostState, float], *, loader: str = LOADER) -> TraceSummary:
+    """The device waits for the host as long as all states together."""
+    loading = dataclasses.replace(make_range(loader, 50, 0), loads=True)
+    return make_rank(
+        device=make_device(idle_host=sum(states_ms.values())), ranges=(loading, make_range("forward", 60, 51)),
+        idle_host_in={state: round(ms * MS) for state, ms in states_ms.items()},
+    )  # fmt: skip
+
+
+def test_host_bound_names_the_data_loader_where_it_holds_most() -> None:
+    """40 of 200 ms, 30 of them in the loader, which has no workers."""
+    finding = find(check_host_bound, make_waiting({HostState.OPERATORS: 8, HostState.DATA: 30, HostState.UNKNOWN: 2}))
+    text = word(finding)
+    assert text.title == "The device waits for the host 20.0 % of the step: the host is loading data"
+    assert finding.share_ratio == pytest.approx(0.2)
+    assert show_evidence(finding)[1:4] == [
+        (
+            "meanwhile the host is loading data",
+            "75.0 % of that time, 15.0 ms per step",
+            f"rank 0, most of it in {LOADER}",
+        ),
+        ("meanwhile the host is in operators of the framework", "20.0 % of that time, 4.0 ms per step", "rank 0"),
+        ("meanwhile the host is in nothing that the trace shows", "5.0 % of that time, 1.0 ms per step", "rank 0"),
+    ]  # fmt: skip
+    assert "nor would torch.compile or CUDA graphs" in text.consequence
+    assert "has no workers" in text.remedy and "prefetch_factor" in text.remedy and "pin_memory" in text.remedy
+    assert "mode='reduce-overhead'" not in text.remedy
+    several = find(check_host_bound, make_waiting({HostState.DATA: 30}, loader="## data_load ##"))
+    assert word(several).remedy.startswith("More DataLoader workers")
+
+
+@pytest.mark.parametrize(
+    ("state", "named", "advice"),
+    [
+        (HostState.SYNCHRONIZING, ": the host is in calls that wait for the device", ".item()"),
+        (HostState.OPTIMIZER, ": the host is in the optimizer", "fused=True"),
+        (HostState.OPERATORS, "", "mode='reduce-overhead'"),
+        (HostState.CALLS, "", "mode='reduce-overhead'"),
+        (HostState.UNKNOWN, "", "py-spy"),
+    ],
+)
+def test_host_bound_advises_by_what_the_host_was_in(state: HostState, named: str, advice: str) -> None:
+    text = word(find(check_host_bound, make_waiting({state: 20, HostState.DATA: 19.9})))
+    assert text.title == f"The device waits for the host 20.0 % of the step{named}"
+    assert advice in text.remedy
+
+
+def test_what_holds_less_than_half_of_the_hosts_time_is_not_named() -> None:
+    apart = {HostState.DATA: 19.9, HostState.OPERATORS: 10, HostState.OPTIMIZER: 10.1}
+    text = word(find(check_host_bound, make_waiting(apart)))
+    assert text.title == "The device waits for the host 20.0 % of the step" and "torch.compile," in text.remedy
+    unknown = word(find(check_host_bound, make_rank(device=make_device(idle_host=40))))
+    assert unknown.title == "The device waits for the host 20.0 % of the step" and "torch.compile," in unknown.remedy
+
+
+def test_small_kernels_are_not_what_costs_time_while_the_host_loads_data() -> None:
+    rank = make_small(2_400, idle_ms=40)
+    assert find(check_small_elementwise, rank).facts["idle_launching_ratio"] == pytest.approx(0.2)
+    waiting = {HostState.DATA: 20 * MS, HostState.OPERATORS: 20 * MS}
+    assert find(check_small_elementwise, dataclasses.replace(rank, idle_host_in=waiting)).rule == "small_elementwise"
+    loading = {HostState.DATA: 21 * MS, HostState.OPERATORS: 19 * MS}
+    assert find_nothing(check_small_elementwise, dataclasses.replace(rank, idle_host_in=loading))
+
+
+def make_gaps(*longest: LaunchGap, short_ms: float = 0, graph_ms: float = 0) -> TraceSummary:
+    """Of the two steps' 200 ms 40 are launch gaps."""
+    gaps = LaunchGaps(
+        count=1_116, median_ns=1, p90_ns=4_200, short_ns=round(short_ms * MS), graph_ns=round(graph_ms * MS),
+        longest=longest,
+    )  # fmt: skip
+    return make_rank(device=make_device(idle_launch=40), gaps=gaps)
+
+
+def test_launch_gaps_are_shown_as_a_distribution_with_the_longest_of_them() -> None:
+    gaps = (
+        LaunchGap(length_ns=30 * MS, name="void decode_kernel(float*)", stream=7, graph=True),
+        LaunchGap(length_ns=6 * MS, name="Memcpy DtoH", stream=9, graph=False),
+    )
+    finding = find(check_launch_gaps, make_gaps(*gaps, short_ms=4, graph_ms=30))
+    assert show_evidence(finding) == [
+        ("launch gaps, of the step", "20.0 %", "rank 0"),
+        ("their number", "558 per step, half of them up to 1 ns, nine in ten up to 4.2 us", "rank 0"),
+        ("the 2 longest", "90.0 % of their time", "rank 0"),
+        ("before CUDA graphs and their nodes", "75.0 % of their time", "rank 0"),
+        ("a gap", "30.0 ms before decode_kernel(float*)", "rank 0, stream 7, of a CUDA graph"),
+        ("a gap", "6.0 ms before Memcpy DtoH", "rank 0, stream 9"),
+    ]
+    assert "nodes of CUDA graphs" in word(finding).consequence and "mode=" not in word(finding).remedy
+
+
+@pytest.mark.parametrize(
+    ("short_ms", "graph_ms", "consequence", "remedy"),
+    [
+        (20, 0, "launch latency, many times over", "mode='reduce-overhead'"),
+        (20, 20, "launch latency, many times over", "graphs launched one behind the other"),
+        (19.9, 20, "before nodes of CUDA graphs", "graphs launched one behind the other"),
+        (19.9, 19.9, "too long for launch latency", "before the longest gaps"),
+    ],
+)
+def test_launch_gaps_are_judged_by_where_half_of_their_time_is(
+    short_ms: float, graph_ms: float, consequence: str, remedy: str
+) -> None:
+    text = word(find(check_launch_gaps, make_gaps(short_ms=short_ms, graph_ms=graph_ms)))
+    assert consequence in text.consequence and remedy in text.remedy
 
 
 def make_exposed(rank: int, exposed_ms: float, busy_ms: float = 60) -> TraceSummary:

@@ -36,8 +36,8 @@ def test_devices_are_per_step_or_whole() -> None:
     per_step, whole = report(make_activity(0), make_activity(1, num_steps=0, queue=None)).devices
     assert per_step == DeviceReport(
         rank=0, source="kineto: rank0.json", steps=2, span_ns=100, compute_ns=50, memory_ns=5, idle_communication_ns=15,
-        idle_host_ns=12, idle_launch_ns=8, idle_unknown_ns=10, communication_busy_ns=20, overlap_ratio=0.25,
-        queue_mean=1.5, queue_max=7, queue_empty_ratio=0.25,
+        idle_host_ns=12, idle_launch_ns=8, idle_unknown_ns=10, unobserved_ns=0, communication_busy_ns=20,
+        overlap_ratio=0.25, queue_mean=1.5, queue_max=7, queue_empty_ratio=0.25,
     )  # fmt: skip
     assert (whole.steps, whole.span_ns, whole.queue_mean, whole.queue_max) == (0, 200, None, None)
     assert (whole.queue_empty_ratio, whole.overlap_ratio) == (None, 0.25)

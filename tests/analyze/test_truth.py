@@ -99,8 +99,9 @@ def test_hundreds_of_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
         if seed % (4 * NUM_BATCHES) < NUM_BATCHES:  # a quarter of them
             require_causes(made, measured_steps, cycles, seed)
         changes = {
-            item.change: item.step_ns for item in list_what_ifs(measured_steps, cycles, None, tokens_per_s=None)
-        }  # fmt: skip
+            item.change: item.step_ns
+            for item in list_what_ifs(measured_steps, cycles, None, step_ns=None, tokens_per_s=None)
+        }
         for change, truth in (
             ("perfect overlap", made.truth.without_transfer_ns), ("no data wait", made.truth.without_data_ns),
         ):  # fmt: skip

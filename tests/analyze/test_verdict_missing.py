@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -79,6 +80,32 @@ def test_where_collectives_are_not_seen_nobody_is_cleared_and_who_is_late_is_nam
     infos = tuple(dataclasses.replace(info, unseen_per_step=2.0) for info in run.ranks)
     late = analyze(dataclasses.replace(run, ranks=infos))
     assert (late.verdict.kind, late.verdict.rank) == ("slow_rank", 2)
+
+
+HIDDEN = {rank: {"unseen_per_step": 2.0} for rank in range(4)}
+
+
+def hide(ranks: int, late: int, *, infos: Mapping[int, Mapping[str, float]] = HIDDEN, waits: float = 30.0) -> str:
+    """A rank is late after its forward, and the others wait for it in backward, where that looks like work."""
+    is_late, noise = np.arange(ranks)[:, None] == late, np.random.default_rng(1).normal(0, 0.3, (4, ranks, 30))
+    times = {
+        "forward": 20 + noise[0], "backward": 40 + noise[1] + np.where(is_late, 0, waits), "all_reduce": 5 + noise[2],
+        "optimizer": 8, "other": 5 + noise[3] + np.where(is_late, 30, 0),
+    }  # fmt: skip
+    run = make_run(num_ranks=ranks, num_steps=30, host_ns={key: ms * MS for key, ms in times.items()}, infos=infos)
+    found = analyze(run).verdict
+    assert found.kind == "none" and "did not see" in found.reason
+    return found.reason.partition("; ")[2]
+
+
+def test_a_rank_that_only_the_others_hidden_waits_point_at_is_probably_late() -> None:
+    said = hide(4, 2)
+    assert (
+        said.startswith("probably it is rank 2: it takes longer than all others in other, ") and "in backward" in said
+    )
+    assert hide(2, 1, infos={0: HIDDEN[0], 1: HIDDEN[1]}) == "", "of two ranks either may work and either wait"
+    assert hide(4, 9) == hide(4, 2, waits=90.0) == "", "nobody, or another pattern"
+    assert hide(4, 2, infos={**HIDDEN, 3: {"unseen_per_step": 5.0}}) == "", "whoever issues more may wait more"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
     from distprof.attach.command import attach
     from distprof.attach.script import run_script
     from tests.attach.broken import break_parts
+    from tests.attach.other_torch import differ
 
     if run["alone"]:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -46,7 +47,8 @@ def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
     path, arguments = str(PROGRAMS / f"{run['program']}.py"), run["arguments"]
     kept, code, error, out = (sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook), None, None, io.StringIO()
     try:
-        with contextlib.redirect_stdout(out), break_parts(run["broken"] if watched else []):
+        other = differ() if run.get("other_torch") else contextlib.nullcontext()
+        with contextlib.redirect_stdout(out), other, break_parts(run["broken"] if watched else []):
             if watched:
                 attach([*run["overrides"], "--", path, *arguments])
             else:

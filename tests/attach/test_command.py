@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from distprof.attach import command
 from distprof.attach.command import attach
 from distprof.attach.request import Request, read_request
 from distprof.attach.script import show_error
@@ -174,3 +175,20 @@ def test_a_signal_ends_the_process_as_without_distprof(tmp_path: Path, number: s
     job.communicate()
     assert job.returncode == -number
     assert list((tmp_path / "run" / "ranks").iterdir())
+
+
+@pytest.mark.parametrize("rank", ["0", "3"])
+@pytest.mark.parametrize("line", [["levl=off", "--", "train.py"], ["--", "nowhere.py"], []])
+def test_what_all_ranks_refuse_is_said_by_rank_0_while_the_others_wait_for_it(
+    rank: str, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("import torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", rank)
+    said_before: list[str] = []
+    monkeypatch.setattr(command.time, "sleep", lambda seconds: said_before.append(capsys.readouterr().err))
+    with pytest.raises(SystemExit) as leaving:
+        attach(line)
+    assert leaving.value.code == 2
+    assert said_before == ([] if rank == "0" else [""]), "the launcher ends those that wait"
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch.distributed._functional_collectives as functional
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
 from distprof.record.recorder import Recorder
 from distprof.traces.read import read_folder
+from tests.conftest import find_missing_sharding
 from tests.faults.forked import make_rank, run
+from tests.forked_ranks import fork_alone
 from tests.ranks import find_ports
 
 
@@ -33,6 +37,8 @@ class Watched:
     broken: tuple[str, ...] = ()
     """What of distprof raises at every call; see `tests.attach.broken`."""
     alone: bool = False
+    other_torch: bool = False
+    """With a torch that differs from this one; see `tests.attach.other_torch`."""
 
 
 STRETCHES = ("evaluation", "checkpoint", "logging")
@@ -77,6 +83,8 @@ RUNS = {
                            broken=(f"{RECORDER}.begin_collective",)),
     "broken_start": Watched(program="no_loader", steps=None, phases="", broken=("profiler.start:_start_rank_zero",)),
     "broken_everywhere": Watched(program="nanogpt", steps=0, phases="", broken=EVERYWHERE),
+    "other_torch": Watched(program="plain_ddp", steps=16, phases=DDP, other_torch=True),
+    "other_group": Watched(program="plain_ddp", steps=16, phases=ALONE, broken=("record.ddp:_WatchedGroup.__init__",)),
     "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
     "fails": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("fail",)),
     "exits": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("7",)),
@@ -104,6 +112,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
             "overrides": [f"run_dir={folder / name}", "profile.shadow_every=0", "warmup_steps=1"],
         }
         for name, run in RUNS.items()
+        if run.program != "fsdp2" or find_missing_sharding() is None
     }  # fmt: skip
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     before = "from tests.attach.driver import main; raise SystemExit(main())"
@@ -158,6 +167,23 @@ def test_what_failed_is_missing_and_the_report_says_so(ended: Ended) -> None:
         notes = analyze(ended.read(name)).coverage.notes
         assert "collectives are not recorded from step 0 on: LookupError: a fault inside distprof" in notes
     assert not [note for note in analyze(ended.read("plain_ddp")).coverage.notes if "recognised" in note]
+
+
+def test_fault_42_what_differs_in_torch_is_not_recorded_and_said_once(ended: Ended) -> None:
+    """The script does not notice, and the rest is recorded: the tests above."""
+    notes = analyze(ended.read("other_torch")).coverage.notes
+    assert sorted(note for note in notes if "this torch" in note) == [
+        "all_gather under FSDP1 is not recorded: this torch has no FlatParamHandle._all_gather_flat_param",
+        "all_reduce is not recorded: torch.distributed.all_reduce of this torch takes no `group` as its argument 3",
+        "backward is not recognised everywhere: torch.autograd.grad of this torch takes no `inputs` as its argument 2",
+        "communication hooks are not recorded: this torch has no DistributedDataParallel._check_comm_hook",
+        f"functional collectives are not recorded: this torch has no {functional.__name__}.wait_tensor",
+        "gradient clipping is not recognised everywhere: this torch has no FullyShardedDataParallel.clip_grad_norm_",
+    ]
+    (note,) = [note for note in analyze(ended.read("other_group")).coverage.notes if "DDP" in note]
+    assert note == "DDP's reductions, which count as backward, are not recorded: LookupError: a fault inside distprof"
+    shown = re.sub(r"\s+", " ", fork_alone(["report", str(ended.folder / "other_torch")], ended.folder).stdout)
+    assert all(shown.count(note) == 1 for note in notes[:3])
 
 
 def test_waits_for_an_optimizer_that_shards_its_state_are_seen_in_its_step(ended: Ended) -> None:

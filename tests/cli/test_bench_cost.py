@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from distprof.cli.bench import cost_command
+from distprof.cli.bench import cost_command, wrapper_cost
 from distprof.cli.bench.recording_cost import (
     BUCKETS,
     PHASES,
@@ -18,9 +19,20 @@ from distprof.cli.bench.recording_cost import (
     find_stride,
     measure_recording_cost,
 )
+from distprof.cli.bench.wrapper_cost import WrapperCost
 from distprof.cli.parser import run_verb
+from distprof.record.recorder import Recorder
+from distprof.world import World
+from tests.ranks import call_on_ranks
 
 US = 1_000
+
+
+def make_wrapped(**microseconds: float) -> dict[str, WrapperCost]:
+    return {
+        name: WrapperCost(step_ns=1000 * US, training_ns=value * US, background_ns=30 * US)
+        for name, value in microseconds.items()
+    }
 
 
 def make_cost(**microseconds: float) -> RecordingCost:
@@ -67,6 +79,7 @@ def test_the_command_says_what_it_costs_and_whether_that_is_too_much(
 ) -> None:  # fmt: skip
     cost = make_cost(fsdp=fsdp, fsdp_timed=fsdp + 100)
     monkeypatch.setattr(cost_command, "measure_recording_cost", lambda rounds: cost)
+    monkeypatch.setattr(cost_command, "measure_wrappers", lambda turns: make_wrapped(ddp=99, fsdp=249))
     assert run_verb(["bench", "cost", "--json", str(tmp_path / "a.json")]) == code
     shown = capsys.readouterr().out
     every = find_stride(cost.fsdp, cost.fsdp_timed, SHARDS)
@@ -79,6 +92,39 @@ def test_the_command_says_what_it_costs_and_whether_that_is_too_much(
     assert json.loads((tmp_path / "a.json").read_text())["fsdp"]["fastest_ns"] == fsdp * US
 
 
-def test_slips_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_verb(["bench", "cost", "--rounds", "0"]) == 2
-    assert "--rounds 0: must be 1 or more" in capsys.readouterr().err
+@pytest.mark.parametrize(("ddp", "fsdp", "code"), [(99, 249, 0), (101, 249, 1), (99, 251, 1)])
+def test_real_steps_are_held_to_their_own_limits(
+    ddp: float, fsdp: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cost_command, "measure_recording_cost", lambda rounds: make_cost())
+    monkeypatch.setattr(cost_command, "measure_wrappers", lambda turns: make_wrapped(ddp=ddp, fsdp=fsdp))
+    assert run_verb(["bench", "cost"]) == code
+    shown = capsys.readouterr().out
+    assert f"DDP, 13 buckets, with everything around torch: {ddp:.1f} us of process time a step, " in shown
+    assert f"FSDP2, 14 units, with everything around torch: {fsdp:.1f} us of process time a step, " in shown
+    assert shown.count("above the limit") == code
+
+
+def measure_a_little(world: World, folder: str) -> None:
+    for make, issued in ((wrapper_cost._make_ddp, 13), (wrapper_cost._make_fsdp, 41)):
+        model, recorder = make(), Recorder()
+        step_ns, _, packed_ns = wrapper_cost._measure_model(model, turns=1)
+        undo = wrapper_cost._watch(model, recorder)
+        wrapper_cost._record_step(recorder, model, torch.ones(4, wrapper_cost.WIDTH), 0)
+        undo()
+        (record,) = recorder.drain()
+        assert record.collectives is not None and len(record.collectives) == issued
+        assert step_ns > packed_ns > 0
+
+
+@pytest.mark.slow
+@pytest.mark.sharding
+def test_the_steps_have_a_bucket_for_each_weight_and_three_collectives_for_each_unit(tmp_path: Path) -> None:
+    """The last unit stays gathered for its backward."""
+    call_on_ranks(2, measure_a_little, str(tmp_path), tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rounds", "turns"])
+def test_slips_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["bench", "cost", f"--{name}", "0"]) == 2
+    assert f"--{name} 0: must be 1 or more" in capsys.readouterr().err

@@ -59,6 +59,14 @@ def without(package: str) -> dict[str, str]:
 OK, WARNING, PROBLEM, ABSENT = State.OK, State.WARNING, State.PROBLEM, State.ABSENT
 OLD_NSYS = Nsys(path="/opt/nsys", version="2024.2.3.38-x")
 GPUS = (A100, Gpu(name="Tesla T4", memory_bytes=16 * GIB))
+
+
+def SLOWLY(*, computing: float, without_core: float | None) -> Facts:  # noqa: N802 - as the cases' other facts
+    """Importing torch took 30 s, of which so many were spent on a core, and waiting for one."""
+    spent = {"torch__seconds_computing": float(computing), "torch__seconds_without_core": without_core}
+    return change(torch__seconds_to_import=30.0, **spent)
+
+
 CASES: list[tuple[Check, Facts, State, str]] = [
     (software.check_python, HEALTHY, OK, "3.12.3"),
     (software.check_python, change(python=(3, 11, 0)), OK, "3.11.0"),
@@ -70,7 +78,17 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (software.check_torch, change(torch=None, torch_problem="no libgomp"), PROBLEM, "does not load: no libgomp"),
     (software.check_torch, change(torch__version="2.5.1"), PROBLEM, "2.6 or newer"),
     (software.check_torch, change(torch__version="2.13.0"), OK, "2.13.0"),
-    (software.check_torch, change(torch__seconds_to_import=30.0), WARNING, "took 30 s"),
+    (software.check_torch, change(torch__seconds_to_import=30.0), WARNING, "waiting for files"),
+    (software.check_torch, SLOWLY(computing=4, without_core=2), WARNING, "local disk"),
+    (
+        software.check_torch,
+        SLOWLY(computing=4, without_core=25),
+        WARNING,
+        "25 s of it without a core: the machine is busy",
+    ),
+    (software.check_torch, SLOWLY(computing=14, without_core=14), WARNING, "the machine is busy"),
+    (software.check_torch, SLOWLY(computing=28, without_core=1), OK, "computing"),
+    (software.check_torch, SLOWLY(computing=28, without_core=None), OK, "computing"),
     (software.check_distributed, HEALTHY, OK, "gloo, NCCL"),
     (software.check_distributed, change(torch__distributed=False), PROBLEM, "without torch.distributed"),
     (software.check_distributed, change(torch__gloo=False), PROBLEM, "without gloo"),

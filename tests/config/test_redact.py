@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -118,7 +117,7 @@ def test_without_secrets_nothing_changes(value: object) -> None:
         ('{"auth": "a b", "x": 1}', '{"auth": "[redacted]", "x": 1}'),
         ("token: ab", "token: [redacted]"),
         ("?api_key=ab&page=1", "?api_key=[redacted]&page=1"),
-        ("Authorization: Bearer ab.cd", "Authorization: [redacted] [redacted]"),
+        ("Authorization: Bearer ab.cd", "Authorization: Bearer [redacted]"),
         ("bearer ab", "bearer [redacted]"),
         ("https://me:ab@host/x", "https://[redacted]@host/x"),
         ("https:/me:ab@host/x: no such file", "https:/[redacted]@host/x: no such file"),
@@ -151,11 +150,3 @@ def test_fault_23_secrets_are_found_inside_of_arguments_and_of_the_environment(m
     assert mask(text, secret_values(arguments)) == " ".join([f"<{MASK}>"] * 4)
     quoted = "it's \\ secret\n"
     assert mask(f"x={quoted!r}", secret_values([f"+password={quoted}"])) == f'x="{MASK}"'
-
-
-@pytest.mark.parametrize("beginning", ["://", ":/a:", "a", "-eyJaaaaaaaa", "a = ", "--a ", "bearer ", "' ", "sk-"])
-def test_many_beginnings_take_no_time(beginning: str) -> None:
-    """Quadratic work would take minutes; the limit is generous for a busy machine."""
-    begin_s = time.process_time()
-    mask(beginning * (200_000 // len(beginning)), ())
-    assert time.process_time() - begin_s < 20

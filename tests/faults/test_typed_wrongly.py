@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from distprof.cli.parser import VERBS
 from tests.faults.forked import Command, Done, run
 
 CANARY, SHORT = "canary-7f3a91", "q7x"
@@ -88,4 +89,17 @@ def test_fault_38_a_configuration_that_is_shown_has_its_secrets_masked(tmp_path:
         assert (done.code, done.err) == (0, "")
         assert "password: '[redacted]'" in done.out and "user: me" in done.out and "gpt2" in done.out
         assert SHORT not in done.out and CANARY not in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_without_arguments_shows_what_there_is_and_one_for_loggers_is_named(tmp_path: Path) -> None:
+    asked = ([], ["--help"], ["logger=jsonl"], ["logger=[otel]"], ["attach", "train.py"])
+    bare, asked_for, *refused = run(*(Command(arguments=each) for each in asked), cwd=tmp_path)
+    assert (bare.code, bare.err) == (0, "") and bare.out == asked_for.out
+    for verb in (*VERBS, "version"):
+        assert f"distprof {verb}" in bare.out
+    assert "distprof.attach" in bare.out
+    for done, said in zip(refused, ("loggers=[jsonl]", "loggers=[otel]", "python -m distprof.attach"), strict=True):
+        require_one_line(done, 2)
+        assert said in done.err
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,9 @@ def test_gradients_of_parameters_are_a_backward(told: Told, inputs: str) -> None
         }[inputs]  # fmt: skip
         try:
             gradients = torch.autograd.grad(model(X).sum(), wanted)
-        except TypeError:
+        except (TypeError, RuntimeError):
+            if inputs != "mapping":
+                raise
             pytest.skip("this torch takes no mapping")
         values = gradients.values() if isinstance(gradients, dict) else gradients
         for parameter, gradient in zip(model.parameters(), values, strict=True):

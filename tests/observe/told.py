@@ -42,6 +42,9 @@ class Told:
     def see_call(self, model: Any) -> None:
         assert model is self.watched[-1]
 
+    def tell(self, text: str) -> None:
+        self.notes.append(text)
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 
@@ -84,7 +87,7 @@ class Told:
         self._stretches -= 1
         self.log.append(">")
 
-    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
+    def add_micro_step(self) -> None:
         assert self.open
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:

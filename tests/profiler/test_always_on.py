@@ -16,7 +16,6 @@ import pytest
 import distprof
 from distprof.analyze import analyze
 from distprof.profiler.metrics import Metrics
-from distprof.profiler.metrics_server import MetricsServer
 from distprof.storage.run_folder import read_run
 from tests.factories import MS, make_run
 
@@ -71,19 +70,6 @@ def test_there_are_no_more_series_with_more_ranks() -> None:
 def test_before_the_first_step_counters_are_0_and_nothing_else_is_said() -> None:
     text = Metrics(make_run().meta, [None]).render()
     assert "distprof_steps_total 0.0" in text and "step_seconds" not in text and "nan" not in text
-
-
-def test_a_port_answers_until_it_is_closed() -> None:
-    server = MetricsServer(lambda: "metric \ud800 1\n", address="127.0.0.1", port=0)
-    try:
-        with urllib.request.urlopen(server.url, timeout=10) as answer:
-            assert answer.read() == b"metric ? 1\n" and answer.headers["Content-Type"].startswith("text/plain; version")
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(server.url + "/other", timeout=10)
-    finally:
-        server.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0])), timeout=1)
 
 
 def test_a_file_in_the_run_folder_turns_recording_off_and_on(tmp_path: Path) -> None:

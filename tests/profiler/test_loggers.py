@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.server
 import importlib.util
 import json
+import os
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -188,6 +191,43 @@ def test_a_run_in_wandb_leaves_that_of_the_script_alone(
     assert [point["step"] for point in points] == [0, 1, 2, 3]
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     assert [point["loss"] for point in read_wandb_file(path).history] == [1.0]
+
+
+SCRIPT = """
+import io, sys, time
+import distprof
+sys.stderr = io.StringIO()
+profiler = distprof.start("a", run_dir="run", find=False, loggers=["wandb"], warmup_steps=0, window_s=0.1)
+end_s = time.monotonic() + 60
+while time.monotonic() < end_s and "wandb: " not in sys.stderr.getvalue():
+    with profiler.step():
+        time.sleep(0.005)
+sys.__stderr__.write(sys.stderr.getvalue())
+sys.stderr = sys.__stderr__
+print(time.time(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_fault_31_a_server_that_accepts_and_never_answers_does_not_keep_the_process(tmp_path: Path) -> None:
+    from tests.wandb_file import read_wandb_file
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environment = os.environ | {
+            "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_API_KEY": "a" * 40,
+            "PYTHONPATH": str(Path(distprof.__file__).parent.parent),
+        }  # fmt: skip
+        environment.pop("WANDB_MODE", None)
+        job = subprocess.run(
+            [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
+    assert job.returncode == 0, job.stderr
+    assert time.time() - float(job.stdout.split()[-1]) < 10.0
+    said = [line for line in job.stderr.splitlines() if "wandb" in line]
+    assert len(said) == 1 and said[0].startswith("wandb: offline (not online: no answer in 3 s); upload with: ")
+    (path,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
+    steps = [point["step"] for point in read_wandb_file(path).history if "step/time_ms" in point]
+    assert steps[-1] == read_run(tmp_path / "run").rows.shape[1] - 1
 
 
 class Odd:

@@ -22,6 +22,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
+from distprof.profiler.recording import Recording
 from distprof.profiler.watched import describe_strategy, find_device, find_wrapped
 from distprof.storage.run_folder import read_run
 from tests.profiler.session_case import LONG, find_run
@@ -197,7 +198,7 @@ def test_an_end_that_fails_is_said_and_reaches_nobody(
     for _ in session.steps(range(3)):
         pass
     with monkeypatch.context() as patch:
-        patch.setattr(open_session.OwnSession, "close", fail)
+        patch.setattr(Recording, "close", fail)
         session._exit_guard._leave()
         with pytest.raises(AssertionError):  # torch's own: there is no process group
             dist.destroy_process_group()

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from distprof.analyze import analyze
+from distprof.facts.run import Clock
 from distprof.traces.read import read_folder
 from tests.faults.forked import make_rank, run
 from tests.ranks import find_ports, make_environment
 
+END = "\nimport atexit; atexit._run_exitfuncs()\nraise SystemExit(0)\n"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,13 +30,33 @@ def read_programs(page: str, language: str = "python") -> list[str]:
 def test_the_programs_of_the_documents_run_as_written(page: str, tmp_path: Path) -> None:
     programs = [text for text in read_programs(page) if "distprof.start" in text]
     assert programs and len(programs[0].splitlines()) <= 10
-    end = "\nimport atexit; atexit._run_exitfuncs()\nraise SystemExit(0)\n"
     loader = "loader = [1, 2, 3, 4, 5]\n"
     (port,) = find_ports(1)
-    before = "\n".join([loader + programs[0], *programs[1:]]) + end
+    before = "\n".join([loader + programs[0], *programs[1:]]) + END
     ended = run(*(make_rank(rank, 2, port, [], before=before) for rank in range(2)), cwd=tmp_path)
     assert [done.code for done in ended] == [0, 0], ended
     assert "run folder: " in ended[0].err and [done.out for done in ended] == ["", ""]
+
+
+def test_the_loop_of_the_document_has_the_flops_of_its_micro_steps(tmp_path: Path) -> None:
+    """One per step, although its backward is found as well as counted: 1e6 FLOPs a step, whatever it takes."""
+    (program,) = (text for text in read_programs("docs/api.md") if "profiler.add_work" in text and "nn.Linear" in text)
+    opened = 'distprof.start("mine"'
+    assert opened in program
+    made = "from distprof.facts.run import Work\nwork = Work(parameters=1, model_flops_per_micro_step=1_000_000, "
+    made += "hardware_flops_per_micro_step=1_000_000, analytic_flops_per_micro_step=None)\n"
+    before = made + program.replace(opened, f"{opened}, work=work, peak=1e15, precision='fp32'")
+    (port,) = find_ports(1)
+    ended = run(*(make_rank(rank, 2, port, [], before=before + END) for rank in range(2)), cwd=tmp_path)
+    assert [done.code for done in ended] == [0, 0], ended
+    (folder,) = (tmp_path / "runs").iterdir()
+    recorded = read_folder(folder)
+    assert (recorded.column("micro_steps") == 1).all() and recorded.column("step").shape == (2, 30)
+    report = analyze(recorded)
+    assert report.flops is not None and report.flops.model_flops_per_step == 1_000_000
+    for rank in report.ranks:
+        mean_s = recorded.step_ns(Clock.HOST)[rank.rank, 3:].mean() / 1e9
+        assert rank.achieved_flops_per_s == pytest.approx(1_000_000 / mean_s, rel=0.5)
 
 
 @pytest.mark.slow

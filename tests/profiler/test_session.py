@@ -192,11 +192,15 @@ def test_a_step_that_is_none_is_none_in_a_window_too() -> None:
     assert window.seen == [1, False, 1, True, 2, False, "end"]
 
 
-def test_a_process_that_ends_inside_a_step_says_so() -> None:
-    case = Case()
-    case.session.begin_step()
-    case.session.close()
-    assert case.files.ended == ["terminated: the process ended inside a step"]
+def test_a_process_that_ends_inside_a_step_says_so_and_a_script_that_closes_there() -> None:
+    for close, said in (
+        (Session.close_quietly, "the process ended inside a step"),
+        (Session.close, "profiler.close() was called inside a step"),
+    ):
+        case = Case()
+        case.session.begin_step()
+        close(case.session)
+        assert case.files.ended == [f"terminated: {said}"]
 
 
 def test_a_job_that_cannot_start_costs_the_recording_only() -> None:
@@ -268,3 +272,44 @@ def test_batches_of_another_loop_are_timed_where_they_are_taken() -> None:
             case.work()
     steps = case.steps()
     assert steps[0].between is None and steps[1].between is not None and steps[1].between.data_ns == 10
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_fault_41_a_phase_inside_a_compiled_function_trains_and_is_said_to_be_hidden() -> None:
+    """With ``fullgraph=True`` nothing of a session may break the graph."""
+    case = Case()
+    profiler, layer = case.session, nn.Linear(4, 4)
+
+    @profiler.phase("forward")
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        return layer(x).square()
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        with profiler.stretch("evaluation"), profiler.step(), profiler.phase("forward"):
+            loss = compute(x).mean()
+        profiler.add_work(tokens=3)
+        profiler.keep_scalars(loss=loss)
+        return loss
+
+    plain = layer(torch.ones(2, 4)).square().mean()
+    compiled = torch.compile(train, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with profiler.step():
+            assert torch.equal(compiled(torch.ones(2, 4)), plain)
+            assert not case.recorder.timeline.is_inside
+    profiler.close()
+    (note,) = [text for text in case.files.notes if "torch.compile" in text]
+    assert "profiler.phase()" in note and "profiler.add_work()" in note
+
+
+def test_fault_41_a_job_does_not_start_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case()
+    with monkeypatch.context() as patch:
+        patch.setattr("distprof.profiler.recording.is_capturing", lambda: True)
+        with case.session.step():
+            pass
+    assert case.session.job is None and len(case.said) == 1
+    with case.session.step():
+        case.work()
+    assert case.session.job is not None and len(case.steps()) == 1

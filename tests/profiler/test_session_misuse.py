@@ -72,6 +72,18 @@ def test_work_that_is_no_number_costs_a_sentence() -> None:
     ]
 
 
+def test_micro_steps_are_those_that_the_loop_counts_and_without_them_those_that_are_found() -> None:
+    case = Case()
+    for counted in ((), (0, 0), (1, 1), (4,)):
+        with case.session.step():
+            for micro_steps in counted:
+                case.session.add_work(tokens=5, micro_steps=micro_steps)
+            for _ in range(3):
+                case.session.add_micro_step()
+    case.session.add_micro_step()
+    assert [(step.tokens, step.micro_steps) for step in case.steps()] == [(0, 3), (10, 3), (10, 2), (5, 4)]
+
+
 def test_names_that_are_none_cost_a_sentence() -> None:
     case = Case()
     with case.session.step():

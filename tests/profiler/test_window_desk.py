@@ -116,3 +116,23 @@ def test_the_files_are_plain_json(tmp_path: Path) -> None:
     publish_request(tmp_path, MINE)
     told = json.loads((tmp_path / REQUEST).read_text())
     assert told == {"schema": "distprof.window/1.0", "id": "mine", "steps": 4}
+
+
+def test_a_request_that_cannot_be_taken_away_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    desk = make_desk(tmp_path, said)
+    (tmp_path / REQUEST).mkdir()
+    for _ in range(3):
+        assert desk.look() == 0
+    desk.close()
+    assert len(said) == 1 and said[0].endswith("window.request: not a file: a folder")
+    (tmp_path / REQUEST).rmdir()
+    assert publish_request(tmp_path, MINE) and make_desk(tmp_path, said).look() == 4
+
+
+@pytest.mark.parametrize("text", ["5", "null", "[]", "true"])
+def test_a_request_that_is_no_object_is_said_and_taken_away(text: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / REQUEST).write_text(text)
+    assert make_desk(tmp_path, said).look() == 0
+    assert len(said) == 1 and not (tmp_path / REQUEST).exists()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import SeenCollective, StepRecord, name_unseen
-from distprof.record.timeline import MAX_SEGMENTS
+from distprof.record.timeline import MAX_SEGMENTS, PhaseContext
 from distprof.storage.collective_records import MAX_COLLECTIVES
 from tests.fakes import FakeClock, make_device
 
@@ -216,3 +218,69 @@ def test_an_action_is_done_once_before_the_next_step() -> None:
         recorder.begin_step(step, warmup=False)
         recorder.end_step()
     assert seen == [False]
+
+
+MOVES = ("bucket", "enter", "leave", "wait", "held")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(1, 9)), max_size=30))
+def test_a_bucket_that_is_marked_later_leaves_what_a_mark_leaves(moves: list[tuple[str, int]]) -> None:
+    """Whatever follows a bucket of DDP: another one, a phase, a collective that is waited for, the end of the step."""
+
+    def play(*, later: bool) -> StepRecord:
+        clock = FakeClock()
+        recorder = Recorder(now_ns=clock)
+        recorder.begin_step(0, warmup=False)
+        phase = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.BACKWARD])
+        for move, passed_ns in moves:
+            clock.advance(passed_ns)
+            if move == "bucket":
+                recorder.retract()
+                ticket = recorder.log_collective(0, 100, 0, 0)
+                recorder.mark_tail(ticket) if later else recorder.mark(ALL_REDUCE, ticket)
+                assert recorder.running_code == ALL_REDUCE
+            elif move == "enter":
+                phase.__enter__()
+            elif move == "leave":
+                phase.__exit__(None, None, None)
+            elif move == "wait":
+                recorder.wait(recorder.log_collective(1, 10, 0, 0))
+                clock.advance(passed_ns)
+                recorder.resume()
+            else:
+                ticket = recorder.begin_held(2, 1, 0, PHASE_CODE[Phase.ALL_GATHER])
+                clock.advance(passed_ns)
+                recorder.end_held(ticket)
+        clock.advance(1)
+        recorder.end_step()
+        (record,) = recorder.drain()
+        return record
+
+    assert play(later=True) == play(later=False)
+
+
+def test_a_collective_that_holds_the_host_is_issued_waited_for_and_over_in_two_calls() -> None:
+    def play(recorder: Recorder, clock: FakeClock, *, at_once: bool) -> StepRecord:
+        recorder.begin_step(0, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.FORWARD])
+        clock.advance(7)
+        if at_once:
+            ticket = recorder.begin_held(2, 64, 0, PHASE_CODE[Phase.ALL_GATHER])
+        else:
+            ticket = recorder.begin_collective(KINDS[2], 64)
+            recorder.mark(PHASE_CODE[Phase.ALL_GATHER], ticket)
+        clock.advance(30)
+        if at_once:
+            recorder.end_held(ticket)
+        else:
+            recorder.resume()
+            recorder.end_collective(ticket)
+        clock.advance(5)
+        recorder.exit()
+        recorder.end_step()
+        (record,) = recorder.drain()
+        return record
+
+    (one, clock), (other, other_clock) = ((Recorder(now_ns=clock), clock) for clock in (FakeClock(), FakeClock()))
+    assert play(one, clock, at_once=True) == play(other, other_clock, at_once=False)

@@ -62,6 +62,7 @@ def see_what_users_issue(world: World) -> None:
     see_asynchronous_ones(recorder)
     see_gradients_of_a_bare_loop(recorder)
     see_functional_ones(recorder)
+    see_differentiable_ones(recorder)
     see_gradients_reduced_by_hand(recorder)
     see_no_others(recorder)
     see_autograd(recorder)
@@ -245,6 +246,25 @@ def see_functional_ones(recorder: Recorder) -> None:
     assert [(KINDS[item.kind], item.size_bytes) for item in seen] == [(REDUCE, 12), (GATHER, 48), (SCATTER, 16)]
     assert all(item.exposed_ns is not None and item.exposed_ns > 0 for item in seen)
     assert wait_in_forward(record) == sum(item.exposed_ns or 0 for item in seen)
+
+
+def see_differentiable_ones(recorder: Recorder) -> None:
+    """Their backward is C++'s, and what waits for their results may be given the result itself."""
+    group = dist.group.WORLD
+    assert group is not None
+
+    def work() -> None:
+        part = torch.ones(2, 3, requires_grad=True)
+        gather = by_newest_name(functional, "all_gather_single_autograd", "all_gather_tensor_autograd")
+        functional.wait_tensor(gather(part, 0, group)).sum().backward()
+        assert part.grad is not None and part.grad.tolist() == [[2.0] * 3] * 2
+        scatter = by_newest_name(functional, "reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd")
+        assert functional.wait_tensor(scatter(torch.ones(4), "sum", 0, group)).tolist() == [2, 2]
+
+    _, seen = record_step(recorder, work)
+    assert [(KINDS[item.kind], item.size_bytes) for item in seen] == [(GATHER, 48), (SCATTER, 16)], str(seen)
+    _, again = record_step(recorder, lambda: dist.all_reduce(torch.ones(1)))
+    assert [KINDS[item.kind] for item in again] == [REDUCE], "recording goes on"
 
 
 def see_no_others(recorder: Recorder) -> None:

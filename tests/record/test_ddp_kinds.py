@@ -127,8 +127,19 @@ def count_exposed(record: StepRecord) -> int:
     return sum(ns > 0 for ns in exposed)
 
 
+def can_make(kind: str) -> bool:
+    """Whether this torch has it: gloo takes complex numbers since torch 2.7."""
+    try:
+        make_model(kind)
+    except RuntimeError as error:
+        if "Invalid scalar type" not in str(error):
+            raise
+        return False
+    return True
+
+
 def check_kinds(world: World) -> None:
-    for kind in KINDS:
+    for kind in filter(can_make, KINDS):
         model = make_model(kind)
         recorder, _, notes = watch(model)
         assert are_equal(train(model, recorder), train(make_model(kind))), kind

@@ -134,9 +134,9 @@ def test_readings_are_taken_once_a_second_and_none_while_a_graph_is_captured() -
     device = SimulatedDevice(clock)
     anchors = DeviceAnchors(device, clock)
     assert anchors.is_due(clock.now)
-    device.capturing = True
+    device.begin_capture()
     assert anchors.probe() is None and anchors.is_due(clock.now)
-    device.capturing = False
+    device.end_capture()
     assert anchors.probe() is not None
     assert not anchors.is_due(clock.now + S - 1) and anchors.is_due(clock.now + S)
 

@@ -196,7 +196,12 @@ def test_nothing_is_asked_or_read_while_a_graph_is_captured() -> None:
     loop = Loop()
     for step in range(20):
         loop.recorder.begin_step(step, warmup=False)
-        loop.device.capturing = step in (7, 8)  # from inside one step to inside the next but one
+        if step == 7:  # from inside one step to inside the next but one
+            loop.device.begin_capture()
+        elif step == 9:
+            graph = loop.device.end_capture()
+        elif step == 15:
+            graph.replay()
         for _ in range(8):
             loop.recorder.enter(PHASE_CODE[Phase.FORWARD])
             loop.device.current_stream().launch(MS)
@@ -205,8 +210,11 @@ def test_nothing_is_asked_or_read_while_a_graph_is_captured() -> None:
         loop.recorder.keep_scalars(loss=Scalar(loop.device, 0.5))
         loop.recorder.end_step()
     records = loop.recorder.drain(wait=True)
-    assert [record.step for record in records] == list(range(20)) and loop.recorder.on_device.describe() == []
-    assert [record.step for record in records if record.step_device_ns is None] == [8, 9]
+    assert [record.step for record in records] == list(range(20))
+    assert [record.step for record in records if record.step_device_ns is None] == [7, 8, 9]
+    assert len(graph.works) == 2 * 8 and [records[step].step_device_ns for step in (14, 15)] == [8 * MS, 24 * MS]
+    (note,) = loop.recorder.on_device.describe()
+    assert note.startswith("3 step(s) captured a graph")
     assert [record.step for record in records if record.scalars[0] is None] == [7, 8]
 
 

@@ -25,6 +25,7 @@ from tests.ranks import call_on_ranks
 
 WIDTH, DEPTH = 32, 3
 GATHER_NS = 1_000_000
+PHASES_OF_FSDP = {PHASE_CODE[phase] for phase in (Phase.ALL_GATHER, Phase.ALL_REDUCE)}
 
 
 def make_model(world: World, *, reshard: bool = True) -> nn.Module:
@@ -110,13 +111,15 @@ def see_everything(world: World, stream_waits: bool, reshard: bool) -> None:
     assert notes in ([], [f"grad_norm is not recorded: {partial}"])
     layer_bytes = 4 * (WIDTH * WIDTH + WIDTH)
     gathers = DEPTH * (2 if reshard else 1)
+    # Of all norms, or of their sum, for clipping and for a tensor that is whole.
+    reductions = (2, 2 * 4) if notes else (1, 4 * 2 * DEPTH)
     for record, loss in zip(recorder.drain(), plain, strict=True):
         assert record.scalars[0] == loss and (record.scalars[1] is None) == bool(notes)
         totals = record.phase_host_ns
         assert totals is not None and sum(totals) == record.step_host_ns
         assert count(record, CollectiveKind.ALL_GATHER) == (gathers, gathers * layer_bytes)
         assert count(record, CollectiveKind.REDUCE_SCATTER) == (DEPTH, DEPTH * layer_bytes)
-        assert count(record, CollectiveKind.ALL_REDUCE) == (1, 4 * 2 * DEPTH)  # the norms of all parameters
+        assert count(record, CollectiveKind.ALL_REDUCE) == reductions
         for phase in (Phase.ALL_GATHER, Phase.ALL_REDUCE, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM):
             assert totals[PHASE_CODE[phase]] > 0
         assert totals[PHASE_CODE[Phase.DATA]] == 0
@@ -133,7 +136,9 @@ def test_gathers_and_scatters_are_told_from_compute(tmp_path: Path, stream_waits
 
 def accumulate(world: World) -> None:
     model, recorder = make_model(world), Recorder()
-    watch_fsdp(model, CollectiveWatch(recorder), stream_waits=False)
+    collective_watch = CollectiveWatch(recorder)
+    watch_fsdp(model, collective_watch, stream_waits=False)
+    watch_collectives(collective_watch)  # before torch 2.9 FSDP2 issues what any loop could
     recorder.begin_step(0, warmup=False)
     for last in (False, True):
         model.set_requires_gradient_sync(last)  # type: ignore[operator]
@@ -164,6 +169,9 @@ def make_unit() -> nn.Module:
         def __new__(cls) -> Unit:
             return nn.Module.__new__(cls)
 
+        def _get_fsdp_state(self) -> Any:
+            return None
+
     return Unit()
 
 
@@ -173,6 +181,60 @@ def test_a_torch_without_the_private_methods_is_a_note(monkeypatch: pytest.Monke
     monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [OldGroup()])
     notes = watch_fsdp(make_unit(), CollectiveWatch(Recorder()), stream_waits=True)
     assert len(notes) == 5 and "wait_for_unshard: that wait is counted as compute" in notes[-1]
+
+
+def test_fault_42_gathers_are_told_from_compute_without_communication_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before torch 2.9."""
+    from distprof.record import fsdp
+
+    class Group(SimpleNamespace):
+        pass
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    part, whole = torch.ones(8), torch.empty(8)
+    gather = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    scatter = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    group = Group(
+        unshard=lambda: getattr(dist, gather)(whole, part), post_backward=lambda: getattr(dist, scatter)(part, whole)
+    )
+    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group])
+    recorder = Recorder()
+    collective_watch = CollectiveWatch(recorder)
+    assert watch_fsdp(make_unit(), collective_watch, stream_waits=False) == ()
+    undo = watch_collectives(collective_watch)
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.FORWARD])
+    group.unshard()
+    group.post_backward()
+    getattr(dist, gather)(whole, part)  # of somebody else
+    recorder.exit()
+    recorder.end_step()
+    undo()
+    dist.destroy_process_group()
+    (record,) = recorder.drain()
+    codes = [code for code in record.segments.codes if code in PHASES_OF_FSDP]
+    assert codes == [PHASE_CODE[Phase.ALL_GATHER], PHASE_CODE[Phase.ALL_REDUCE]]
+    assert count(record, CollectiveKind.ALL_GATHER) == (2, 2 * part.nbytes)
+
+
+def test_fault_42_a_wait_that_fsdp2_keeps_elsewhere_costs_nothing_but_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distprof.record import fsdp
+
+    waited: list[str] = []
+    group = GroupOfTwo(1, waited)
+    del group._all_gather_result
+    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group])
+    notes: list[str] = []
+    collective_watch = CollectiveWatch(Recorder(), notes.append)
+    watch_fsdp(make_unit(), collective_watch, stream_waits=True)
+    for _ in range(2):
+        group.wait_for_unshard()
+        group.reshard()
+    assert waited == ["scatter 0", "scatter 0"] and not collective_watch.off
+    (note,) = notes
+    assert note.startswith("FSDP2's waits in wait_for_unshard are counted as compute from step ")
 
 
 def test_a_unit_gets_its_own_methods_back(monkeypatch: pytest.MonkeyPatch) -> None:

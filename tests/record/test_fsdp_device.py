@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.collectives import watch_collectives
-from distprof.record.fsdp import _Tickets, _Watched, _wrap_waits, watch_fsdp
+from distprof.record.fsdp import _Tickets, _Watched, _wrap_last_waits, _wrap_waits, watch_fsdp
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import StepRecord
 from distprof.simulate.device import HostClock, SimulatedDevice, SimulatedEvent, Stream
@@ -96,14 +96,27 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     dist.destroy_process_group()
 
 
-def make_model(device: SimulatedDevice, depth: int, *, shape: tuple[int, ...], gather_ns: int, scatter_ns: int) -> Any:
+def make_model(
+    device: SimulatedDevice, patch: pytest.MonkeyPatch, depth: int, *, shape: tuple[int, ...], gather_ns: int,
+    scatter_ns: int,
+) -> Any:  # fmt: skip
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
     model = nn.Sequential(*[Layer(device) for _ in range(depth)])
+    gather, scatter = Comm(device, gather_ns), Comm(device, scatter_ns)
     for layer in model:
         fully_shard(layer, mesh=mesh)
-        layer.set_custom_all_gather(Comm(device, gather_ns))
-        layer.set_custom_reduce_scatter(Comm(device, scatter_ns))
+        if hasattr(layer, "set_custom_all_gather"):
+            layer.set_custom_all_gather(gather)
+            layer.set_custom_reduce_scatter(scatter)
+        else:  # before torch 2.9
+            patch.setattr(dist, "all_gather_into_tensor", lambda *args, **options: gather(*args, **options))
+            patch.setattr(dist, "reduce_scatter_tensor", lambda *args, **options: scatter(*args, **options))
     return fully_shard(model, mesh=mesh)
+
+
+def waits_together(model: Any) -> bool:
+    """Whether a backward ends with one wait for the last reductions of all groups, or before torch 2.13 with theirs."""
+    return hasattr(model._get_fsdp_state()._comm_ctx, "_last_post_reduce_events")
 
 
 def run_steps(device: SimulatedDevice, model: Any, steps: int, micro_steps: int) -> list[StepRecord]:
@@ -144,7 +157,7 @@ def test_what_compute_waits_for_is_apart_and_nothing_else_is(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: device.current_stream().launch(reduce_ns) and None)
     depth, micro_steps = 6, 2
-    model = make_model(device, depth, shape=shape, gather_ns=gather_ns, scatter_ns=scatter_ns)
+    model = make_model(device, monkeypatch, depth, shape=shape, gather_ns=gather_ns, scatter_ns=scatter_ns)
     for record in run_steps(device, model, 4, micro_steps):
         phases = record.phase_device_ns
         assert phases is not None and sum(phases) == record.step_device_ns
@@ -157,7 +170,8 @@ def test_what_compute_waits_for_is_apart_and_nothing_else_is(
         )
         by_kind = dict(zip(KINDS, record.exposed_device_ns or [], strict=True))
         assert by_kind[CollectiveKind.ALL_GATHER] == phases[PHASE_CODE[Phase.ALL_GATHER]]
-        assert len(record.segments.codes) <= depth * (micro_steps * 4 + 4) + 2 * (2 * micro_steps + 1)
+        last_waits = 1 if waits_together(model) else depth
+        assert len(record.segments.codes) <= depth * (micro_steps * 4 + 4) + 2 * (2 * micro_steps + last_waits)
         assert record.collectives is not None
         kinds = [KINDS[item.kind] for item in record.collectives]
         assert kinds.count(CollectiveKind.ALL_GATHER) == 2 * depth * micro_steps
@@ -203,3 +217,30 @@ def test_only_the_group_that_reclaims_buffers_waits_for_earlier_scatters(index: 
     recorder.end_step()
     (record,) = recorder.drain(wait=True)
     assert len(record.segments.codes) == (3 if waits else 1) and not missing and communication.queue
+
+
+def test_fault_42_waits_that_have_moved_from_the_groups_to_the_unit_are_recorded() -> None:
+    device = SimulatedDevice(clock := HostClock())
+    reduced = SimulatedEvent(device)
+    stream = Stream(device)
+    with Handle(device).stream(stream):
+        stream.launch(700 * US)
+        reduced.record(stream)
+    context = SimpleNamespace(_last_post_reduce_events={stream: reduced}, device_handle=Handle(device))
+    state = Group(_comm_ctx=context, _end_backward_iteration=lambda: None)
+    recorder = Recorder(now_ns=clock, device=device, every=1)
+    collective_watch = CollectiveWatch(recorder)
+    unit: Any = SimpleNamespace(_get_fsdp_state=lambda: state)
+    _wrap_last_waits(unit, collective_watch)
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(PHASE_CODE[Phase.BACKWARD])
+    state._end_backward_iteration()
+    recorder.exit()
+    recorder.end_step()
+    (record,) = recorder.drain(wait=True)
+    assert record.phase_device_ns is not None
+    assert record.phase_device_ns[PHASE_CODE[Phase.ALL_REDUCE]] == pytest.approx(700 * US, abs=20 * US)
+    assert record.phase_device_ns[PHASE_CODE[Phase.BACKWARD]] < 20 * US
+    for undo in collective_watch.undo:
+        undo()
+    assert state._end_backward_iteration.__name__ == "<lambda>"

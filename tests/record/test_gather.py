@@ -20,6 +20,7 @@ from distprof.record import gather as gather_module
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.live import MAX_OPEN_STEPS, LiveSteps
 from distprof.record.step_record import STEPS_AT_ONCE
+from distprof.record.window_talk import Word
 from distprof.world import World, collect_texts, find_largest, share_text
 from tests.ranks import call_on_ranks
 
@@ -192,6 +193,29 @@ def test_a_thread_that_waits_for_others_ends_with_its_process(alone: bool) -> No
     assert waits.wait(30)
     assert gather_thread.finish(alone=alone, timeout_s=0.0)
     assert set(log) == {"take wait=False", f"take wait={not alone}", "end"}
+
+
+@pytest.mark.parametrize(("others", "done", "stepped_on"), [(5, False, False), (6, True, False), (6, False, True)])
+def test_fault_47_a_rank_that_has_ended_alone_holds_up_no_rank_that_steps_on(
+    monkeypatch: pytest.MonkeyPatch, others: int, done: bool, stepped_on: bool
+) -> None:
+    """The others go on, and soon wait for this rank inside training, so that they never send their last rows."""
+    monkeypatch.setattr("distprof.record.gather.STEPPED_ON_WAIT_S", 0.0)
+
+    class Work:
+        def is_completed(self) -> bool:
+            return False
+
+    class Endless(Exchange):
+        def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
+            self.word, self.words, self.done = Word(next_step=5), [Word(next_step=n) for n in (5, others)], [True, done]
+            self._wait(Work())
+            raise AssertionError
+
+    gather_thread = make_gather_thread(Endless(None), [], [])
+    gather_thread.start()
+    assert gather_thread.finish(alone=False, timeout_s=3600.0 if stepped_on else 0.2)
+    assert bool(gather_thread._exchange.find_stepped_on()) == stepped_on
 
 
 def test_a_broken_exchange_is_told_once_and_the_file_is_still_ended() -> None:

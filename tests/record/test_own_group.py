@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -58,3 +59,40 @@ def make_one_where_torch_does_not_tell(world: World) -> None:
 @pytest.mark.parametrize("case", [share_the_device, make_one_where_torch_does_not_tell])
 def test_own_group(case: object, tmp_path: Path) -> None:
     call_on_ranks(2, case, tmp_path=tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("value", [False, None])
+def test_fault_42_a_constructor_is_given_one_argument_more_which_does_not_matter(alone: None, value: object) -> None:
+    with own_group._on_device_of_default_group():
+        made = distributed_c10d.ProcessGroupGloo(  # type: ignore[attr-defined]
+            dist.HashStore(), 0, 1, timeout=timedelta(seconds=40), enable_reconfigure=value
+        )
+    default = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    assert made.options._timeout == timedelta(seconds=40) and made.options._devices == default.options._devices
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        (("store", 0, 1), {"timeout": timedelta(0), "enable_reconfigure": True}),
+        (("store", 0, 1, "more"), {"timeout": timedelta(0)}), (("store", 0, 1), {}),
+    ],
+)  # fmt: skip
+def test_fault_42_a_constructor_that_is_given_something_else_is_left_to_torch(
+    monkeypatch: pytest.MonkeyPatch, args: tuple[object, ...], options: dict[str, object]
+) -> None:
+    class Gloo:
+        def __init__(self, *args: object, **options: object) -> None:
+            self.given = args, options
+
+    monkeypatch.setattr(own_group, "_find_options", object)
+    monkeypatch.setattr(own_group._C10D, "ProcessGroupGloo", Gloo)
+    with own_group._on_device_of_default_group():
+        assert own_group._C10D.ProcessGroupGloo(*args, **options).given == (args, options)

@@ -37,8 +37,18 @@ def make_report(*rows: ModuleRow, **more: object) -> ModuleReport:
 def make_blocks(number: int, odd: int = -1) -> ModuleReport:
     """A list of blocks of two layers; one of them may be larger."""
     rows = [
-        make_row("", "Model", None, 300 * number, 2_000_000 * number),
-        make_row("h", "ModuleList", 0, 300 * number, 2_000_000 * number, calls=0, output_shapes=None, input_bytes=None),
+        make_row("", "Model", None, 300 * number, 2_000_000 * number, own_parameters=0),
+        make_row(
+            "h",
+            "ModuleList",
+            0,
+            300 * number,
+            2_000_000 * number,
+            calls=0,
+            output_shapes=None,
+            input_bytes=None,
+            own_parameters=0,
+        ),
     ]
     for block in range(number):
         extra = 5 if block == odd else 0

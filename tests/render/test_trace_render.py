@@ -14,7 +14,7 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.analyze.findings import RULES
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, TraceSummary
+from distprof.facts.trace_summary import Category, LaunchGap, LaunchGaps, TraceSummary
 from distprof.render.finding_texts import word_finding
 from distprof.render.html import render_html
 from distprof.render.kernel_names import name_kernel
@@ -54,6 +54,20 @@ def make_host_bound(rank: int, name: str = "attention") -> TraceSummary:
         kernels=(make_kernel(Category.MATMUL, 60, name=name), make_kernel(Category.ELEMENTWISE, 90, name=LONG)),
         ranges=(make_range(name, 100, 17), make_range("mlp", 60, 102, open_count=2)),
     )
+
+
+def test_what_was_not_seen_of_a_device_stands_under_its_times() -> None:
+    report = analyze(make_traced(dataclasses.replace(make_host_bound(0), unobserved_ns=464 * MS), make_host_bound(1)))
+    told = "in no column: 464.0 ms of rank 0; before its first kernels a device may have run"
+    assert told in " ".join(show(report).split())
+    assert "in no column" not in show(analyze(make_traced(make_host_bound(0))))
+
+
+def test_the_ten_longest_gaps_are_all_on_the_terminal() -> None:
+    longest = tuple(LaunchGap(length_ns=MS, name=f"kernel_{number}", stream=7, graph=False) for number in range(10))
+    gaps = LaunchGaps(count=400, median_ns=1, p90_ns=3, short_ns=0, graph_ns=10 * MS, longest=longest)
+    text = show(analyze(make_traced(make_rank(device=make_device(idle_launch=40), gaps=gaps))))
+    assert [number for number in range(10) if f"kernel_{number} (rank 0, stream 7)" in text] == list(range(10))
 
 
 def make_report(num_ranks: int = 2, name: str = "attention", *, traced: bool = True, **changes: Any) -> Report:

@@ -193,12 +193,14 @@ def test_the_table_of_ranks_by_steps_is_the_reports(logged: Logged) -> None:
 
 
 def test_the_images_are_whole(logged: Logged) -> None:
-    for name in ("heat_map/step", "heat_map/exposed"):
+    for name in ("heat_map/own", "heat_map/exposed"):
         facts = logged.told.media[name]
         width, height, pixels = read_png((logged.folder / "files" / facts["path"]).read_bytes())
         assert (width, height) == (facts["width"], facts["height"]) == (55 * 16, 8 * 16)
         assert len(pixels) == height * (width * 3 + 1)
-        assert facts["caption"].startswith(("step time by rank", "exposed communication by rank"))
+        assert facts["caption"].startswith(
+            ("own time, which is not spent waiting, by rank", "exposed communication by rank")
+        )
         assert "device clock, without warm-up; dark " in facts["caption"]
 
 

@@ -11,9 +11,11 @@ import pytest
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN
 from distprof.render import wandb_end
+from distprof.render.verdict import describe_verdict
 from distprof.render.wandb_end import keep_files, word_alert
 from distprof.render.wandb_heat_map import NOT_MEASURED, RAMP, collect_times, draw_heat_map, draw_maps, list_cells
 from distprof.render.wandb_log import WandbLogger
+from distprof.render.wandb_scalars import Points
 from distprof.render.wandb_summary import MAX_RANKS, make_summary
 from distprof.render.wandb_tables import make_table, make_tables
 from distprof.report.wait_report import VerdictKind
@@ -52,7 +54,7 @@ def test_the_log_of_1024_ranks_stays_below_1_kilobyte_a_step(tmp_path: Path) -> 
     assert all(point["straggler/rank"] == 700 and "flops/mfu_ratio" in point for point in points)
     assert path.stat().st_size < 100_000
     media = [file.stat().st_size for file in path.parent.glob("files/media/*/*") if file.is_file()]
-    assert len(told.media) == 5 and sum(media) < 2_000_000
+    assert len(told.media) == 6 and sum(media) < 2_000_000
 
 
 def test_many_ranks_and_steps_make_a_table_of_the_longest_of_several() -> None:
@@ -151,3 +153,28 @@ def test_files_are_kept_as_they_are_and_large_or_missing_ones_are_left_out(
     (kept,) = keep_files(folder, target, said.append)
     assert kept == target / "artifact" / "report.html" and kept.read_text() == "page"
     assert said == [f"wandb: trace.json.gz is not attached, 100 B are too large; {folder / 'trace.json.gz'} has it"]
+
+
+def test_a_late_rank_is_bright_in_its_own_time_although_all_steps_are_equally_long() -> None:
+    """The one that waits least: of four ranks in lockstep rank 2 computes 30 ms longer."""
+    own = np.full((4, 1), 50.0 * MS)
+    own[2] = 80 * MS
+    run = make_run(num_ranks=4, num_steps=3, num_warmup=0, host_ns={"forward": own, "all_reduce": 100 * MS - own})
+    found = collect_times(run, analyze(run))
+    assert found is not None and (found.step_ns == 100 * MS).all() and (found.own_ns == own).all()
+    (name, image, caption), _ = draw_maps(found)
+    assert name == "heat_map/own" and caption.startswith("own time, which is not spent waiting, by rank")
+    assert [tuple(image[16 * rank, 0]) for rank in range(4)] == [RAMP[0], RAMP[0], RAMP[-1], RAMP[0]]
+
+
+def test_steps_of_a_window_are_in_no_chart() -> None:
+    window = np.array([[0, 0, 1, 1, 0]] * 2)
+    run = make_run(num_ranks=2, num_steps=5, num_warmup=0, columns={"window": window})
+    points = Points(run.meta, [None, None])
+    assert [point["step"] for point in points.add(run.rows)] == [0, 1, 4]
+    assert points.add(run.rows[:, 2:4]) == []
+
+
+def test_the_verdict_is_a_table_of_one_sentence() -> None:
+    report = analyze(make_run())
+    assert make_tables(report, None)["verdict"].rows == [[describe_verdict(report)]]

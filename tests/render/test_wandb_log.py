@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, Run
 from distprof.render import wandb_log
-from distprof.render.wandb_log import WandbLogger, is_logged_in, require_wandb
+from distprof.render.wandb_log import WandbLogger, gives_answer, is_logged_in, require_wandb
 from distprof.render.wandb_scalars import MAX_POINTS, make_points
 from tests.factories import make_run
 from tests.wandb_file import read_details, read_wandb_file
@@ -103,6 +104,14 @@ def test_fault_10_an_unreachable_server_costs_seconds_and_ends_offline(
     assert read_wandb_file(find_file(tmp_path)).summary
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or key.encode() not in path.read_bytes()
+
+
+def test_a_server_is_asked_whether_it_answers_at_all() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert not gives_answer(url, 0.05)
+    assert gives_answer(url, 10.0)  # refused: at once
+    assert gives_answer("no address", 10.0)
 
 
 def test_fast_steps_are_one_point_of_means(tmp_path: Path) -> None:

@@ -209,3 +209,19 @@ def test_fault_22_links_in_a_folder_of_traces_stay_in_it(tmp_path: Path, capsys:
     (traces / "a.json").symlink_to("more/b.json")
     assert run_verb(["report", str(traces), "--no-write"]) == EXIT_OK  # inside it is one trace, under two names
     assert run_verb(["report", str(tmp_path / "outside.json"), "--no-write"]) == EXIT_OK
+
+
+SCALARS = ("5", "-1.5", "true", "null", '"x"', "[]", "[[1]]", "{}")
+
+
+@pytest.mark.parametrize("text", SCALARS)
+@pytest.mark.parametrize("name", ["run.json", "sweep.json", "ranks/rank-00001.jsonl", "modules/rank-00000.json.gz"])
+def test_a_file_that_is_no_object_is_one_line(
+    name: str, text: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text + "\n")
+    for path in (folder, folder / name):
+        assert run_verb(["report", str(path)]) in (EXIT_OK, EXIT_FAILED, EXIT_PARTIAL)
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) <= 1 and all(line.startswith("distprof") for line in said)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distprof.cli.parser import run_verb
-from distprof.errors import EXIT_FAILED, EXIT_OK, DataError
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.facts.trace import Trace
 from distprof.traces.kineto.read_kineto import read_kineto
 from tests.kineto_file import (
@@ -20,6 +20,7 @@ from tests.kineto_file import (
     make_kernel,
     make_launch,
     make_op,
+    make_sound,
     make_step,
     write_kineto,
 )
@@ -123,8 +124,10 @@ def test_what_nobody_understands_is_named_with_counts(tmp_path: Path, capsys: py
     assert said == (
         f"40 'mtia_ccp_events', 7 'mtia_runtime', 5 {shown}, 3 without a category, 2 'hpu_op', 6 of 6 more categories"
     )
-    assert run_verb(["report", str(path), "--out", str(tmp_path / "out")]) == EXIT_OK
-    text = (tmp_path / "out" / "report.json").read_text() + capsys.readouterr().out
+    assert run_verb(["report", str(path), "--out", str(tmp_path / "out")]) == EXIT_PARTIAL
+    printed = capsys.readouterr()
+    assert f"63 events, perhaps of a device, were not understood: {said}" in printed.err
+    text = (tmp_path / "out" / "report.json").read_text() + printed.out
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert f"events of unknown kinds, which no figure includes: {said}" in report["coverage"]["notes"]
     assert "no device activity was traced" not in text and "no calls of the device's API were traced" not in text
@@ -181,3 +184,42 @@ def test_a_device_is_named_where_it_can_be_told(tmp_path: Path, devices: list[An
     assert head.compute_capability == (None if name is None else (9, 0))
     without = read_kineto(write_kineto(tmp_path / "u.json", [make_step(1, 1, 1)], deviceProperties=devices)).head
     assert without.device_name is None  # nothing ran on a device
+
+
+@pytest.mark.parametrize(
+    ("head", "more", "kind", "name"),
+    [
+        (
+            {"deviceProperties": [{"id": 0, "name": "Intel(R) Data Center GPU Max 1550"}]},
+            ["gemm"],
+            "xpu",
+            "Intel(R) Data",
+        ),
+        ({"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}}, [], "cuda", "GPU"),
+        ({"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}, [], None, None),
+        ({}, ["ncclDevKernel_AllReduce_Sum_f32_RING_LL"], "cuda", "GPU"),
+        ({}, ["gemm"], None, None),
+        ({}, [], "cpu", "CPU"),
+    ],
+    ids=["Intel", "nccl", "a device that is only listed", "a kernel of nccl", "kernels of nobody", "nothing"],
+)
+def test_the_device_is_named_rightly_or_not_at_all(
+    tmp_path: Path, head: dict[str, Any], more: list[str], kind: str | None, name: str | None
+) -> None:
+    kernels = [make_kernel(kernel, 110, 20, 0) for kernel in more]
+    path = write_kineto(tmp_path / "t.json", [make_step(1, 100, 50), make_op("aten::mm", 101, 10), *kernels], **head)
+    assert run_verb(["report", str(path), "--out", str(tmp_path)]) == EXIT_OK
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["device_type"] == kind
+    assert (report["ranks"][0]["device_name"] or "").startswith(name or "") and bool(name) == bool(
+        report["ranks"][0]["device_name"]
+    )
+
+
+def test_a_lone_rank_that_is_not_the_first_says_how_many_there_are_at_least(tmp_path: Path) -> None:
+    path = write_kineto(tmp_path / "t.json", make_sound(), distributedInfo={"backend": "nccl", "rank": 1})
+    assert run_verb(["report", str(path), "--out", str(tmp_path)]) == EXIT_PARTIAL
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["coverage"]["ranks_missing"] == [0] and report["coverage"]["ranks_present"] == [1]
+    assert "no file says how many ranks the job had: 2 or more, since rank 1 is there" in report["coverage"]["notes"]
+    assert not any("assumed to be all" in note for note in report["coverage"]["notes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -37,6 +38,11 @@ def claim(rank: int, *, at_ns: int | None = NOON, vendor: str | None = "NVIDIA",
     return Claim(head=TraceHead(**{**usual, **head}), extent_ns=extent_ns, vendor=vendor)
 
 
+def unname(said: Claim) -> Claim:
+    """A trace that names neither its rank nor their number."""
+    return replace(said, head=replace(said.head, rank=None, world_size=None))
+
+
 CONTRADICTIONS = {
     "world": (claim(1, world_size=8), "rank0.json is from a job of 4 ranks, rank1.json from a job of 8 ranks"),
     "backend": (claim(1, backend="gloo"), "rank0.json is from the nccl backend, rank1.json from the gloo backend"),
@@ -48,6 +54,17 @@ CONTRADICTIONS = {
     "minutes": (
         claim(1, at_ns=NOON - 30 * MINUTE),
         "rank1.json ends 2023-11-14 21:43:21, rank0.json begins 30 minutes later, 2023-11-14 22:13:20",
+    ),
+    "six minutes": (
+        claim(1, at_ns=NOON + 6 * MINUTE),
+        "rank0.json ends 2023-11-14 22:13:21, rank1.json begins 6 minutes later, 2023-11-14 22:19:20",
+    ),
+    "no rank": (
+        unname(claim(1, at_ns=NOON + 31 * SECOND)),
+        (
+            "rank0.json ends 2023-11-14 22:13:21, rank1.json begins 30 seconds later, 2023-11-14 22:13:51, and not "
+            "both name their rank"
+        ),
     ),
     "groups": (
         claim(1, group_ranks={"tp": (1, 3)}),
@@ -66,8 +83,9 @@ def test_a_contradiction_is_said_with_both_files_and_what_to_do(other: Claim, re
 
 SOUND = {
     "alike": [claim(rank) for rank in range(4)],
-    "clocks some minutes apart": [claim(0), claim(1, at_ns=NOON + 9 * MINUTE)],
-    "a chain of overlaps": [claim(rank, at_ns=NOON + rank * 8 * MINUTE) for rank in range(4)],
+    "clocks most of a minute apart": [claim(0), claim(1, at_ns=NOON + 50 * SECOND)],
+    "a chain of overlaps": [claim(rank, at_ns=NOON + rank * 50 * SECOND) for rank in range(4)],
+    "at one time": [unname(claim(rank, at_ns=NOON + rank * SECOND // 2)) for rank in range(3)],
     "another clock": [claim(0), claim(1, at_ns=None)],
     "nothing said": [claim(0), claim(1, at_ns=None, vendor=None, world_size=None, backend=None)],
     "counted ranks": [claim(0), claim(1, world_size=2, rank_source=BY_ORDER, backend=None)],

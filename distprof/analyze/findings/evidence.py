@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, KernelTotal, TraceSummary
+from distprof.facts.trace_summary import Category, HostState, KernelTotal, TraceSummary
 from distprof.report.finding_report import Finding, NotChecked
 
 Result = Finding | NotChecked | None
 """What a rule returns: a finding, the data that it lacked, or nothing to report."""
 
+_NO_WORKERS = "_SingleProcessDataLoaderIter"
 LONGEST_NAME = 1_000
 """Characters of a name that a report holds."""
 
@@ -38,6 +39,24 @@ def sum_kernels(kernels: Iterable[KernelTotal], *categories: Category) -> int:
 def find_idle_ratio(item: TraceSummary) -> float:
     """Share of the span in which the device waited for the host; 1, the most it can be, where it is not known."""
     return 1.0 if item.device is None else divide(item.device.idle_host_ns, item.device.span_ns)
+
+
+def find_launching_ratio(item: TraceSummary) -> float:
+    """The same without the time in which the host loaded data, so that no launch could have come earlier."""
+    if item.device is None:
+        return 1.0
+    return divide(item.device.idle_host_ns - item.idle_host_in.get(HostState.DATA, 0), item.device.span_ns)
+
+
+def find_loader(item: TraceSummary) -> str | None:
+    """The range in which the host loads data longest; None: there is none."""
+    loading = [part for part in item.ranges if part.loads]
+    return max(loading, key=lambda part: part.host_ns).name[:LONGEST_NAME] if loading else None
+
+
+def has_no_workers(item: TraceSummary) -> bool:
+    """Whether PyTorch's data loader works in the training process."""
+    return any(part.loads and _NO_WORKERS in part.name for part in item.ranges)
 
 
 def have_steps(items: Iterable[TraceSummary]) -> bool:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from distprof.analyze.findings.evidence import (
     LONGEST_NAME,
     Result,
     average,
     divide,
     find_idle_ratio,
+    find_loader,
     find_rank,
+    has_no_workers,
     have_steps,
     list_on_device,
     order_ranks,
     pick,
 )
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, TraceSummary
+from distprof.facts.trace_summary import Category, HostState, LaunchGap, LaunchGaps, TraceSummary
 from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
 
 IDLE_RATIO = 0.1
 """Of the span: a step varies by up to a tenth anyway."""
-LATENCY_NS = 20_000
-"""Mean gap per launch: a launch reaches the device in about 10 us, so longer gaps have another cause."""
+MOST_RATIO = 0.5
+"""Of idle time: what has more of it than all else together is named as its cause."""
 UNEVEN_FACTOR = 2.0
 """If one rank has this many times the exposed communication of another, some of it is probably waiting."""
 
@@ -41,6 +45,8 @@ def check_host_bound(run: Run) -> Result:
     facts = {"idle_host_ns": average(_read(item, "idle_host_ns"), item, per_step=per_step)}
     if item.queue is not None:
         facts["queue_empty_ratio"] = item.queue.empty_ratio
+    figures = tuple(_measure_states(item, per_step=per_step))
+    loads = bool(figures) and figures[0].sign == HostState.DATA and has_no_workers(item)
     return Finding(
         rule=rule,
         share_ratio=fired[item.rank],
@@ -49,7 +55,18 @@ def check_host_bound(run: Run) -> Result:
         by_rank={"idle_host_ratio": pick(fired, ranks)},
         facts=facts,
         per_step=per_step,
+        traits=(Trait.NO_WORKERS,) if loads else (),
+        figures=figures,
     )
+
+
+def _measure_states(item: TraceSummary, *, per_step: bool) -> Iterator[Figure]:
+    """What the host was in while the device waited for it, the longest first."""
+    for state, ns in sorted(item.idle_host_in.items(), key=lambda part: -part[1]):
+        ratio = divide(ns, _read(item, "idle_host_ns"))
+        name = find_loader(item) if state is HostState.DATA else None
+        numbers = {"idle_ns": average(ns, item, per_step=per_step), "idle_ratio": ratio}
+        yield Figure(sign=str(state), name=name, ranks=(item.rank,), numbers=numbers)
 
 
 def check_launch_gaps(run: Run) -> Result:
@@ -64,18 +81,44 @@ def check_launch_gaps(run: Run) -> Result:
         return None
     ranks, per_step = order_ranks(fired), have_steps(items)
     item = find_rank(items, ranks[0])
-    launches = sum(kernel.count for kernel in item.kernels)
-    mean_ns = divide(_read(item, "idle_launch_ns"), launches)
     return Finding(
         rule=rule,
         share_ratio=fired[item.rank],
         ranks=ranks,
         ranks_checked=len(items),
         by_rank={"idle_launch_ratio": pick(fired, ranks)},
-        facts={"launches_count": average(launches, item, per_step=per_step), "gap_ns": mean_ns},
+        facts={} if item.gaps is None else _count_gaps(item, item.gaps, per_step=per_step),
         per_step=per_step,
-        traits=(Trait.SHORT_GAPS,) if mean_ns < LATENCY_NS else (),
+        traits=() if item.gaps is None else tuple(_judge_gaps(item, item.gaps)),
+        figures=() if item.gaps is None else tuple(_measure_gap(item, gap) for gap in item.gaps.longest),
     )
+
+
+def _count_gaps(item: TraceSummary, gaps: LaunchGaps, *, per_step: bool) -> dict[str, float]:
+    """How they are distributed: a mean says nothing where one of them holds nearly all of the time."""
+    all_ns = _read(item, "idle_launch_ns")
+    return {
+        "gaps_count": average(gaps.count, item, per_step=per_step),
+        "median_ns": gaps.median_ns,
+        "p90_ns": gaps.p90_ns,
+        "longest_ratio": divide(sum(gap.length_ns for gap in gaps.longest), all_ns),
+        "graph_ratio": divide(gaps.graph_ns, all_ns),
+    }
+
+
+def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[Trait]:
+    least_ns = MOST_RATIO * _read(item, "idle_launch_ns")
+    if gaps.short_ns >= least_ns:
+        yield Trait.SHORT_GAPS
+    if gaps.graph_ns >= least_ns:
+        yield Trait.GRAPH_GAPS
+
+
+def _measure_gap(item: TraceSummary, gap: LaunchGap) -> Figure:
+    return Figure(
+        sign="graph" if gap.graph else "kernel", name=gap.name[:LONGEST_NAME], stream=gap.stream, ranks=(item.rank,),
+        numbers={"gap_ns": gap.length_ns},
+    )  # fmt: skip
 
 
 def check_exposed_communication(run: Run) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from distprof.analyze.findings.evidence import (
@@ -19,9 +20,9 @@ from distprof.analyze.findings.evidence import (
 )
 from distprof.facts.hardware import find_peak, is_amd
 from distprof.facts.run import Run
-from distprof.facts.trace_summary import Category, TraceSummary
+from distprof.facts.trace_summary import Category, KernelTotal, TraceSummary
 from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
-from distprof.traces.reduce.kernel_names import multiplies_on_matrix_cores, runs_on_amd
+from distprof.traces.reduce.kernel_names import PRODUCTS, find_architecture, multiplies_on_matrix_cores, runs_on_amd
 
 LEAST_PRODUCTS_RATIO = 0.5
 """Of compute: below it, everything else takes longer than the matrix products."""
@@ -30,10 +31,7 @@ ANY_PRODUCTS_RATIO = 0.1
 WORTH_RATIO = 0.05
 """Of GPU time: with less, even products that took no time would shorten it by less than a twentieth."""
 
-_PRODUCTS = (Category.MATMUL, Category.ATTENTION, Category.CONVOLUTION)
 _NO_COMPUTE = (Category.COMMUNICATION, Category.COPY)
-_ARCHITECTURES = (("volta_", (7, 0)), ("turing_", (7, 5)), ("ampere_", (8, 0)), ("hopper_", (9, 0)))
-_GENERATION = re.compile(r"(?:^|[^a-z0-9])(?:sm|cutlass_|nvjet_sm)_?(\d{2,3})[a-z]?_")
 _WITHOUT_TENSOR_CORES = re.compile(r"GTX 16\d\d|GTX 10\d\d|\bMX\d{3}\b")
 _MAX_CATEGORIES = 3
 
@@ -44,7 +42,7 @@ def check_matmul_share(run: Run) -> Result:
     items = [item for item in list_on_device(run) if _sum_compute(item) > 0]
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
-    shares = {item.rank: divide(sum_kernels(item.kernels, *_PRODUCTS), _sum_compute(item)) for item in items}
+    shares = {item.rank: divide(sum_kernels(item.kernels, *PRODUCTS), _sum_compute(item)) for item in items}
     if max(shares.values()) < ANY_PRODUCTS_RATIO:
         return NotChecked(rule=rule, lack=Lack.NO_PRODUCTS)
     unknown = {item.rank: divide(sum_kernels(item.kernels, Category.OTHER), _sum_compute(item)) for item in items}
@@ -72,7 +70,7 @@ def _sum_compute(item: TraceSummary) -> int:
 
 def _measure_others(item: TraceSummary, *, per_step: bool) -> tuple[Figure, ...]:
     """The other categories that took longest, with the longest kernel of each."""
-    others = [category for category in Category if category not in (*_PRODUCTS, *_NO_COMPUTE)]
+    others = [category for category in Category if category not in (*PRODUCTS, *_NO_COMPUTE)]
     sums = {category: sum_kernels(item.kernels, category) for category in others}
     largest = sorted((category for category in others if sums[category]), key=lambda category: -sums[category])
     return tuple(
@@ -89,11 +87,8 @@ def _measure_others(item: TraceSummary, *, per_step: bool) -> tuple[Figure, ...]
     )
 
 
-def _name_longest(item: TraceSummary, category: Category, precision: str | None = None) -> str:
-    chosen = [
-        kernel for kernel in item.kernels
-        if kernel.category is category and (precision is None or kernel.precision == precision)
-    ]  # fmt: skip
+def _name_longest(item: TraceSummary, category: Category) -> str:
+    chosen = [kernel for kernel in item.kernels if kernel.category is category]
     return max(chosen, key=lambda kernel: kernel.total_ns).name[:LONGEST_NAME]
 
 
@@ -110,7 +105,7 @@ class _Cores:
 
 
 def check_fp32_matmul(run: Run) -> Result:
-    """Share of fp32 matrix products in the GPU time of devices that have tensor cores, or matrix cores."""
+    """Share of fp32 matrix products and convolutions in the GPU time of devices with tensor cores, or matrix cores."""
     rule = RuleName.FP32_MATMUL
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
@@ -129,17 +124,17 @@ def check_fp32_matmul(run: Run) -> Result:
     ranks = order_ranks(fired)
     item, found = find_rank(items, ranks[0]), cores[ranks[0]]
     assert item.device is not None
-    longest = _name_longest(item, _longest_category(item), "fp32")
+    longest = max(_list_products(item, "fp32"), key=lambda kernel: kernel.total_ns)
     return Finding(
         rule=rule,
         share_ratio=min(1.0, divide(_sum_precision(item, "fp32"), item.device.span_ns)),
         ranks=ranks,
         ranks_checked=len(items),
         by_rank={"fp32_ratio": pick(fired, ranks)},
-        facts=_find_ceiling(item, fired[item.rank], tf32=found.tf32),
+        facts={**_divide_products(item), **_find_ceiling(item, fired[item.rank], tf32=found.tf32)},
         traits=_list_traits(item, found),
         figures=(
-            Figure(sign="longest", name=longest, ranks=(item.rank,), numbers={}),
+            Figure(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers={}),
             Figure(sign=found.sign, name=found.name[:LONGEST_NAME], ranks=ranks, numbers={}),
         ),
     )
@@ -147,25 +142,34 @@ def check_fp32_matmul(run: Run) -> Result:
 
 def _list_traits(item: TraceSummary, cores: _Cores) -> tuple[Trait, ...]:
     """NVIDIA's tensor cores have no full fp32; AMD's matrix cores have, at a lower rate."""
-    kernels = [kernel for kernel in item.kernels if kernel.precision == "fp32"]
+    used = all(multiplies_on_matrix_cores(kernel.name) for kernel in _list_products(item, "fp32"))
     traits = {
         Trait.MATRIX_CORES: cores.amd,
-        Trait.CORES_USED: cores.amd and all(multiplies_on_matrix_cores(kernel.name) for kernel in kernels),
+        Trait.CORES_USED: cores.amd and used,
         Trait.TF32: cores.tf32,
     }
     return tuple(trait for trait, holds in traits.items() if holds)
 
 
+def _list_products(item: TraceSummary, precision: str | None) -> Iterator[KernelTotal]:
+    """Matrix products, attention and convolutions of a precision; None: those whose names do not tell it."""
+    for kernel in item.kernels:
+        if kernel.category in PRODUCTS and kernel.precision == precision:
+            yield kernel
+
+
 def _sum_precision(item: TraceSummary, precision: str | None) -> int:
-    """Matrix products and attention of a precision, ns; None: those whose names do not tell it."""
-    return sum(
-        kernel.total_ns for kernel in item.kernels
-        if kernel.category in (Category.MATMUL, Category.ATTENTION) and kernel.precision == precision
-    )  # fmt: skip
+    return sum(kernel.total_ns for kernel in _list_products(item, precision))
 
 
-def _longest_category(item: TraceSummary) -> Category:
-    return next(kernel.category for kernel in item.kernels if kernel.precision == "fp32")
+def _divide_products(item: TraceSummary) -> dict[str, float]:
+    """The convolutions among the fp32 products, and the products of unknown precision beside them, of GPU time."""
+    all_ns = sum_kernels(item.kernels)
+    convolutions_ns = sum_kernels(_list_products(item, "fp32"), Category.CONVOLUTION)
+    return {
+        "convolutions_ratio": divide(convolutions_ns, all_ns),
+        "untold_ratio": divide(_sum_precision(item, None), all_ns),
+    }
 
 
 def _find_ceiling(item: TraceSummary, share_ratio: float, *, tf32: bool) -> dict[str, float]:
@@ -198,15 +202,8 @@ def _find_cores(item: TraceSummary) -> _Cores | None:
     if (capability := head.compute_capability) is not None:
         number = f"{capability[0]}.{capability[1]}"
         return _Cores(there=capability >= (7, 0), tf32=capability >= (8, 0), sign="capability", name=number)
-    found = max((_read_architecture(kernel.name) for kernel in item.kernels), default=((0, 0), ""))
-    if found[0] < (7, 0):
+    made = {kernel.name: find_architecture(kernel.name) or (0, 0) for kernel in item.kernels}
+    newest = max(made, key=lambda kernel: (made[kernel], kernel), default="")
+    if not made or made[newest] < (7, 0):
         return None
-    return _Cores(there=True, tf32=found[0] >= (8, 0), sign="kernel", name=found[1])
-
-
-def _read_architecture(kernel: str) -> tuple[tuple[int, int], str]:
-    """The capability that a kernel was built for, which its device has at least; (0, 0): the name does not tell it."""
-    plain = kernel[:1_000].lower()
-    told = [capability for word, capability in _ARCHITECTURES if word in plain]
-    told += [(int(number[:-1]), int(number[-1])) for number in _GENERATION.findall(plain)]
-    return max(told, default=(0, 0)), kernel
+    return _Cores(there=True, tf32=made[newest] >= (8, 0), sign="kernel", name=newest)

@@ -14,6 +14,8 @@ from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, Ru
 
 APART_RATIO = 0.1
 """By this much one of two ranges leads on the host, and the other on the GPU: a tenth of the step."""
+UNLIKE_FACTOR = 1.2
+"""Between the two shares of a range: with less, its host time does not mislead about it."""
 WARMUP_FACTOR = 1.2
 """How far warm-up must shift a mean or a share to change a ranking of ranges by it."""
 ERROR_RATIO = 0.05
@@ -29,6 +31,8 @@ class _Merged:
 
     name: str
     ranks: set[int]
+    loads: bool
+    """Whether the range loads data: nobody expects that on the GPU."""
     steps_ns: float = 0.0
     """Measured steps on the host, of the ranks that have the range; 0: unknown, or the range outlasts them."""
     all_steps_ns: float = 0.0
@@ -53,6 +57,12 @@ class _Merged:
     def gpu_ratio(self) -> float:
         """Of all the work of the devices."""
         return divide(self.gpu_ns or 0, self.work_ns)
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether its share on the host is not its share on the GPU."""
+        least, most = sorted((self.host_ratio, self.gpu_ratio))
+        return most >= UNLIKE_FACTOR * least
 
     @property
     def is_step(self) -> bool:
@@ -101,7 +111,7 @@ def check_host_is_not_gpu(run: Run) -> Result:
     if not known:
         steps = any(part.steps_ns for part in ranges)
         return NotChecked(rule=rule, lack=Lack.NO_RANGE_LAUNCHES if steps else Lack.NO_STEPS)
-    swaps = _find_swaps([part for part in known if not part.is_step])
+    swaps = _find_swaps([part for part in known if part.is_unlike and not part.is_step and not part.loads])
     if not swaps:
         return None
     concerned = list({id(part): part for pair in swaps for part in pair}.values())
@@ -231,7 +241,7 @@ def _merge_ranges(run: Run) -> list[_Merged]:
         work_ns = 0 if item.device is None else item.device.compute_ns + item.device.memory_ns
         for part in item.ranges:
             key = part.domain, part.name
-            into = merged.setdefault(key, _Merged(name=_name(part), ranks=set()))
+            into = merged.setdefault(key, _Merged(name=_name(part), ranks=set(), loads=part.loads))
             into.ranks.add(item.rank)
             into.host_ns += part.host_ns
             into.count += part.count

@@ -29,7 +29,8 @@ _NUMBER = re.compile(r"\d{1,6}")
 _COUNTED = re.compile(
     r"(step|iter|iteration|batch|epoch|micro_?batch|micro_?step|seq|bucket|rank|stage|id|size|dim|stream|ms|us)s?"
     r"[ #_:=.\-]*$"
-    r"|(?<![a-z])(linear|conv[123]d|embedding(bag)?|\w*norm([123]d)?|dropout|identity|relu|gelu|silu|\w*activation)_$",
+    r"|(?<![a-z])(linear|conv[123]d|embedding(bag)?|dropout|identity|relu|gelu|silu)_$"
+    r"|(norm([123]d)?|activation)_$",
     re.IGNORECASE,
 )
 """What precedes numbers that count instances or sizes rather than similar parts. The profiler numbers the elementary

@@ -7,7 +7,7 @@ from distprof.analyze.findings.evidence import (
     Result,
     average,
     divide,
-    find_idle_ratio,
+    find_launching_ratio,
     find_rank,
     have_steps,
     list_on_device,
@@ -26,7 +26,8 @@ LAUNCH_RATIO = 0.25
 TIME_RATIO = 0.05
 """Run time of the small kernels, of the step; `IDLE_RATIO` is the alternative."""
 IDLE_RATIO = 0.1
-"""Of the step, the device waiting for the host: then every launch costs time, however short its kernel."""
+"""Of the step, the device waiting for the host that does not load data: then every launch costs time, however short its
+kernel."""
 
 
 def check_small_elementwise(run: Run) -> Result:
@@ -50,7 +51,7 @@ def check_small_elementwise(run: Run) -> Result:
         facts={
             "small_limit_ns": SMALL_NS,
             "launches_ratio": divide(_count_small(item), _count_launches(item)),
-            "idle_host_ratio": find_idle_ratio(item),
+            "idle_launching_ratio": find_launching_ratio(item),
         },
         per_step=per_step,
         figures=(_find_most_frequent(item, per_step=per_step),),
@@ -59,7 +60,7 @@ def check_small_elementwise(run: Run) -> Result:
 
 def _is_many(item: TraceSummary) -> bool:
     many = average(_count_small(item), item) >= MANY_PER_STEP
-    costly = _find_time_ratio(item) >= TIME_RATIO or find_idle_ratio(item) >= IDLE_RATIO
+    costly = _find_time_ratio(item) >= TIME_RATIO or find_launching_ratio(item) >= IDLE_RATIO
     return many and costly and divide(_count_small(item), _count_launches(item)) >= LAUNCH_RATIO
 
 

@@ -158,7 +158,7 @@ class _Progress:
 
 
 def _tabulate(workload: Workload, repeats: int, found: list[Comparison]) -> Table:
-    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps, slowest rank (on GPUs: device clock)"
+    title = f"{workload.train}: median step of {repeats} x {workload.steps} steps (on GPUs: device clock)"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.HORIZONTALS, header_style="dim")
     table.add_column("condition")
     for head in ("median step", "against bare", "95 % interval"):

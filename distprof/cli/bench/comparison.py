@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.overhead import choose_clock, read_costs
+from distprof.analyze.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.overhead import choose_clock
 from distprof.facts.run import FloatArray, Run
 
 _T_95 = (
@@ -24,7 +25,7 @@ class Comparison:
 
     condition: str
     median_step_ns: float
-    """Median over runs of each run's median step, slowest rank."""
+    """Median over runs of each run's median step."""
     ratio: float
     """Step time over bare's, minus 1; the mean over rounds of the logarithm."""
     low_ratio: float | None
@@ -34,10 +35,9 @@ class Comparison:
 
 
 def read_step_ns(run: Run) -> float:
-    """Median over measured steps of the slowest rank's step time, on a GPU on the device clock, ns; NaN: none."""
-    costs = read_costs(run.rows, choose_clock(run))
-    job_ns: FloatArray = costs.step_ns[costs.plain]
-    return float(np.median(job_ns)) if job_ns.size else math.nan
+    """Median step time of the job, on a GPU on the device clock, ns; NaN: no measured step."""
+    timing = read_timing(find_measured_steps(run), choose_clock(run))
+    return math.nan if timing is None else float(np.median(timing.elapsed_ns))
 
 
 def compare_runs(step_ns: Mapping[str, Sequence[float]], *, bare: str) -> list[Comparison]:

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from distprof.cli.bench import wrapper_cost
 from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.cli.bench.recording_cost import (
     BUCKETS,
@@ -24,17 +25,26 @@ from distprof.cli.bench.recording_cost import (
     find_stride,
     measure_recording_cost,
 )
+from distprof.cli.bench.wrapper_cost import TURNS, WrapperCost, measure_wrappers
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 STEP_MS = STEP_NS // 1_000_000
+_WRAPPED = {
+    "ddp": (f"DDP, {wrapper_cost.BUCKETS} buckets", 100_000), "fsdp": (f"FSDP2, {wrapper_cost.UNITS} units", 250_000),
+}  # fmt: skip
+"""What is measured, and what recording may add to a step, ns."""
+LIMITS_TEXT = ", ".join(f"{what}: {limit_ns // 1_000} us" for what, limit_ns in _WRAPPED.values())
 DESCRIPTION = f"""\
-Measures the host's time in the recorder's calls, as a training step on GPUs makes them, on a device whose events cost
-nothing: recording a real one takes about 1 us more, so add that for every event. Not included either: reading events
-over the driver, what DDP takes to call a hook, and what is around FSDP2's methods, whose cost has a row of its own.
-Runs without a GPU, in seconds.
+Measures, without a GPU and in half a minute, what recording costs the host, in two ways:
 
-The fastest of all rounds is what the code takes on this machine. Single collectives are timed in every k-th step; k is
-what the recorder would choose for steps of {STEP_MS} ms, and the average over all steps is compared with the limit.
+- what real steps of DDP and FSDP2 cost more with it than without: process time of two ranks over gloo, through
+  everything that distprof puts around torch. This is compared with the limits ({LIMITS_TEXT});
+- the recorder's own calls, as a training step on GPUs makes them, on a device whose events cost nothing: recording a
+  real one takes about 1 us more, so add that for every event. Single collectives are timed in every k-th step; k is
+  what the recorder would choose for steps of {STEP_MS} ms, and the average over all steps is compared with
+  {100 * LIMIT_RATIO:.1f} % of that.
+
+Other processes disturb both; run it on an idle machine.
 """
 
 
@@ -45,7 +55,8 @@ def add_cost(subjects: argparse._SubParsersAction[Any]) -> None:
         epilog="Exit codes: 0 within the limit, 1 above it, 2 usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    cost.add_argument("--rounds", type=int, default=ROUNDS, help=f"(default: {ROUNDS})")
+    cost.add_argument("--rounds", type=int, default=ROUNDS, help=f"of the recorder's calls (default: {ROUNDS})")
+    cost.add_argument("--turns", type=int, default=TURNS, help=f"of real steps (default: {TURNS})")
     cost.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
 
 
@@ -55,13 +66,15 @@ def run_cost(options: argparse.Namespace) -> int:
     Raises:
         UsageError: An option is wrong.
     """
-    if options.rounds < 1:
-        raise UsageError(f"--rounds {options.rounds}: must be 1 or more")
+    for name in ("rounds", "turns"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} {getattr(options, name)}: must be 1 or more")
     require_folder(options.json)
     cost = measure_recording_cost(options.rounds)
     console = Console()
     console.print(_tabulate(cost))
-    above = False
+    wrappers = measure_wrappers(options.turns)
+    above = [_show_wrappers(console, name, found) for name, found in wrappers.items()].count(True) > 0
     for name, plain, timed, number in (
         (f"DDP, {BUCKETS} buckets", cost.ddp, cost.ddp_timed, BUCKETS),
         (f"FSDP2, {SHARDS} gathers and scatters", cost.fsdp, cost.fsdp_timed, SHARDS),
@@ -79,8 +92,22 @@ def run_cost(options: argparse.Namespace) -> int:
         f"background thread, per step under FSDP2: {_format_us(cost.background_ns)} us", highlight=False, soft_wrap=True
     )
     if options.json is not None:
-        write_figures(options.json, dataclasses.asdict(cost))
+        found = {name: dataclasses.asdict(each) for name, each in wrappers.items()}
+        write_figures(options.json, dataclasses.asdict(cost) | {"wrappers": found})
     return EXIT_FAILED if above else EXIT_OK
+
+
+def _show_wrappers(console: Console, name: str, cost: WrapperCost) -> bool:
+    """Shows what recording costs in real steps; returns whether that is above the limit."""
+    what, limit_ns = _WRAPPED[name]
+    above = cost.training_ns > limit_ns
+    console.print(
+        f"{what}, with everything around torch: {_format_us(cost.training_ns)} us of process time a step, "
+        f"{'above' if above else 'within'} the limit of {_format_us(limit_ns)} us; background thread: "
+        f"{_format_us(cost.background_ns)} us; the step itself: {_format_us(cost.step_ns)} us",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    return above
 
 
 def _tabulate(cost: RecordingCost) -> Table:

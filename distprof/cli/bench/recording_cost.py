@@ -154,6 +154,9 @@ class NullDevice:
         """Never."""
         return False
 
+    def adopt_thread(self) -> None:
+        """There is no other."""
+
     def make_buffer(self, number: int) -> Any:
         """Nothing is written to it."""
         return [0.0] * number

@@ -38,6 +38,10 @@ class TorchFacts:
     distributed: bool
     gloo: bool
     seconds_to_import: float
+    seconds_computing: float = 0.0
+    """Of these, on a core."""
+    seconds_without_core: float | None = None
+    """Of these, ready to run while others had the cores. None: the kernel does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.cli.doctor.facts import Facts
+from distprof.cli.doctor.facts import Facts, TorchFacts
 from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, warning
 from distprof.traces.nsys.nsys_tool import read_numbers
 
@@ -34,11 +34,23 @@ def check_torch(facts: Facts) -> MachineFinding:
     found = f"{facts.torch.version}, built for {build}"
     if read_numbers(facts.torch.version)[:2] < OLDEST_TORCH:
         return problem("torch", found, "distprof needs torch 2.6 or newer", fix)
-    if (seconds := facts.torch.seconds_to_import) > SLOW_IMPORT_S:
-        meaning = "every rank of every job waits for that before it starts"
-        found = f"{found}; importing it took {seconds:.0f} s"
-        return warning("torch", found, meaning, "put the environment on a local disk")
+    if facts.torch.seconds_to_import > SLOW_IMPORT_S:
+        return _judge_slow_import(facts.torch, found)
     return ok("torch", found, "loads and is new enough")
+
+
+def _judge_slow_import(torch: TorchFacts, found: str) -> MachineFinding:
+    """Whether files were waited for, which a job does as well, or cores, which depends on what else runs just now."""
+    seconds, busy_s = torch.seconds_to_import, torch.seconds_without_core
+    found = f"{found}; importing it took {seconds:.0f} s"
+    if seconds - torch.seconds_computing - (busy_s or 0.0) > SLOW_IMPORT_S:
+        meaning = "most of that was waiting for files: every rank of every job does so before it starts"
+        return warning("torch", found, meaning, "put the environment on a local disk")
+    if busy_s is not None and busy_s > seconds / 4:
+        found = f"{found}, {busy_s:.0f} s of it without a core: the machine is busy"
+        meaning = "others use the cores, and jobs here would wait for them as well"
+        return warning("torch", found, meaning, "end what else runs, or ask again when it has ended")
+    return ok("torch", found, "loads and is new enough; that time was spent computing, as on a slow core")
 
 
 def check_distributed(facts: Facts) -> MachineFinding:

@@ -11,16 +11,18 @@ import io
 import json
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 
 def ask_torch() -> dict[str, Any]:
     """The fields of `TorchFacts`, as plain values."""
-    begin = time.perf_counter()
+    begin, waited, used = time.perf_counter(), _read_waited_s(), time.process_time()
     import torch
     import torch.distributed as dist
 
-    seconds = time.perf_counter() - begin
+    seconds, used = time.perf_counter() - begin, time.process_time() - used
+    waited_for_core = None if waited is None else (_read_waited_s() or waited) - waited
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
@@ -38,7 +40,17 @@ def ask_torch() -> dict[str, Any]:
         "distributed": distributed,
         "gloo": distributed and dist.is_gloo_available(),
         "seconds_to_import": seconds,
+        "seconds_computing": min(used, seconds),
+        "seconds_without_core": waited_for_core,
     }
+
+
+def _read_waited_s() -> float | None:
+    """How long this thread was ready to run and had no core so far. None: the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _describe(torch: Any, index: int) -> dict[str, Any]:

@@ -21,8 +21,10 @@ _NO_MEMORY = re.compile(
 _OURS = re.compile(r"^distprof: (?!stopped early)(.+)$", re.M)
 _RANK = re.compile(r"^distprof: (rank (\d+) failed: .+)$", re.M)
 _ERROR = re.compile(r"^(?!torch\.distributed\.elastic)(\w[\w.]*(?:Error|Exception)\b.*)$", re.M)
-_ROOT = re.compile(r"^Root Cause.*?^ *rank *: (\d+).*?^ *exitcode *: (-?\d+)", re.M | re.S)
-"""The end of torchrun's output: which rank failed first, and its exit code."""
+_ROOT, _ROOT_RANK, _ROOT_CODE = (
+    re.compile(line, re.M) for line in (r"^Root Cause", r"^ *rank *: (\d+)", r"^ *exitcode *: (-?\d+)")
+)
+"""Lines at the end of torchrun's output: which rank failed first, and its exit code."""
 
 
 def judge(ended: Ended, log: Path, timeout_s: float | None, secrets: Sequence[str]) -> tuple[SweepStatus, str | None]:
@@ -45,16 +47,24 @@ def judge(ended: Ended, log: Path, timeout_s: float | None, secrets: Sequence[st
 
 def _find_reason(text: str, exit_code: int) -> str:
     """What torchrun saw first, else the first rank that says so, else distprof's last line, else the last error."""
-    root = _ROOT.search(text)
-    if root is not None and int(root[2]) < 0:
-        return f"rank {root[1]} was ended by {_name_signal(-int(root[2]))}"
+    root = _find_root(text)
+    if root is not None and root[1] < 0:
+        return f"rank {root[0]} was ended by {_name_signal(-root[1])}"
     ranks = [(found[2], found[1]) for found in _RANK.finditer(text)]
-    first = [said for rank, said in ranks if root is not None and rank == root[1]]
+    first = [said for rank, said in ranks if root is not None and rank == root[0]]
     if ranks:
         return str((first or [ranks[0][1]])[0])
     if said := [*_OURS.findall(text), *_ERROR.findall(text)[-1:]]:
         return str(said[-1])
     return f"exit code {exit_code}" if exit_code >= 0 else f"torchrun was ended by {_name_signal(-exit_code)}"
+
+
+def _find_root(text: str) -> tuple[str, int] | None:
+    """The rank that failed first according to torchrun, and its exit code."""
+    start = _ROOT.search(text)
+    rank = start and _ROOT_RANK.search(text, start.end())
+    code = rank and _ROOT_CODE.search(text, rank.end())
+    return (rank[1], int(code[1])) if rank and code else None
 
 
 def _name_signal(number: int) -> str:

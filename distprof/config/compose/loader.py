@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.hydra import Hydra
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, flag_override
 
@@ -34,6 +37,7 @@ ALLOWED = {
     "hydra.sweeper": ("hydra._internal.core_plugins.basic_sweeper.BasicSweeper",),
 }
 """What may be named, and where. Others would run the job elsewhere, or optimise its result, which cannot work."""
+NOT_KEYS = "expected a group of keys, such as `steps: 10`"
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler")
 """The classes in Hydra's own logging choices; distprof instantiates none of them."""
 
@@ -60,6 +64,7 @@ class Loader(ConfigLoaderImpl):
     def __init__(self, search_path: ConfigSearchPathImpl, secrets: Sequence[str] | None) -> None:
         """Uses ``search_path``; with ``secrets``, for display: masks those values and other secrets."""
         super().__init__(search_path)
+        self.repository = _Repository(search_path)
         self._secrets = secrets
 
     def load_configuration(
@@ -84,6 +89,24 @@ class Loader(ConfigLoaderImpl):
                 with flag_override(config, ["readonly", "struct"], False):
                     _hide_secrets(config, self._secrets)
         return config
+
+
+class _Repository(ConfigRepository):
+    """Names the file that is no configuration. Hydra names none, and takes a list for an empty file."""
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        try:
+            found = super().load_config(config_path)
+        except OSError as error:  # also OmegaConf's, for a file that holds a number
+            raise UsageError(f"{self._name(config_path)}: {error.strerror or NOT_KEYS}") from None
+        if found is not None and isinstance(found.config, ListConfig):
+            raise UsageError(f"{self._name(config_path)}: {NOT_KEYS}")
+        return found
+
+    def _name(self, config_path: str) -> str:
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        name = config_path if config_path.endswith(".yaml") else f"{config_path}.yaml"
+        return name if source is None else os.path.join(source.path, name)
 
 
 class _Hydra(Hydra):

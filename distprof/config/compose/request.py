@@ -72,7 +72,7 @@ def quote(override: str) -> str:
     if plain is None or _can_be_read(override):
         return override
     value = os.path.expanduser(plain[2]) if plain[2].startswith("~/") else plain[2]
-    value = re.sub(r"(\\*)(?='|$)", r"\1\1", value).replace("'", "\\'")  # a backslash is special only before a quote
+    value = re.sub(r"(?<!\\)(\\*+)(?='|$)", r"\1\1", value).replace("'", "\\'")  # special only before a quote
     quoted = f"{plain[1]}='{value}'"
     return quoted if _can_be_read(quoted) else override
 

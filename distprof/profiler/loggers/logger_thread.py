@@ -17,6 +17,9 @@ LOGGERS = {
     "wandb": ("weights_and_biases", "BesideWandbLogger"),
 }
 """By the name in ``profile.loggers``: the file here, and its class. What it needs is imported on its thread."""
+BEGIN_LIMIT_S, END_LIMIT_S = 6.0, 7.0
+"""How long the end of a job waits for a logger that is being opened, from when that began, and for one that writes the
+rest: the process is to end within ten seconds."""
 HURRY_S = 2.0
 """How long a logger may take to write the rest after training has failed."""
 
@@ -35,14 +38,16 @@ class LoggerThread:
         self._name, self._make, self._note = name, make, note
         self._logger: MetricLogger | None = None
         self._failed = self._ended = False
-        self._listener = Listener(self._begin, what=f"logger {name}", failed=self._fail)
+        self._listener = Listener(
+            self._begin, what=f"logger {name}", failed=self._fail, begin_limit_s=BEGIN_LIMIT_S
+        )  # fmt: skip
         self._listener.start()
 
     def tell(self, rows: FloatArray) -> None:
         """Queues whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
         self._listener.tell(rows)
 
-    def end(self, limit_s: float | None = None) -> None:
+    def end(self, limit_s: float = END_LIMIT_S) -> None:
         """Waits until it has written everything, not longer than it may take. A second call does nothing."""
         if self._ended:
             return

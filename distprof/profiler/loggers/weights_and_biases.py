@@ -7,6 +7,7 @@ import os
 from distprof.config.compose import read_choice
 from distprof.config.schema import WandbConfig, decode
 from distprof.facts.run import FloatArray
+from distprof.profiler.exit_guard import close_sessions_first
 from distprof.profiler.loggers.metric_logger import LoggedJob
 from distprof.render.wandb_log import WandbLogger
 
@@ -27,6 +28,7 @@ class BesideWandbLogger:
         logger = WandbLogger.start(
             meta=job.meta, config=config, folder=job.folder, say=job.say, peaks=job.peaks, beside=True
         )
+        close_sessions_first()  # W&B's service ends with the process, too, and what is left is to be logged before
         if logger is None:
             raise RuntimeError("wandb opened no run")
         self._logger = logger

@@ -14,6 +14,8 @@ __all__ = ["FigureText", "FindingText", "word_finding", "word_lack"]
 _WORDS: dict[RuleName, Callable[[Finding], FindingText]] = {
     RuleName.MATMUL_SHARE: compute.word_matmul_share,
     RuleName.FP32_MATMUL: compute.word_fp32_matmul,
+    RuleName.EAGER_ATTENTION: compute.word_eager_attention,
+    RuleName.OLDER_KERNELS: compute.word_older_kernels,
     RuleName.SMALL_ELEMENTWISE: compute.word_small_elementwise,
     RuleName.HOST_BOUND: idle.word_host_bound,
     RuleName.LAUNCH_GAPS: idle.word_launch_gaps,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
     FigureText,
@@ -31,8 +33,22 @@ def word_matmul_share(finding: Finding) -> FindingText:
         ),
         consequence="The rest, element-wise work, reductions and normalisation, is bound by memory: faster matrix "
         "units, or a lower precision of the products alone, can shorten only the smaller part of compute.",
-        remedy="Fuse what does not multiply: torch.compile, fused attention and normalisation, a fused optimizer; "
-        "larger matrices where the model allows (more tokens per micro-batch).",
+        remedy=_say_fusing(finding),
+    )
+
+
+def _say_fusing(finding: Finding) -> str:
+    """By the categories that take longest: the optimizer's step of an embedding is fused with its backward already."""
+    others = {figure.sign for figure in finding.figures}
+    optimizer = ", a fused optimizer" if not others or "optimizer" in others else ""
+    embedding = (
+        " Embeddings are bound by memory, and mostly fused already: tables in a lower precision, narrower rows."
+        if "embedding" in others
+        else ""
+    )
+    return (
+        f"Fuse what does not multiply: torch.compile, fused attention and normalisation{optimizer}; larger matrices "
+        f"where the model allows (more tokens per micro-batch).{embedding}"
     )
 
 
@@ -46,26 +62,38 @@ def _show_category(finding: Finding, figure: Figure) -> FigureText:
 
 
 def word_fp32_matmul(finding: Finding) -> FindingText:
-    """Matrix products in fp32 on a device with tensor cores, or matrix cores."""
-    share = format_ratio(finding.by_rank["fp32_ratio"][0])
+    """Matrix products and convolutions in fp32 on a device with tensor cores, or matrix cores."""
+    share, products = format_ratio(finding.by_rank["fp32_ratio"][0]), _name_products(finding)
     longest, source = finding.figures
     cores = "matrix cores" if Trait.MATRIX_CORES in finding.traits else "tensor cores"
     used = Trait.CORES_USED in finding.traits
     use = f"use the {cores} at the rate of fp32" if used else f"leave the {cores} idle"
+    convolutions = format_ratio(finding.facts.get("convolutions_ratio"))
+    among = FigureText(what="convolutions among them, of GPU time", value=convolutions, where=say_worst(finding))
     return FindingText(
-        title=f"{share} of GPU time is single-precision (fp32) matrix products, which {use}{say_ranks(finding)}",
+        title=f"{share} of GPU time is single-precision (fp32) {products}, which {use}{say_ranks(finding)}",
         evidence=(
-            *list_by_rank(finding, "fp32_ratio", "fp32 matrix products, of GPU time"),
+            *list_by_rank(finding, "fp32_ratio", f"fp32 {products}, of GPU time"),
+            *((among,) if finding.facts.get("convolutions_ratio") else ()),
             make_line(longest, _name(longest), what="longest of them"),
             make_line(source, _SOURCES[source.sign] + say_name(source.name), what=cores),
         ),
-        consequence=_say_ceiling(finding, share),
+        consequence=_say_ceiling(finding, share) + _say_untold(finding),
         remedy=_say_precision(finding),
     )
 
 
 _SOURCES = {"device": "", "capability": "compute capability ", "kernel": "it runs "}
 """How it is known that a device has such cores, before the name that tells."""
+_WORTH_SAYING = 0.01
+"""Products of unknown precision, of GPU time."""
+
+
+def _name_products(finding: Finding) -> str:
+    convolutions = finding.facts.get("convolutions_ratio", 0.0)
+    if not convolutions:
+        return "matrix products"
+    return "convolutions" if convolutions == finding.by_rank["fp32_ratio"][0] else "matrix products and convolutions"
 
 
 def _say_ceiling(finding: Finding, share: str) -> str:
@@ -80,21 +108,86 @@ def _say_ceiling(finding: Finding, share: str) -> str:
     )
 
 
+def _say_untold(finding: Finding) -> str:
+    untold = finding.facts.get("untold_ratio", 0.0)
+    if untold < _WORTH_SAYING:
+        return ""
+    return f" Another {format_ratio(untold)} is products whose names do not tell their precision."
+
+
 def _say_precision(finding: Finding) -> str:
+    convolutions = bool(finding.facts.get("convolutions_ratio"))
+    layout = " memory_format=torch.channels_last suits convolutions on them." if convolutions else ""
     if Trait.MATRIX_CORES in finding.traits:
         return (
             "Autocast to bf16, or to fp16 with a gradient scaler: the matrix cores multiply either several times as "
-            "fast as fp32, and it halves the memory traffic. Check the loss curve."
+            f"fast as fp32, and it halves the memory traffic.{layout} Check the loss curve."
         )
     if Trait.TF32 in finding.traits:
+        allowed = "; torch.backends.cudnn.allow_tf32 does so for convolutions" if convolutions else ""
         return (
             "torch.set_float32_matmul_precision('high') multiplies in TF32 (fewer digits in the products, the same "
-            "range); autocast to bf16 halves the memory traffic too. Check the loss curve after either."
+            f"range){allowed}; autocast to bf16 halves the memory traffic too.{layout} Check the loss curve after "
+            "either."
         )
     return (
         "Autocast to fp16 with a gradient scaler, or to bf16 where the device has it; TF32 needs an NVIDIA device of "
-        "compute capability 8.0. Check the loss curve."
+        f"compute capability 8.0.{layout} Check the loss curve."
     )
+
+
+def word_eager_attention(finding: Finding) -> FindingText:
+    """Attention in single kernels, with a softmax between its products."""
+    share, fused = format_ratio(finding.by_rank["softmax_ratio"][0]), finding.facts["fused_ratio"]
+    (longest,) = finding.figures
+    value = f"{_name(longest)}, {format_time(longest.numbers['device_ns'])} {say_window(finding)}"
+    return FindingText(
+        title=f"{share} of GPU time is softmax in kernels of its own, as in attention that is not fused"
+        f"{say_ranks(finding)}",
+        evidence=(
+            *list_by_rank(finding, "softmax_ratio", "softmax, of GPU time"),
+            make_line(longest, value, what="longest of them"),
+            FigureText(what="fused attention, of GPU time", value=format_ratio(fused), where=say_worst(finding)),
+        ),
+        consequence="Attention in single operators writes its scores, which grow with the square of the sequence, to "
+        "memory, and reads them again for the softmax, the mask, dropout and the second product.",
+        remedy="torch.nn.functional.scaled_dot_product_attention (in Transformers attn_implementation='sdpa' or "
+        "'flash_attention_2') keeps the scores on the chip; it takes a fused kernel for fp16 and bf16 and a mask that "
+        "the kernel knows (is_causal=True). A softmax outside of attention is fused with its neighbours by "
+        "torch.compile.",
+    )
+
+
+def word_older_kernels(finding: Finding) -> FindingText:
+    """Products in kernels of an earlier generation of devices."""
+    device, *kernels = finding.figures
+    share = format_ratio(finding.by_rank["older_ratio"][0])
+    return FindingText(
+        title=f"{share} of GPU time is matrix products in kernels made for older devices, of compute capability "
+        f"{_list_made(kernels)}{say_ranks(finding)}",
+        evidence=(
+            *list_by_rank(finding, "older_ratio", "products in older kernels, of GPU time"),
+            make_line(device, f"compute capability {device.sign}", what=say_name(device.name)),
+            *(
+                make_line(
+                    kernel,
+                    f"{_name(kernel)}, {format_ratio(kernel.numbers['device_ratio'])} of GPU time",
+                    what=f"made for {kernel.sign}",
+                )
+                for kernel in kernels
+            ),
+        ),
+        consequence="Such kernels run, but without the instructions that the newer tensor cores are fast by. Libraries "
+        "choose them for shapes, alignments or types for which they have no newer kernel, or when they were built "
+        "before the device.",
+        remedy="Make the sizes of matrices (vocabulary, features, tokens) multiples of 8, better of 64; multiply in "
+        "bf16 or fp16; use a PyTorch built for this device (torch.cuda.get_arch_list()), with its own cuBLAS and "
+        "cuDNN, and a newer attention kernel.",
+    )
+
+
+def _list_made(kernels: Sequence[Figure]) -> str:
+    return " and ".join(sorted({kernel.sign for kernel in kernels}))
 
 
 def word_small_elementwise(finding: Finding) -> FindingText:
@@ -114,8 +207,8 @@ def word_small_elementwise(finding: Finding) -> FindingText:
             ),
             make_line(most, f"{_name(most)}, {_count(most.numbers['small_count'])} {window}", what="most often"),
             FigureText(
-                what="device idle, waiting for the host",
-                value=format_ratio(finding.facts["idle_host_ratio"]),
+                what="device idle, waiting for the host, but not for data",
+                value=format_ratio(finding.facts["idle_launching_ratio"]),
                 where=say_worst(finding),
             ),
         ),

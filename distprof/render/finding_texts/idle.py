@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from distprof.analyze.findings.idle import MOST_RATIO
+from distprof.facts.trace_summary import HostState
 from distprof.render.finding_texts.parts import (
+    NAME_LIMIT,
     FigureText,
     FindingText,
     list_by_rank,
@@ -14,58 +19,160 @@ from distprof.render.finding_texts.parts import (
     say_window,
     say_worst,
 )
+from distprof.render.kernel_names import name_kernel
 from distprof.render.units import format_count, format_ratio, format_time
-from distprof.report.finding_report import Finding, Trait
+from distprof.report.finding_report import Figure, Finding, Trait
+
+_STATES: dict[str, str] = {
+    HostState.DATA: "loading data",
+    HostState.SYNCHRONIZING: "in calls that wait for the device",
+    HostState.OPTIMIZER: "in the optimizer",
+    HostState.CALLS: "in other calls of the device's API",
+    HostState.OPERATORS: "in operators of the framework",
+    HostState.UNKNOWN: "in nothing that the trace shows",
+}
+_NAMED = (HostState.DATA, HostState.SYNCHRONIZING, HostState.OPTIMIZER)
+"""What the title names where it holds most of the time; the others are launching, and what lies around it."""
 
 
 def word_host_bound(finding: Finding) -> FindingText:
-    """The device waits for launches."""
+    """The device waits for launches, or for the data to launch them with."""
     span, lost = say_span(finding), format_time(finding.facts["idle_host_ns"])
-    empty = finding.facts.get("queue_empty_ratio")
+    empty, most = finding.facts.get("queue_empty_ratio"), _find_most(finding)
     queue = FigureText(
         what="nothing launched ahead", value=f"{format_ratio(empty)} of the time", where=say_worst(finding)
     )
+    named = f": the host is {_STATES[most]}" if most in _NAMED else ""
+    useless = ", nor would torch.compile or CUDA graphs" if most == HostState.DATA else ""
     return FindingText(
-        title=f"The device waits for the host {format_ratio(finding.share_ratio)} of {span}{say_ranks(finding)}",
+        title=f"The device waits for the host {format_ratio(finding.share_ratio)} of {span}{say_ranks(finding)}{named}",
         evidence=(
             *list_by_rank(finding, "idle_host_ratio", f"host-bound, of {span}"),
+            *(_show_state(finding, figure) for figure in finding.figures),
             *(() if empty is None else (queue,)),
         ),
         consequence=f"Rank {finding.ranks[0]}'s device stands still for {lost} {say_window(finding)} because what it "
-        "runs next has not been launched: faster kernels would not make it faster.",
-        remedy="Take work off the launching thread: no synchronisation inside the step, fewer and larger kernels "
-        "(torch.compile, CUDA graphs by mode='reduce-overhead', fused optimizer), larger micro-batches, data prepared "
-        "by workers."
+        f"runs next has not been launched: faster kernels would not make it faster{useless}.",
+        remedy=_say_host(finding, most)
         + ("" if finding.per_step else " Without steps, the time before and between them counts as well."),
+    )
+
+
+def _find_most(finding: Finding) -> str | None:
+    """What the host was in for most of the time; None: nothing holds so much, or it is not known."""
+    first = finding.figures[0] if finding.figures else None
+    return first.sign if first is not None and first.numbers["idle_ratio"] >= MOST_RATIO else None
+
+
+def _show_state(finding: Finding, figure: Figure) -> FigureText:
+    share, time = format_ratio(figure.numbers["idle_ratio"]), format_time(figure.numbers["idle_ns"])
+    where = "" if figure.name is None else f", most of it in {say_name(figure.name)}"
+    return FigureText(
+        what=f"meanwhile the host is {_STATES[figure.sign]}",
+        value=f"{share} of that time, {time} {say_window(finding)}",
+        where=f"{name_some(figure.ranks)}{where}",
+    )
+
+
+def _say_host(finding: Finding, most: str | None) -> str:
+    if most == HostState.DATA:
+        workers = (
+            "The DataLoader has no workers: num_workers=N prepares batches beside the training"
+            if Trait.NO_WORKERS in finding.traits
+            else "More DataLoader workers (num_workers) prepare batches beside the training"
+        )
+        return (
+            f"{workers}, prefetch_factor keeps several ready, persistent_workers=True starts them once; "
+            "pin_memory=True with .to(device, non_blocking=True) copies the next one while this one computes. If the "
+            "workers are not enough, decode and augment ahead of time or on the GPU, and read larger files from a "
+            "nearer disk."
+        )
+    if most == HostState.SYNCHRONIZING:
+        return (
+            "Leave .item(), .cpu(), print(loss), isnan checks and torch.cuda.synchronize() out of the step, or do them "
+            "only every few steps: after each of them the host has nothing launched ahead."
+        )
+    if most == HostState.OPTIMIZER:
+        return (
+            "fused=True or foreach=True for the optimizer, or torch.compile around its step: few launches instead of "
+            "several for each parameter; no host arithmetic on its state."
+        )
+    unknown = (
+        " The trace shows nothing of what the host did most of the time: record with_stack=True, or look with py-spy "
+        "for Python code, logging, and preprocessing between the operators."
+        if most == HostState.UNKNOWN
+        else ""
+    )
+    return (
+        "Take work off the launching thread: no synchronisation inside the step, fewer and larger kernels "
+        "(torch.compile, CUDA graphs by mode='reduce-overhead', fused optimizer), larger micro-batches, data prepared "
+        f"by workers.{unknown}"
     )
 
 
 def word_launch_gaps(finding: Finding) -> FindingText:
     """The device is slow to start what is launched."""
     span, share = say_span(finding), format_ratio(finding.share_ratio)
-    launches, gap = format_count(round(finding.facts["launches_count"])), format_time(finding.facts["gap_ns"])
-    short = Trait.SHORT_GAPS in finding.traits
     return FindingText(
         title=f"The device idles {share} of {span} between kernels that are already launched{say_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "idle_launch_ratio", f"launch gaps, of {span}"),
-            FigureText(
-                what="launches",
-                value=f"{launches} {say_window(finding)}, {gap} of gap each",
-                where=say_worst(finding),
-            ),
+            *_show_gaps(finding),
+            *(_show_gap(figure) for figure in finding.figures),
         ),
-        consequence="The host is early enough, and the device still does nothing: "
-        + (
-            "launch latency, many times over."
-            if short
-            else "the gaps are too long for launch latency, so streams wait for something."
-        ),
-        remedy="CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
-        "kernels."
-        if short
-        else "Look in the timeline for what the streams wait for: each other (events, wait_stream), copies, "
-        "collectives.",
+        consequence="The host is early enough, and the device still does nothing: " + _say_gaps(finding),
+        remedy=_say_latency(finding),
+    )
+
+
+def _show_gaps(finding: Finding) -> Iterator[FigureText]:
+    facts, worst = finding.facts, say_worst(finding)
+    if "gaps_count" not in facts:
+        return
+    count = format_count(round(facts["gaps_count"]))
+    spread = f"half of them up to {format_time(facts['median_ns'])}, nine in ten up to {format_time(facts['p90_ns'])}"
+    yield FigureText(what="their number", value=f"{count} {say_window(finding)}, {spread}", where=worst)
+    yield FigureText(
+        what=f"the {len(finding.figures)} longest" if len(finding.figures) > 1 else "the longest",
+        value=f"{format_ratio(facts['longest_ratio'])} of their time",
+        where=worst,
+    )
+    if facts["graph_ratio"]:
+        value = f"{format_ratio(facts['graph_ratio'])} of their time"
+        yield FigureText(what="before CUDA graphs and their nodes", value=value, where=worst)
+
+
+def _show_gap(figure: Figure) -> FigureText:
+    graph = ", of a CUDA graph" if figure.sign == "graph" else ""
+    return FigureText(
+        what="a gap",
+        value=f"{format_time(figure.numbers['gap_ns'])} before {name_kernel(figure.name or '', NAME_LIMIT)}",
+        where=f"{name_some(figure.ranks)}, stream {figure.stream}{graph}",
+    )
+
+
+def _say_gaps(finding: Finding) -> str:
+    if Trait.SHORT_GAPS in finding.traits:
+        return "launch latency, many times over."
+    if Trait.GRAPH_GAPS in finding.traits:
+        return "most of the time is before nodes of CUDA graphs, which wait for something."
+    return "most of the time is in gaps too long for launch latency, so streams wait for something."
+
+
+def _say_latency(finding: Finding) -> str:
+    if Trait.GRAPH_GAPS in finding.traits:
+        return (
+            "Look in the timeline for what the nodes wait for: nodes before them in the graph (copies, memsets, host "
+            "nodes, collectives), and graphs launched one behind the other, each of which waits for the one before."
+        )
+    if Trait.SHORT_GAPS in finding.traits:
+        return (
+            "CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
+            "kernels."
+        )
+    return (
+        "Look in the timeline before the longest gaps for what the streams wait for: each other (events, wait_stream), "
+        "copies, collectives."
     )
 
 

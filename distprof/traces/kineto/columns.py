@@ -37,6 +37,7 @@ MODULE_PREFIX = "nn.Module: "
 MEMORY_EVENT = "[memory]"
 AUTOGRAD_COLUMNS = ("sequence", "forward_thread")
 """Of operators; see `distprof.facts.trace.Operators`."""
+ONE_SIDED = frozenset(("send", "recv"))
 CPU = 0
 """PyTorch's number for the CPU as a device type; every other number is an accelerator."""
 
@@ -207,6 +208,13 @@ class KinetoColumns:
         self._count_strange(name, int(not isinstance(value, int)))
         return str(value) if isinstance(value, int) else None
 
+    def _read_number(self, args: Args) -> int:
+        """A collective's number within its group. Each rank counts its sends and receives for itself."""
+        found = read_int(args.number)
+        self._count_strange("Seq", int(found is None))
+        alone = isinstance(args.collective, str) and args.collective.lower() in ONE_SIDED
+        return UNKNOWN if found is None or alone else found
+
     def _count_strange(self, name: str, count: int) -> None:
         if count:
             self.losses.counts[f"fields not understood: {name}"] += count
@@ -241,7 +249,7 @@ class KinetoColumns:
             self._read_args(args, name)
             for name in ("stream", "device", "size_bytes", "correlation", "in_elements", "out_elements")
         )
-        group, collective = np.full((2, len(spans)), UNKNOWN, np.int64)
+        group, collective, number = np.full((3, len(spans)), UNKNOWN, np.int64)
         for row, one in enumerate(args):
             if stream[row] < 0:
                 stream[row] = self._read_threads([spans[row].tid], "tid")[0]
@@ -249,14 +257,15 @@ class KinetoColumns:
                 device[row] = self._read_threads([spans[row].pid], "pid")[0]
             if one.group is not None:
                 group[row] = self.names[self._read_word(one.group, "group")]
+                number[row] = self._read_number(one)
             if one.collective is not None:
                 collective[row] = self.names[self._read_word(one.collective, "collective")]
             if (dtype := self._read_word(one.dtype, "dtype")) is not None:
                 size_bytes[row] = _find_message_bytes(dtype, int(max(sent[row], received[row])))
         self.gpu.add(
             **common, kind=np.full(len(spans), find_activity_kind(spans[0].cat or ""), np.int64), stream=stream,
-            device=device, group=group, collective=collective, size_bytes=np.maximum(size_bytes, UNKNOWN),
-            correlation=correlation,
+            device=device, group=group, collective=collective, number=number, correlation=correlation,
+            size_bytes=np.maximum(size_bytes, UNKNOWN),
         )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     device_type: Number = msgspec.field(default=UNKNOWN, name="Device Type")
     sequence: Number = msgspec.field(default=UNKNOWN, name="Sequence number")
     forward_thread: Number = msgspec.field(default=UNKNOWN, name="Fwd thread id")
+    number: Number = msgspec.field(default=UNKNOWN, name="Seq")
 
 
 NO_ARGS = Args()

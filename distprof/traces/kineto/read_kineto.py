@@ -97,7 +97,17 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
 
 def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     found = columns.gpu.close(
-        "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "collective", "correlation"
+        "begin_ns",
+        "end_ns",
+        "name",
+        "kind",
+        "device",
+        "stream",
+        "size_bytes",
+        "group",
+        "collective",
+        "number",
+        "correlation",
     )
     called = columns.calls.close("begin_ns", "end_ns", "name", "thread", "correlation")
     ops = columns.ops.close("begin_ns", "end_ns", "name", "thread", *AUTOGRAD_COLUMNS)
@@ -224,5 +234,6 @@ def _make_head(
         device_name=device.name, device_memory_bytes=device.memory_bytes,
         compute_capability=device.compute_capability,
         memory_peak_bytes=columns.memory_peak_bytes if columns.memory_peak_bytes >= 0 else None,
-        group_ranks=outside.group_ranks, not_understood=columns.strangers.say(), notes=notes,
+        lists_devices=bool(outside.devices), group_ranks=outside.group_ranks, not_understood=columns.strangers.say(),
+        num_not_understood=columns.strangers.num_events, notes=notes,
     )  # fmt: skip

@@ -66,6 +66,11 @@ class Strangers:
         known = category in self._counts or len(self._counts) < MAX_CATEGORIES
         self._counts[category if known else _MORE] += count
 
+    @property
+    def num_events(self) -> int:
+        """How many were counted."""
+        return self._counts.total()
+
     def say(self) -> str | None:
         """The counts by category, the largest first. None: there are none."""
         counts = sorted(self._counts.items(), key=lambda item: (-item[1], item[0] or ""))

@@ -42,7 +42,8 @@ def list_collectives(
     issues = _list_issues(segments, kinds[rows], launch_ns, codes, trace.gpu.size_bytes[rows])
     gpu = trace.gpu
     seen = (gpu.begin_ns[rows] - origin_ns, gpu.end_ns[rows] - origin_ns, _measure_exposed(trace, kinds, rows))
-    return _tabulate(steps, step, issues, groups, np.stack(seen, axis=1))
+    numbers = None if gpu.number is None or gpu.number[rows].max() < 0 else gpu.number[rows]
+    return _tabulate(steps, step, issues, groups, np.stack(seen, axis=1), numbers)
 
 
 def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
@@ -84,7 +85,12 @@ def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
 
 
 def _tabulate(
-    steps: Steps, step: IntArray, issues: list[IssuedCollective], groups: Mapping[int, GroupInfo], times_ns: IntArray
+    steps: Steps,
+    step: IntArray,
+    issues: list[IssuedCollective],
+    groups: Mapping[int, GroupInfo],
+    times_ns: IntArray,
+    numbers: IntArray | None,
 ) -> tuple[RankCollectives, ...]:
     """Builds the tables; ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
     by_step = np.argsort(step, kind="stable")
@@ -101,6 +107,7 @@ def _tabulate(
                 order=key, groups={issue.group: groups[issue.group] for issue in key},
                 steps=steps.number[[int(step[part[0]]) for part in parts]],
                 arrival_ns=times[:, :, 0], end_ns=times[:, :, 1], exposed_ns=times[:, :, 2],
+                number=None if numbers is None else np.stack([numbers[part] for part in parts]),
             )
         )  # fmt: skip
     return tuple(tables)

@@ -26,8 +26,8 @@ from distprof.facts.intervals import (
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.facts.trace import ActivityKind, BoolArray, IntArray, Trace
 from distprof.facts.trace_summary import DeviceTime
+from distprof.traces.reduce.gaps import find_gaps
 from distprof.traces.reduce.kernel_names import classify_collective, find_kind
-from distprof.traces.reduce.launches import NEVER_NS, find_launched
 from distprof.traces.reduce.operations import find_operations
 
 
@@ -64,9 +64,10 @@ def measure_device(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
     busy = join(working, collectives)
     if not measure(intersect(busy, window)):
         return None
+    gaps = find_gaps(trace, chosen, window)
     parts = (
-        window, compute, subtract(memory, compute), subtract(collectives, working),
-        *_split_gaps(trace, chosen, busy, window), memory, collectives,
+        window, compute, subtract(memory, compute), subtract(collectives, working), gaps.host, gaps.launch,
+        gaps.unknown, memory, collectives,
     )  # fmt: skip
     span, computing, copying, exposed, host, launch, unknown, memory_busy, collectives_busy = (
         int(measure_within(part, window).sum()) for part in parts
@@ -173,32 +174,6 @@ def _sort_work(trace: Trace, chosen: BoolArray) -> tuple[Intervals, Intervals, I
         for rows in (~moving & ~collective, moving, collective)
     )
     return compute, memory, exchange
-
-
-def _split_gaps(
-    trace: Trace, chosen: BoolArray, busy: Intervals, window: Intervals
-) -> tuple[Intervals, Intervals, Intervals]:
-    """The time between, before and after activities: spent by the host, by the launch, and with unknown cause."""
-    begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
-    end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))
-    launch_ns = np.append(_find_first_launches(trace, chosen, busy[0]), NEVER_NS)
-    known = launch_ns < NEVER_NS
-    cut_ns = np.clip(launch_ns, begin_ns, end_ns)
-    return (
-        unite(begin_ns[known], cut_ns[known]),
-        unite(cut_ns[known], end_ns[known]),
-        unite(begin_ns[~known], end_ns[~known]),
-    )
-
-
-def _find_first_launches(trace: Trace, chosen: BoolArray, starts_ns: IntArray) -> IntArray:
-    """The earliest launch among the activities that begin at each start, ns, ``[num_starts]``."""
-    rows = np.flatnonzero(chosen & (trace.gpu.end_ns > trace.gpu.begin_ns))
-    index = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
-    first = starts_ns[index] == trace.gpu.begin_ns[rows]
-    found = np.full(len(starts_ns), NEVER_NS)
-    np.minimum.at(found, index[first], find_launched(trace)[rows][first])
-    return found
 
 
 def _add_up(cell: IntArray, size_bytes: IntArray, num_cells: int) -> tuple[IntArray, IntArray]:

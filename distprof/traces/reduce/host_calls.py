@@ -17,8 +17,8 @@ from distprof.traces.reduce.ranges import find_measured
 
 BLOCKED = " (open while its copy ran)"
 """Added to the name of a call that waited although it need not have."""
-_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
-"""Version suffixes, and variants with one stream per thread."""
+_SUFFIX = re.compile(r"v\d+|ptsz|ptds|spt")
+"""What versions, and variants with one stream per thread, have behind their last underscores."""
 _WAITS = re.compile(
     r"(cuda|hip)(Device|Thread|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
     r"|(cuda|hip)Memcpy((2D|3D)|(2D)?(To|From)(Symbol|Array)|WithStream)?|hipMemcpy(HtoD|DtoH)|cuMemcpy(HtoD|DtoH|HtoA|AtoH)?"
@@ -36,8 +36,7 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     """
     calls = trace.calls
     plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
-    waits = [code for code, name in plain.items() if _WAITS.fullmatch(name)]
-    named = np.isin(calls.name, np.array(waits, dtype=np.int64))
+    named = _find_named(trace)
     blocking = _find_blocking(trace) & ~named & (calls.name != UNKNOWN)
     rows = np.flatnonzero(named | blocking)
     rows = rows[find_outermost(calls, rows)]
@@ -54,6 +53,19 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
         for name, count, ns in zip(indexes, counts.tolist(), totals_ns.tolist(), strict=True)
     ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
+
+
+def find_waiting(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls wait for the device, ``[num_calls]``."""
+    return _find_named(trace) | _find_blocking(trace)
+
+
+def _find_named(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which calls wait for the device by their names, ``[num_calls]``."""
+    names = trace.calls.name
+    codes = [code for code in np.unique(names).tolist() if code >= 0]
+    waits = [code for code in codes if _WAITS.fullmatch(name_call(trace.names[code]))]
+    return np.isin(names, np.array(waits, dtype=np.int64))
 
 
 def _find_blocking(trace: Trace) -> npt.NDArray[np.bool_]:
@@ -86,7 +98,10 @@ def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
 
 def name_call(name: str) -> str:
     """The call's name without its version: ``cuMemcpyHtoD_v2_ptds`` is ``cuMemcpyHtoD``."""
-    return _SUFFIX.sub("", name)
+    words = name.split("_")
+    while len(words) > 1 and _SUFFIX.fullmatch(words[-1]):
+        words.pop()
+    return "_".join(words)
 
 
 def find_outermost(calls: Calls, rows: IntArray) -> npt.NDArray[np.bool_]:

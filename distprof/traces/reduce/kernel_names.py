@@ -17,6 +17,8 @@ from distprof.facts.trace_summary import Category
 LONGEST_JUDGED = 4_000
 """Characters of a name to look at: what a kernel is stands at the front."""
 _CACHED = 16_384
+PRODUCTS = (Category.MATMUL, Category.ATTENTION, Category.CONVOLUTION)
+"""What multiplies matrices."""
 
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::")
 _WRAPPER = re.compile(r"^cutlass|^_z|kentry|(^|::)(device_)?kernel2?$|attention_kernel_batched_impl|^flashattn")
@@ -60,13 +62,17 @@ _RULES: tuple[tuple[Category, tuple[str, ...]], ...] = (
         r"flash_(fwd|bwd)|flash_?attn|flash_?attention|\bflash::|flash_mla|fmha|mha_(fwd|bwd)|attention",
         r"\battn_(fwd|bwd)|_attn_(fwd|bwd)|sdpa|(batch|single)(decode|prefill)with",
     )),
+    (Category.EMBEDDING, (
+        r"^(?!.*(rotary|rope)).*embedding_?(bag|backward|codegen|nobag|forward|dense)",
+        r"compute_grad_weight|partials?_per_segment|partial_segment_offset|num_of_partial_segments|sum_and_scatter",
+    )),
     (Category.NORMALIZATION, (
         r"(layer|rms|group|batch|instance)_?norm|normalization::|\bbn_(fw|bw)|\bln_(fwd|bwd)|rowwisemoments",
         r"gammabeta|computeinternalgradients|computebackwardfusedparams",
     )),
     (Category.OPTIMIZER, (r"multi_?tensor_|adam|adagrad|fused_?sgd|(^|::|_)sgd_|lamb_?kernel|\blion_",)),
     (Category.CONVOLUTION, (
-        r"conv(?!ert)|wgrad|dgrad|fprop|winograd|implicit_?gemm|scudnn|cutlass_cudnn|cask_cudnn",
+        r"conv(?!ert)|wgrad|dgrad|fprop|winograd|implicit_?gemm|(?<![a-z])[hs]\d*cudnn|cutlass_cudnn|cask_cudnn",
         r"im2col|col2im|im2d2col|\bigemm_(fwd|bwd|wrw)|miopensp3",
     )),
     (Category.REDUCTION, (r"backward_bias|dot_kernel",)),
@@ -100,28 +106,31 @@ _LETTER: Mapping[str, str] = {
     "h": "fp16", "t": "bf16", "b": "bf16", "s": "fp32", "d": "fp64", "q": "fp8", "f8": "fp8", "b8": "fp8",
 }  # fmt: skip
 """For cuBLAS' ``nvjet`` and Tensile's ``Cijk`` kernels: the first letter is the operand type."""
-_NO_PRECISION = re.compile(r"splitk_?reduce|reducesplitk|epilogue::impl|cudnn_generated|computeoffsets")
+_NO_PRECISION = re.compile(
+    r"splitk_?reduce|reducesplitk|epilogue::impl|cudnn_generated|offsetskernel|im2col|im2d2col|col2im|reduce_wgrad"
+)
 _BY_LETTER = (
     re.compile(r"^nvjet_(?:sm\d+_)?([htqd])\w*_"),
-    re.compile(r"cijk_[a-z]+_[a-z]+_(f8|b8|[hbsd])(?!\w*_mx_)"),
+    re.compile(r"\A(?>.*?cijk_[a-z]+_[a-z]+_(f8|b8|[hbsd]))(?!\w*_mx_)", re.DOTALL),  # only the first place is tried
 )
 _BY_TOKEN = (
-    re.compile(rf"xmma_gemm_[a-z0-9]+_{_TOKEN}"),
+    re.compile(rf"xmma_(?:gemm|[fdw](?:prop|grad)_implicit_gemm(?:_indexed)?)_[a-z0-9]+_{_TOKEN}"),
     re.compile(rf"^(?:bmm|gemm)_(?:mx)?[a-z0-9]+_(?:mx)?(?:e2m1(?:mx)?)?{_TOKEN}"),
     re.compile(rf"qkv{_TOKEN}"),
 )
 _BY_SHAPE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"tf32|tfloat32"), "tf32"),
-    (re.compile(r"(?<![a-z])sgemm"), "fp32"),
+    (re.compile(r"(?<![a-z])s(gemm|cudnn)"), "fp32"),
     (re.compile(r"(?<![a-z])dgemm|(?<![a-z0-9])d884gemm"), "fp64"),
-    (re.compile(r"(?<![a-z])hgemm|(?<![a-z0-9])h\d+gemm"), "fp16"),
+    (re.compile(r"(?<![a-z])h(gemm|cudnn)|(?<![a-z0-9])h\d+(gemm|cudnn)"), "fp16"),
     (re.compile(r"(ampere|_80_tensorop|_86_tensorop|_89_tensorop|_90_tensorop)_s1688gemm(?!_(b?f16|fp16))"), "tf32"),
-    (re.compile(r"volta_s884gemm(?!_(b?f16|fp16))"), "fp16"),
+    (re.compile(r"ampere_s1688cudnn(?!_(b?f16|fp16))"), "tf32"),
+    (re.compile(r"volta_s884(gemm|cudnn)(?!_(b?f16|fp16))"), "fp16"),
 )
 """Instruction shapes of cuBLAS and CUTLASS: 16x8x8 on 32-bit data is TF32 from Ampere on."""
 _MATRIX_UNITS = re.compile(r"_mi\d+x\d+x\d+|mfma|wmma|_gtcx?\d?_|xdl")
 _AMD = re.compile(r"\bcijk_|_isa\d{3}|_isa\d\d[a-f]|gfx\d|^_zn2ck|(^|\W)ck(_tile)?::|miopen|_gtcx?\d?_|mfma")
-_MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|(?P<length>\d+)|(?P<type>DF16[_b]|Dh|[a-z])|.", re.DOTALL)
+_MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]{0,6}_|(?P<length>\d+)|(?P<type>DF16[_b]|Dh|[a-z])|.", re.DOTALL)
 _BUILT_IN: Mapping[str, str] = {
     "t": "bf16", "DF16b": "bf16", "DF16_": "fp16", "Dh": "fp16", "f": "fp32", "d": "fp64", "a": "int8",
 }  # fmt: skip
@@ -132,8 +141,18 @@ _WIDTHS = ("int8", "fp16", "bf16", "fp32", "fp64")
 _LEAST_TYPES = 3
 """Operands and accumulator: shorter lists of types are something else."""
 _ANY_TOKEN = re.compile(rf"(?<![a-z0-9]){_TOKEN}(?![a-z0-9])")
-_FLOAT_VECTOR = re.compile(r"gem(v|m(k1|sn)_).*<[^a-z]*(int, int, )?float,")
-"""Only here ``float`` is the operand type; elsewhere in a template it may be the accumulator."""
+_VECTOR = re.compile(r"gem(v|m(k1|sn)_)")
+_FLOAT_FIRST = re.compile(r"<[^a-z<]*(int, int, )?float,")
+"""Only behind `_VECTOR` ``float`` is the operand type; elsewhere in a template it may be the accumulator."""
+_ENGINE = re.compile(r"(grad|alg\d)_engine|convolve_|winograd")
+_FLOAT_DATA = re.compile(r"<(?:(?:\d+|true|false|int), )*float,")
+"""Convolutions of cuDNN without tensor cores: the first type of the template is that of the data."""
+_OTHER_SOFTMAX = re.compile(
+    r"log_?softmax|softmax_warp_(?:for|back)ward<(?:[^<>,]*,){4} ?true|cross_?entropy|gating|top_?k"
+)
+"""Softmaxes of a loss over classes, and of the choice of experts."""
+_ARCHITECTURES = (("volta_", (7, 0)), ("turing_", (7, 5)), ("ampere_", (8, 0)), ("hopper_", (9, 0)))
+_GENERATION = re.compile(r"(?:^|[^a-z0-9])(?:sm|cutlass_|nvjet_sm)_?(\d{2,3})[a-z]?(?![a-z0-9])")
 
 
 @lru_cache(maxsize=_CACHED)
@@ -168,9 +187,10 @@ def find_kind(operation: str) -> CollectiveKind:
 def classify_kernel(name: str) -> Category:
     """The category of a kernel.
 
-    Element-wise: arithmetic on single elements, and moving data: casts, fills, gathers, permutations. Reduction:
-    many values to fewer, or to an order: sums, softmax, losses, pools, scans, sorts. Optimizer: includes every
-    ``foreach`` kernel.
+    Embedding: lookups in tables and their backward, which may contain the optimizer's step of those tables, as fbgemm's
+    ``split_embedding_backward_*_adagrad_*`` do. Element-wise: arithmetic on single elements, and moving data: casts,
+    fills, gathers, permutations. Reduction: many values to fewer, or to an order: sums, softmax, losses, pools, scans,
+    sorts. Optimizer: includes every ``foreach`` kernel.
     """
     if classify_collective(name) is not None:
         return Category.COMMUNICATION
@@ -181,12 +201,13 @@ def classify_kernel(name: str) -> Category:
 
 @lru_cache(maxsize=_CACHED)
 def find_precision(name: str) -> str | None:
-    """The precision in which a matrix product or attention multiplies; None: another kernel, or unknown.
+    """The precision in which a matrix product, attention or a convolution multiplies; None: another kernel, or unknown.
 
     The wider one of two operands: "fp64", "fp32" (no tensor cores), "tf32", "bf16", "fp16", "fp8", "fp4", "int8".
     """
     subject = name[:LONGEST_JUDGED].lower()
-    if classify_kernel(name) not in (Category.MATMUL, Category.ATTENTION) or _NO_PRECISION.search(subject):
+    category = classify_kernel(name)
+    if category not in PRODUCTS or _NO_PRECISION.search(subject):
         return None
     if subject.startswith("_z"):
         words, operands = _read_mangled(name[:LONGEST_JUDGED])
@@ -203,12 +224,41 @@ def find_precision(name: str) -> str | None:
     for pattern in _BY_TOKEN:
         if found := pattern.search(subject):
             return _DATA[found[1]]
+    if category is Category.CONVOLUTION:
+        return _find_convolution_precision(subject)
     for pattern, precision in _BY_SHAPE:
         if pattern.search(subject):
             return precision
     if found := _ANY_TOKEN.search(subject):
         return _DATA[found[1]]
-    return "fp32" if _FLOAT_VECTOR.search(subject) else None
+    vector = _VECTOR.search(subject)
+    return "fp32" if vector and _FLOAT_FIRST.search(subject, vector.end()) else None
+
+
+def _find_convolution_precision(subject: str) -> str | None:
+    """Shapes come last: cuDNN's ``convolve_sgemm`` exists for fp16 data as well."""
+    if found := _ANY_TOKEN.search(subject):
+        return _DATA[found[1]]
+    own, bracket, _ = subject.partition("<")
+    if bracket and _ENGINE.search(own):
+        return "fp32" if _FLOAT_DATA.match(subject, len(own)) else None
+    return next((precision for pattern, precision in _BY_SHAPE if pattern.search(subject)), None)
+
+
+def is_softmax(name: str) -> bool:
+    """Whether a kernel is the softmax of something else than a loss or a choice of experts: mostly of attention that is
+    not fused, between its two matrix products."""
+    subject = name[:LONGEST_JUDGED].lower()
+    told = classify_kernel(name) is Category.REDUCTION and "softmax" in _find_own_name(name)
+    return told and not _OTHER_SOFTMAX.search(subject)
+
+
+def find_architecture(name: str) -> tuple[int, int] | None:
+    """The compute capability that a kernel was built for, which its device has at least; None: not in the name."""
+    plain = name[:LONGEST_JUDGED].lower()
+    told = [capability for word, capability in _ARCHITECTURES if word in plain]
+    told += [(int(number[:-1]), int(number[-1])) for number in _GENERATION.findall(plain)]
+    return max(told, default=None)
 
 
 def runs_on_amd(name: str) -> bool:
@@ -253,6 +303,7 @@ def _find_subject(name: str) -> str:
     return name[:LONGEST_JUDGED].lower() if _WRAPPER.search(own) else own
 
 
+@lru_cache(maxsize=_CACHED)
 def _find_own_name(name: str) -> str:
     """The function's qualified name in lower case, without return type, template or arguments."""
     plain = _UNNAMED.sub("", name[:LONGEST_JUDGED].lower()).removeprefix("void ")

@@ -20,6 +20,7 @@ from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.reduce.device import code_collectives
 from distprof.traces.reduce.name_folding import fold_names
 from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
+from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
@@ -39,7 +40,12 @@ Window = Sequence[tuple[int, int]] | IntArray | None
 
 
 def total_ranges(
-    trace: Trace, *, window: Window, max_ranges: int = MAX_RANGES, other_threads: bool = True
+    trace: Trace,
+    *,
+    window: Window,
+    usual: NameMap = USUAL_NAMES,
+    max_ranges: int = MAX_RANGES,
+    other_threads: bool = True,
 ) -> tuple[RangeTotal, ...]:
     """Sums up the instances of each name, folded by `fold_names`, longest host time first.
 
@@ -47,6 +53,7 @@ def total_ranges(
         trace: One process.
         window: An instance is measured if it begins in one of these. Before the first it is warm-up, otherwise outside
             the steps.
+        usual: Tells which names are those of loading data.
         max_ranges: The largest number of names.
         other_threads: False: ranges of the main thread contain only what that thread launched.
     """
@@ -73,16 +80,17 @@ def total_ranges(
             warmup_count=warm_count[code],
             warmup_host_ns=warm[code],
             outside_count=outside_count[code],
+            loads=usual.loads(*names.labels[code]),
         )
         for code in order[:max_ranges]
     )
 
 
-def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, **host: int) -> RangeTotal:
+def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, *, loads: bool, **host: int) -> RangeTotal:
     gpu_ns, communication_ns, exclusive_ns, activities = device or (None, None, None, 0)
     return RangeTotal(
         domain=label[0], name=label[1], gpu_ns=gpu_ns, gpu_communication_ns=communication_ns,
-        gpu_exclusive_ns=exclusive_ns, activities=activities, **host,
+        gpu_exclusive_ns=exclusive_ns, activities=activities, loads=loads, **host,
     )  # fmt: skip
 
 

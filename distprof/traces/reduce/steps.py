@@ -10,7 +10,8 @@ from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, BoolArray, I
 from distprof.traces.reduce.phase_names import NO_STEP, NameMap, is_warmup
 from distprof.traces.reduce.range_contents import RangeNames, name_ranges
 
-MAX_STEPS = 1_000_000
+MAX_STEPS = 250_000
+"""A step takes 0.7 KB as long as the report is made. Longer traces are read up to here, and the report says so."""
 MAX_NUMBER = 2**53
 
 
@@ -24,6 +25,8 @@ class Steps:
     warmup: BoolArray
     thread: int
     """The thread that runs them; -1: there are no steps."""
+    num_left_out: int = 0
+    """Steps that follow, beyond `MAX_STEPS`."""
 
     def windows(self) -> IntArray | None:
         """Begin and end of the measured steps, ``[num_measured, 2]``; None: no steps are known."""
@@ -50,8 +53,7 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
     ranges, labels = trace.ranges, name_ranges(trace)
     picked = labels.judge(names.find_step)
     closed = (ranges.end_ns != UNKNOWN) & (ranges.end_ns > ranges.begin_ns)
-    rows = np.flatnonzero((picked != NO_STEP) & closed)[:MAX_STEPS]
-    rows = _prefer(labels, rows)
+    rows = _prefer(labels, np.flatnonzero((picked != NO_STEP) & closed))
     if not len(rows):
         return Steps(number=rows, begin_ns=rows, end_ns=rows, warmup=np.zeros(0, dtype=bool), thread=-1)
     threads, counts = np.unique(ranges.thread[rows], return_counts=True)
@@ -59,6 +61,7 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
     rows = rows[ranges.thread[rows] == thread]
     reached = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], ranges.end_ns[rows][:-1]]))
     rows = rows[ranges.begin_ns[rows] >= reached]
+    num_left_out, rows = max(len(rows) - MAX_STEPS, 0), rows[:MAX_STEPS]
     number = picked[rows]
     if names.step is None and (labels.judge(is_own)[rows] == 1).all():
         number = ranges.payload[rows]
@@ -66,7 +69,9 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
         number = np.arange(len(rows))
     begin_ns, end_ns = ranges.begin_ns[rows], ranges.end_ns[rows]
     warmup = _find_warmup(ranges, labels, begin_ns, end_ns)
-    return Steps(number=number, begin_ns=begin_ns, end_ns=end_ns, warmup=warmup, thread=thread)
+    return Steps(
+        number=number, begin_ns=begin_ns, end_ns=end_ns, warmup=warmup, thread=thread, num_left_out=num_left_out
+    )  # fmt: skip
 
 
 def is_own(domain: str, name: str) -> bool:

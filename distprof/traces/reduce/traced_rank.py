@@ -11,7 +11,7 @@ from distprof.facts.trace import Trace, TraceHead
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.collective_records import RankCollectives
 from distprof.storage.record_lines import MAX_SEGMENTS
-from distprof.traces.reduce.claims import Claim, read_claim
+from distprof.traces.reduce.claims import Claim, find_device_type, read_claim
 from distprof.traces.reduce.collectives import list_collectives
 from distprof.traces.reduce.device_clock import find_device_clock
 from distprof.traces.reduce.launches import assign_windows, describe_left_out, find_cut_off
@@ -34,6 +34,8 @@ class TracedRank:
     extent_ns: tuple[int, int] | None
     """As in `Claim`, like the next field."""
     vendor: str | None
+    device_type: str | None
+    """What it ran on, as PyTorch calls it. None: not known."""
     origin_ns: int
     """Begin of the first step on the file's clock."""
     rows: FloatArray
@@ -58,12 +60,15 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
     claim = read_claim(trace)
     if not len(steps.number):
         notes.append("no range is a step: device time and kernels cover the whole trace (--step PATTERN names steps)")
-        activity = reduce_trace(trace, rank=-1, num_steps=0, host_windows=None, device_windows=None)
+        activity = reduce_trace(trace, rank=-1, num_steps=0, host_windows=None, device_windows=None, usual=names)
         return TracedRank(
-            head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=0,
+            head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor,
+            device_type=find_device_type(trace), origin_ns=0,
             rows=np.empty((0, ROW_WIDTH)), segments={}, collectives=(), activity=activity,
             notes=(*activity.head.notes, *notes),
         )  # fmt: skip
+    if steps.num_left_out:
+        notes.append(f"the steps after the first {len(steps.number):,} are not read")
     steps = _leave_out_cut(trace, steps, notes)
     segments, clock = partition_steps(trace, steps, names), find_device_clock(trace)
     origin_ns = int(steps.begin_ns[0])
@@ -78,10 +83,16 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
         left_out = describe_left_out(trace, assign_windows(trace, steps.all_windows(), windows))
         notes += [] if left_out is None else [left_out]
     activity = reduce_trace(
-        trace, rank=-1, num_steps=int((~steps.warmup).sum()), host_windows=steps.windows(), device_windows=on_device
+        trace,
+        rank=-1,
+        num_steps=int((~steps.warmup).sum()),
+        host_windows=steps.windows(),
+        device_windows=on_device,
+        usual=names,
     )
     return TracedRank(
-        head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor, origin_ns=origin_ns,
+        head=trace.head, extent_ns=claim.extent_ns, vendor=claim.vendor,
+        device_type=find_device_type(trace), origin_ns=origin_ns,
         rows=fill_rows(trace, steps, segments, clock, origin_ns=origin_ns),
         segments=_keep_timelines(steps, segments, origin_ns) if segments.named else {},
         collectives=list_collectives(trace, steps, segments, origin_ns=origin_ns), activity=activity,

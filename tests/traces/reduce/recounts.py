@@ -20,6 +20,7 @@ from typing import Any
 DEVICE = {"kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory", "memcpy": "memory", "memset": "memory"}
 CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver")
 STEPS = ("user_annotation", "operator")
+KNOWN = (*DEVICE, *CALLS, *STEPS, "cpu_op")
 COMMUNICATES = re.compile(r"nccl|multimem_all_reduce|dpsk::ep::", re.IGNORECASE)
 """The kernels in the files that exchange data between devices."""
 EARLY = -(10**30)
@@ -30,6 +31,7 @@ Span = tuple[int, int]
 class Did:
     """One device event."""
 
+    name: str
     kind: str
     stream: str
     begin: int
@@ -54,6 +56,12 @@ class Recount:
     queue_max: int
     empty_ns: int
     launches: int
+    unseen_ns: int
+    """Before the first kernels, where they waited for what was launched before the file began."""
+    gaps: list[tuple[int, str]]
+    """Launch gaps and what ends them, longest first."""
+    kernels: dict[str, tuple[int, int]]
+    """Launches and their summed length by name, kernels, copies and memsets."""
 
 
 def recount(path: Path) -> Recount | None:
@@ -64,12 +72,16 @@ def recount(path: Path) -> Recount | None:
         return None
     find_launches(done)
     steps = sorted(span(event) for event in events if is_step(event))
-    windows = steps_on_device(done, steps) or [(min(did.begin for did in done), max(did.end for did in done))]
+    whole = steps_on_device(done, steps) or [(min(did.begin for did in done), max(did.end for did in done))]
+    unseen = find_unseen(done, whole, min(span(event)[0] for event in events if event.get("cat", "").lower() in KNOWN))
+    windows = [part for window in whole for part in cut(window, unseen)]
     queue_ns, queue_max, empty_ns = measure_queue(done, windows)
     return Recount(
-        steps=len(steps), step_ns=[end - begin for begin, end in windows] if steps else [],
+        steps=len(steps), step_ns=[end - begin for begin, end in whole] if steps else [],
         times=measure_times(done, windows), queue_ns=queue_ns, queue_max=queue_max, empty_ns=empty_ns,
-        launches=sum(belongs(did, steps, windows) for did in done),
+        launches=sum(belongs(did, steps, whole) for did in done),
+        unseen_ns=sum(overlap(begin, end, whole) for begin, end in unseen), gaps=list_gaps(done, windows),
+        kernels=total_kernels(done, steps, whole),
     )  # fmt: skip
 
 
@@ -104,7 +116,9 @@ def list_device(events: list[dict[str, Any]]) -> list[Did]:
         if kind is not None:
             kind = "exchange" if kind == "kernel" and COMMUNICATES.search(event["name"]) else kind
             args = event["args"]
-            done.append(Did(kind, str(args["stream"]), *span(event), calls.get(args.get("correlation", 0))))
+            done.append(
+                Did(event["name"], kind, str(args["stream"]), *span(event), calls.get(args.get("correlation", 0)))
+            )
     return sorted(done, key=lambda did: did.begin)
 
 
@@ -142,6 +156,65 @@ def belongs(did: Did, steps: list[Span], windows: list[Span]) -> bool:
     if did.launch is None:
         return any(begin <= did.begin < end for begin, end in windows)
     return any(begin <= did.launch < end for begin, end in steps)
+
+
+def walk_gaps(done: list[Did], begin: int) -> list[tuple[int, int, Did | None]]:
+    """Idle stretches from a time on, with what was launched first of what ends each; None: not known."""
+    found, last = [], begin
+    whole = sorted((did for did in done if did.end > did.begin), key=lambda did: did.begin)
+    for did in whole:
+        if did.begin > last:
+            ending = [other for other in whole if other.begin == did.begin and other.launched is not None]
+            found.append((last, did.begin, min(ending, key=lambda other: other.launched or 0, default=None)))
+        last = max(last, did.end)
+    return found
+
+
+def find_unseen(done: list[Did], windows: list[Span], begin: int) -> list[Span]:
+    """Idle stretches in which what had been launched before the file began may have run."""
+    whole = sorted((did for did in done if did.end > did.begin), key=lambda did: did.begin)
+    kernels = [did for did in whole if did.kind in ("kernel", "exchange")]
+    first = min(did.begin for did in kernels)
+    unknown = any(did.launch == EARLY for did in kernels if did.begin == first)
+    opening: dict[str, Did] = {}
+    for did in whole:
+        opening.setdefault(did.stream, did)
+    gaps, late = walk_gaps(done, min(windows[0][0], whole[0].begin)), []
+    for start, end, ending in gaps:
+        launched = end if ending is None or ending.launched is None else max(start, ending.launched)
+        if end - launched > 100_000:
+            unknown = unknown or end == first
+            if ending and opening[ending.stream] is ending and 2 * (end - launched) > end - begin:
+                late.append((launched, end))
+    early = [(start, end) for start, end, _ in gaps if unknown and end <= first]
+    return early + [part for part in late if not unknown or part[1] > first]
+
+
+def cut(window: Span, holes: list[Span]) -> list[Span]:
+    """What is left of a window."""
+    left, last = [], window[0]
+    for begin, end in holes:
+        left.append((last, min(begin, window[1])))
+        last = max(last, end)
+    return [(begin, end) for begin, end in [*left, (last, window[1])] if end > begin]
+
+
+def list_gaps(done: list[Did], windows: list[Span]) -> list[tuple[int, str]]:
+    found = []
+    for start, end, did in walk_gaps(done, min(windows[0][0], min(did.begin for did in done if did.end > did.begin))):
+        if did is not None and did.launched is not None:
+            long = overlap(max(start, did.launched), end, windows)
+            found += [(long, did.name)] if long else []
+    return sorted(found, key=lambda gap: -gap[0])
+
+
+def total_kernels(done: list[Did], steps: list[Span], windows: list[Span]) -> dict[str, tuple[int, int]]:
+    totals: dict[str, tuple[int, int]] = {}
+    for did in done:
+        if belongs(did, steps, windows):
+            count, ns = totals.get(did.name, (0, 0))
+            totals[did.name] = count + 1, ns + max(did.end - did.begin, 0)
+    return totals
 
 
 def overlap(begin: int, end: int, windows: list[Span]) -> int:

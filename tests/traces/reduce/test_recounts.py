@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN
+from distprof.facts.trace_summary import Category, KernelTotal, LaunchGaps
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.read import read_paths
+from distprof.traces.reduce.kernel_names import classify_kernel
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
 from tests.traces.reduce.real_traces import SHARED
@@ -37,6 +43,35 @@ def test_real_traces_are_counted_as_by_plain_loops(path: Path) -> None:
     assert activity.queue.mean == pytest.approx(truth.queue_ns / truth.times["span"], rel=1e-9)
     assert activity.queue.empty_ratio == pytest.approx(truth.empty_ns / truth.times["span"], abs=1e-12)
     assert sum(kernel.count for kernel in activity.kernels) == truth.launches
+    assert activity.unobserved_ns == truth.unseen_ns
+    check_gaps(activity.gaps, truth.gaps)
+    assert sum(activity.idle_host_in.values()) == activity.device.idle_host_ns
+    check_kernels(activity.kernels, truth.kernels)
+
+
+def check_gaps(found: LaunchGaps | None, truth: list[tuple[int, str]]) -> None:
+    """The longest by length and name, and the distribution of all."""
+    if found is None:
+        assert not truth
+        return
+    long = [ns for ns, _ in truth]
+    assert (found.count, found.median_ns) == (len(truth), statistics.median(long))
+    assert found.p90_ns == sorted(long)[math.ceil(len(long) * 9 / 10) - 1]
+    assert [gap.length_ns for gap in found.longest] == long[:10]
+    assert {(gap.length_ns, gap.name) for gap in found.longest} <= set(truth)
+
+
+def check_kernels(found: Sequence[KernelTotal], truth: dict[str, tuple[int, int]]) -> None:
+    """Each kernel that is kept, and the categories: what is kept of one and what is summed up is all of it."""
+    named = {kernel.name: (kernel.count, kernel.total_ns) for kernel in found if not kernel.name.startswith("(other ")}
+    assert named.items() <= truth.items()
+    categories: Counter[str] = Counter()
+    for kernel in found:
+        categories[kernel.category] += kernel.total_ns
+    counted: Counter[str] = Counter()
+    for name, (_, ns) in truth.items():
+        counted[Category.COPY if name.startswith(("Memcpy", "Memset", "CopyDevice")) else classify_kernel(name)] += ns
+    assert +categories == +counted
 
 
 def test_every_file_is_counted() -> None:

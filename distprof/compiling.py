@@ -1,0 +1,86 @@
+"""What `torch.compile` may do with code of distprof.
+
+Its compiler, dynamo, meets that code in two ways. A function that runs beside a graph, because torch's C++ calls it or
+after a graph break, would be compiled by itself: `leave_to_python` keeps it from that. A function that is called in
+what is being compiled is traced into the graph: there it does what the original does, or nothing (`replace_in_graphs`).
+What a graph hides in this way is remembered when it is traced (`hide`), for the notes of the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+_MOST = 16
+_hidden: dict[str, None] = {}
+
+if hasattr(torch.compiler, "_compile_session_context"):
+    from torch.compiler import is_compiling as is_compiling  # exported
+else:  # before torch 2.13 it does not say so while the compiler runs Python: torch's backward of a graph, DTensor
+
+    def is_compiling() -> bool:
+        """Whether a graph is traced now, by dynamo or by what comes after it."""
+        return torch.compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
+
+
+def leave_to_python(function: Any, *, wholly: bool = False) -> None:
+    """Keeps torch.compile from compiling a function by itself.
+
+    Args:
+        function: Of distprof.
+        wholly: Also what it calls; otherwise that is compiled as it would be without distprof.
+    """
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+        strategy = frames._FrameExecStrategy(skip, skip if wholly else default)
+        frames.set_code_exec_strategy(function.__code__, strategy)
+    elif hasattr(frames, "skip_code"):  # before torch 2.7
+        frames.skip_code(function.__code__)
+
+
+def replace_in_graphs(function: Any, instead: Callable[..., Any]) -> None:
+    """Has a function of distprof do something else in a graph, which takes the same arguments; outside of graphs it is
+    left to Python, and pays nothing."""
+    function._torchdynamo_inline = instead
+    leave_to_python(function, wholly=True)
+
+
+def hide(what: str) -> None:
+    """Remembers what a graph hides, once, while the graph is traced."""
+    if len(_hidden) < _MOST:
+        _hidden[what] = None
+
+
+hide._dynamo_marked_constant = True  # type: ignore[attr-defined]  # called by the compiler, and not by the graph
+
+
+def tell_compiler(replaced: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
+    """Has dynamo, which is imported, trace replaced functions of torch as it traces the original ones.
+
+    It has a table of what to do with some of them, made once, and one of what they are, made anew now and then.
+
+    Args:
+        replaced: Originals, which are in their places now, and what replaces them.
+    """
+    with contextlib.suppress(Exception):  # of releases that do it in another way
+        handlers = sys.modules["torch._dynamo"].variables.torch.TorchInGraphFunctionVariable._get_handlers()
+        handlers.update({new: handlers[original] for original, new in replaced if original in handlers})
+
+
+def remind_compiler() -> None:
+    """Has dynamo look anew at what is in the places of torch's functions."""
+    if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+        with contextlib.suppress(Exception):
+            dynamo.trace_rules.get_torch_obj_rule_map.cache_clear()
+
+
+def take_hidden() -> list[str]:
+    """What graphs have hidden since the last call, in its order."""
+    found = list(_hidden)
+    _hidden.clear()
+    return found

@@ -1,0 +1,115 @@
+"""Functions of torch that are about to be wrapped: what distprof reads of them is where it was."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from distprof.observe.finder import Finder
+from distprof.record.collective_watch import CollectiveWatch
+from distprof.record.collectives import watch_collectives
+from distprof.record.recorder import Recorder
+from distprof.signatures import Misfit, require_fit
+from tests.observe.told import Told
+
+READS = {0: "tensor", 2: "group"}
+
+
+def known(tensor: Any, op: Any = None, group: Any = None) -> None: ...
+def longer(tensor: Any, op: Any = None, group: Any = None, *, more: Any = None) -> None: ...
+def shifted(tensor: Any, more: Any, op: Any = None, group: Any = None) -> None: ...
+def renamed(tensor: Any, op: Any = None, process_group: Any = None) -> None: ...
+def shorter(tensor: Any) -> None: ...
+def passing_on(*args: Any, **options: Any) -> None: ...
+
+
+def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def watched(*args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+    return watched
+
+
+@pytest.mark.parametrize("function", [known, longer, passing_on, len, dict.get, wrap(known)])
+def test_what_takes_the_same_arguments_or_does_not_tell_fits(function: Callable[..., Any]) -> None:
+    reads = READS if function not in (len, dict.get) else {}
+    assert require_fit(SimpleNamespace(call=function), "call", reads) is function
+
+
+@pytest.mark.parametrize("function", [shifted, renamed, shorter, wrap(shifted)])
+def test_fault_42_an_argument_elsewhere_does_not_fit(function: Callable[..., Any]) -> None:
+    with pytest.raises(Misfit, match=r"^Place\.call of this torch takes no `group` as its argument 3$"):
+        require_fit(type("Place", (), {"call": function}), "call", READS)
+
+
+def test_fault_42_what_is_missing_does_not_fit() -> None:
+    with pytest.raises(Misfit, match=r"^this torch has no torch\.distributed\.all_think$"):
+        require_fit(dist, "all_think")
+
+
+def watch(recorder: Recorder) -> tuple[list[str], Callable[[], None]]:
+    notes: list[str] = []
+    return notes, watch_collectives(CollectiveWatch(recorder, notes.append))
+
+
+def test_nothing_of_this_torch_is_left_out() -> None:
+    notes, undo = watch(Recorder())
+    undo()
+    finder = Finder(told := Told())
+    finder.begin()
+    finder.undo()
+    assert notes == told.notes == []
+
+
+def test_fault_42_a_collective_that_differs_is_left_alone_and_the_others_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def all_reduce(tensor: Any, op: Any = None, timeout: Any = None, group: Any = None, async_op: bool = False) -> None:
+        return None
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, src=0, group=None, async_op=False: None)
+    recorder = Recorder()
+    notes, undo = watch(recorder)
+    assert dist.all_reduce is all_reduce
+    recorder.begin_step(0, warmup=False)
+    dist.all_reduce(torch.ones(1))
+    dist.broadcast(torch.ones(2), 0)
+    recorder.end_step()
+    undo()
+    (record,) = recorder.drain()
+    assert [item.size_bytes for item in record.collectives or []] == [8]
+    (note,) = notes
+    assert note == (
+        "all_reduce is not recorded: torch.distributed.all_reduce of this torch takes no `group` as its argument 3"
+    )
+
+
+def test_fault_42_a_function_that_differs_is_not_looked_at_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.autograd, "grad", lambda outputs, weights, inputs: None)
+    monkeypatch.delattr(torch.utils.data.dataloader, "_BaseDataLoaderIter")
+    finder = Finder(told := Told())
+    finder.begin()
+    try:
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    finally:
+        finder.finish()
+        finder.undo()
+    assert told.text == "begin forward / backward / optimizer / end"
+    grad, batches = told.notes
+    assert grad == (
+        "backward is not recognised everywhere: torch.autograd.grad of this torch takes no `inputs` as its argument 2"
+    )
+    assert batches == (
+        "getting batches is not recognised everywhere: this torch has no torch.utils.data.dataloader.__next__"
+    )
