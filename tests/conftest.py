@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ settings.register_profile("distprof", max_examples=25, deadline=None, derandomiz
 settings.load_profile("distprof")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_left_as_it_was() -> Iterator[None]:
+    """No test leaves torch's collectives wrapped for those that follow."""
+    yield
+    torch_distributed = sys.modules.get("torch.distributed")
+    if torch_distributed is not None and torch_distributed.is_available():
+        assert "distprof" not in torch_distributed.all_reduce.__code__.co_filename
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

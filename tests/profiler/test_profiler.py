@@ -71,3 +71,4 @@ def test_only_models_that_may_synchronise_by_themselves_are_noted(monkeypatch: p
     assert not [note for note in notes if "neither" in note]
     profiler.watch(nn.Sequential(inner, nn.Linear(1, 1)))
     assert notes[-1].startswith("Sequential holds neither DDP nor FSDP: if it is trained")
+    profiler._undo()
