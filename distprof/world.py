@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import all_gather, all_reduce, broadcast  # the originals, even while training's are wrapped
 
 from distprof.errors import DistprofError, UsageError
 
@@ -242,11 +241,11 @@ def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | 
     """
     if group is None:
         return text or ""
-    data = (text or "").encode() if dist.get_rank() == source else b""
+    data = (text or "").encode() if group.rank() == source else b""
     length = torch.tensor([len(data)])
-    keep(broadcast(length, source, group=group, async_op=True)).wait()
+    _broadcast(length, source, group)
     buffer = _as_buffer(data, int(length))
-    keep(broadcast(buffer, source, group=group, async_op=True)).wait()
+    _broadcast(buffer, source, group)
     return buffer.numpy().tobytes().decode()
 
 
@@ -255,11 +254,11 @@ def collect_texts(text: str, *, group: dist.ProcessGroup | None) -> list[str]:
     if group is None:
         return [text]
     data = text.encode()
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-    keep(all_gather(lengths, torch.tensor([len(data)]), group=group, async_op=True)).wait()
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
+    keep(group.allgather([lengths], [torch.tensor([len(data)])])).wait()
     longest = int(max(lengths))
     buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-    keep(all_gather(buffers, _as_buffer(data, longest), group=group, async_op=True)).wait()
+    keep(group.allgather([buffers], [_as_buffer(data, longest)])).wait()
     return [buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)]
 
 
@@ -267,13 +266,21 @@ def find_largest(number: int, *, group: dist.ProcessGroup | None) -> int:
     """The largest of the ranks' numbers, once every rank is here. Collective; ``group`` as in `share_text`."""
     largest = torch.tensor([number])
     if group is not None:
-        keep(all_reduce(largest, op=dist.ReduceOp.MAX, group=group, async_op=True)).wait()
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
+        keep(group.allreduce([largest], options)).wait()
     return int(largest)
 
 
 def wait_for_ranks(group: dist.ProcessGroup | None) -> None:
     """Returns when every rank is here. Collective; ``group`` as in `share_text`."""
     find_largest(0, group=group)
+
+
+def _broadcast(tensor: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = source, 0
+    keep(group.broadcast([tensor], options)).wait()
 
 
 def _as_buffer(data: bytes, length: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from types import TracebackType
 from torch import nn
 
 from distprof.modules.ranges import ModuleRanges
-from distprof.profiler.setting import Setting
+from distprof.profiler.setting import OpenSetting
 from distprof.record.kernel_window import KernelWindow, describe_traced
 from distprof.record.recorder import Recorder
 from distprof.record.step_window import StepWindow
@@ -88,11 +88,12 @@ class WindowStep:
 
 
 def plan_calls(
-    setting: Setting, talk: WindowTalk, *, run_id: str, recorder: Recorder, step_writer: StepWriter
+    find_job: Callable[[], tuple[OpenSetting, str]], talk: WindowTalk, *, recorder: Recorder, step_writer: StepWriter
 ) -> CalledWindows:
-    """What makes this rank's windows when they are asked for. Not collective."""
+    """What makes this rank's windows when they are asked for; ``find_job`` gives the job by then, and the run's id."""
 
     def make(first_step: int, kept_steps: int, together: Callable[[], None]) -> KernelWindow:
+        setting, run_id = find_job()
         return KernelWindow(
             recorder=recorder, path=window_path(setting.folder, setting.world.rank, first_step + 1),
             facts=describe_traced(setting.world, run_id), kept_steps=kept_steps, first_step=first_step,

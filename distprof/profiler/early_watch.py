@@ -1,5 +1,7 @@
 """Writes where the ranks stand when they wait for each other before their first step, and there is no job yet.
 
+A process without a first step takes part in the job of those that have had one, as an evaluator's may never.
+
 A thread of each process looks at torch's Flight Recorder. The first rank that has waited in one collective for 0.8 of
 its group's time-out makes a run folder, and tells the others by the group's key-value store, which needs no rank's
 training thread; each of them then writes where it stands. If the wait ends well, all of that is deleted.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 import uuid
@@ -17,12 +20,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError
 from distprof.facts.run import RunMeta
+from distprof.profiler.agreement import Rendezvous, clone_store
+from distprof.profiler.watched import find_device
 from distprof.record.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.rank_info import describe_rank
 from distprof.record.recorder import Recorder
@@ -36,6 +40,8 @@ NAP_S = 0.5
 """How often it is looked whether there is a process group."""
 LONGEST_NAP_S = 10.0
 """So soon a rank hears that another one has waited for too long."""
+STAND_BY_NAP_S = 2.0
+"""So soon this process hears that the ranks which have had their first step need it."""
 HELD_WITHIN_S = 1.0
 """Longer the training thread waits for nothing here."""
 
@@ -51,6 +57,9 @@ class EarlyWatch(threading.Thread):
         runs_dir: str,
         run_dir: str | None,
         say: Callable[[str], None],
+        rendezvous: Rendezvous,
+        stand_by: Callable[[World], None],
+        is_over: Callable[[], bool],
     ) -> None:
         """Prepares the thread; `start` starts it. Call it on the training thread.
 
@@ -60,10 +69,13 @@ class EarlyWatch(threading.Thread):
             runs_dir: Where run folders are made.
             run_dir: One exact folder instead.
             say: Says a line to the user.
+            rendezvous: Of the session.
+            stand_by: Called when other ranks need this one, which has had no step, for their job.
+            is_over: Whether there is a job now, which watches itself.
         """
         super().__init__(name="distprof-early", daemon=True)
         self._describe, self._name, self._runs_dir, self._run_dir = describe, name, runs_dir, run_dir
-        self._say = say
+        self._say, self._rendezvous, self._stand_by, self._is_over = say, rendezvous, stand_by, is_over
         self._training = threading.get_ident()
         self._closed, self._lock = threading.Event(), threading.Lock()
         self._round = 0
@@ -73,6 +85,8 @@ class EarlyWatch(threading.Thread):
         self._store: Any = None
         self._rank = -1
         self._writer: StepWriter | None = None
+        self.world: World | None = None
+        """This process among the ranks. None: there has been no process group yet."""
         self.folder: Path | None = None
         """Where it was written. None: nowhere."""
 
@@ -83,13 +97,9 @@ class EarlyWatch(threading.Thread):
                 self._store.set(self._key("over"), "1")
                 self._begin_again()
 
-    def close(self) -> None:
-        """There is a job now, which watches itself."""
-        self._closed.set()
-
     def end(self, ended: str, error: str, raised: BaseException | None) -> Path | None:
         """The process ends without a step: writes how, if anything was written. On rank 0 returns where."""
-        self.close()
+        self._closed.set()
         if self.is_alive():
             self.join(HELD_WITHIN_S)  # no thread is to be inside torch when Python ends
         with self._held() as held:
@@ -110,21 +120,30 @@ class EarlyWatch(threading.Thread):
 
     def run(self) -> None:
         """Looks until `close`. What fails ends it: nobody has been promised anything yet."""
+        asked = False
         with contextlib.suppress(AttributeError, DistprofError, OSError, RuntimeError, ValueError):
             while not dist.is_initialized():
                 if self._closed.wait(NAP_S):
                     return
-            store = dist.distributed_c10d._get_default_store()
-            self._store = store.clone() if hasattr(store, "clone") else store  # training's may be waiting
-            world = find_world(torch.device("cpu"))
+            self._store = clone_store()
+            world = self.world = find_world(find_device([]))
             self._rank = world.rank
             timeout_s = read_timeout_s()
             if world.size == 1 or timeout_s is None:
                 return
-            limit_s = timeout_s * STALL_RATIO
-            while not self._closed.wait(min(limit_s / LOOKS, LONGEST_NAP_S)):
-                with self._lock:
-                    self._look(world, limit_s)
+            self._rendezvous.open(rank=world.rank, size=world.size)
+            limit_s, due_s = timeout_s * STALL_RATIO, -math.inf
+            while not self._closed.wait(min(limit_s / LOOKS, STAND_BY_NAP_S)):
+                if self._is_over():
+                    self.drop()
+                    return
+                if (now_s := time.monotonic()) >= due_s:
+                    due_s = now_s + min(limit_s / LOOKS, LONGEST_NAP_S)
+                    with self._lock:
+                        self._look(world, limit_s)
+                if not asked and self._rendezvous.is_waited_for(now_s):
+                    asked = True
+                    self._stand_by(world)
 
     def _look(self, world: World, limit_s: float) -> None:
         waits = _has_waited(limit_s)

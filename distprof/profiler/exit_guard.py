@@ -1,13 +1,20 @@
-"""Closes a session that its script leaves open: at the end of the process, and before its process groups are gone."""
+"""Closes a session that its script leaves open, at the end of the process.
+
+Not when the script leaves its process groups: it may make others at once, and torch's ranks must then not be apart by
+as long as a report takes. Over one store, as under torchrun, a hundredth of a second is too much for it.
+"""
 
 from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
+import threading
 import weakref
+from collections.abc import Callable
 from multiprocessing import util
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -35,8 +42,13 @@ def close_sessions_first() -> None:
 class ExitGuard:
     """Closes a session at whichever end comes first, unless it is removed before."""
 
-    def __init__(self, close: CloseSession) -> None:
-        """Watches from now on."""
+    def __init__(self, close: CloseSession, leave_groups: Callable[[], None]) -> None:
+        """Watches from now on.
+
+        Args:
+            close: Called at the end of the process.
+            leave_groups: Called when the script leaves its process groups.
+        """
         self._close, self._before = close, _read_last_error()
         self.go_first()
         _guards.add(self)
@@ -46,10 +58,19 @@ class ExitGuard:
         @functools.wraps(self._original)
         def destroy_process_group(group: Any = None) -> None:
             if group is None or group is dist.group.WORLD:
-                close(sys.exception())  # in a ``finally``, say: then nobody is waited for
+                leave_groups()
             self._original(group)
 
         self._watched = destroy_process_group
+        self._original_exit = os._exit
+
+        @functools.wraps(self._original_exit)
+        def leave_at_once(status: int = 0) -> NoReturn:
+            if status == 0 and threading.current_thread() is threading.main_thread():  # as some do after the last step
+                self._leave()
+            self._original_exit(status)
+
+        self._watched_exit = os._exit = leave_at_once
         for place in (dist, distributed_c10d):
             place.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
@@ -66,6 +87,8 @@ class ExitGuard:
         for place in (dist, distributed_c10d):
             if place.destroy_process_group is self._watched:
                 place.destroy_process_group = self._original  # type: ignore[attr-defined]
+        if os._exit is self._watched_exit:
+            os._exit = self._original_exit
 
     def _leave(self) -> None:
         error = sys.exception() or _read_last_error()

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from distprof.errors import read_first_line
 from distprof.facts.run import RunMeta
-from distprof.profiler.setting import Setting
+from distprof.profiler.setting import OpenSetting
 from distprof.record.clock_sync import read_clocks
 from distprof.record.device_link_probe import probe_device_links
 from distprof.record.link_probe import probe_links
@@ -26,14 +26,23 @@ LAST_PROBE_S = 5.0
 class HostReadings:
     """Reads clocks twice, so that their drift is known, and links: those of gloo twice as well, to see a change."""
 
-    def __init__(self, setting: Setting, group: dist.ProcessGroup, meta: RunMeta, step_writer: StepWriter) -> None:
-        """Reads nothing yet."""
+    def __init__(
+        self,
+        setting: OpenSetting,
+        group: dist.ProcessGroup,
+        meta: RunMeta,
+        step_writer: StepWriter,
+        *,
+        training_waits: bool = True,
+    ) -> None:
+        """Reads nothing yet. ``training_waits``: whether the script's own process groups are not in use meanwhile."""
         self._setting, self._group, self._step_writer = setting, group, step_writer
+        self._training_waits = training_waits
         self._meta = meta
         self._on_host = setting.world.backend == "gloo"  # else gloo's network need not be that of the collectives
 
     def read_first(self) -> RunMeta:
-        """Reads clocks and links before the first step, and returns the job's facts with them. Collective."""
+        """Reads clocks and links at the start of the job, and returns the job's facts with them. Collective."""
         if self._try(self._read_clocks, "host clocks were not read at the start of the job"):
             self._try(self._probe_first, "links between hosts were not probed at the start of the job")
         return self._meta
@@ -49,9 +58,17 @@ class HostReadings:
     def _probe_first(self) -> RunMeta:
         if self._on_host:
             return replace(self._meta, link_readings=probe_links(self._group))
+        if not self._training_waits:
+            return self._say_why_not()
         place = self._setting.world.device
         readings = probe_device_links(self._group, TorchDevice(place), place, limit_s=FIRST_PROBE_S)
         return replace(self._meta, link_readings=readings)
+
+    def _say_why_not(self) -> RunMeta:
+        if len({info.host for info in self._setting.streams.ranks}) == 1:
+            return self._meta
+        note = f"links between hosts were not probed: training uses {self._setting.world.backend} meanwhile"
+        return replace(self._meta, notes=(*self._meta.notes, note))
 
     def _probe_last(self) -> RunMeta:
         return replace(self._meta, last_link_readings=probe_links(self._group, limit_s=LAST_PROBE_S))

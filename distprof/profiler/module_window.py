@@ -19,7 +19,7 @@ from distprof.modules.memory_watch import MemoryWatch
 from distprof.modules.profile import ModuleProfiler
 from distprof.modules.table import make_table
 from distprof.record.recorder import Recorder
-from distprof.record.step_window import StepWindow, plan_meeting, say_apart
+from distprof.record.step_window import StepWindow, say_apart
 from distprof.record.step_writer import StepWriter
 from distprof.storage.module_files import encode_modules, module_path
 from distprof.storage.own_folder import require_own
@@ -186,10 +186,10 @@ def plan_modules(
     apart: Sequence[int],
     recorder: Recorder,
     step_writer: StepWriter,
-    timeout_s: float,
+    together: Callable[[], None],
     predict_memory: PredictMemory | None = None,
 ) -> ModuleWindow | None:
-    """This rank's window; None: the level has none. Collective: creates a process group to wait in.
+    """This rank's window; None: the level has none.
 
     Args:
         profile_config: The level, and the steps.
@@ -199,12 +199,11 @@ def plan_modules(
         apart: On rank 0, the ranks that cannot see its folder.
         recorder: Records the window's steps too.
         step_writer: Marks the rows, and keeps notes.
-        timeout_s: How long a rank waits for the others.
+        together: Waits for the other ranks. Collective.
         predict_memory: What this rank's tensors should take. None: that is not known.
     """
     if profile_config.level != "modules":
         return None
-    together = plan_meeting(world, timeout_s)
     if apart:
         step_writer.note(say_apart("module profiles", apart, "modules"))
     return ModuleWindow(

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
@@ -21,9 +22,9 @@ from distprof.config.compose import read_choice
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
-from distprof.errors import UsageError
+from distprof.errors import DistprofError, UsageError, describe_error
 from distprof.facts.run import RunMeta, Work
-from distprof.profiler.agreement import agree_to_start
+from distprof.profiler.agreement import STAND_BY_S, NotAllHere, Rendezvous
 from distprof.profiler.border import say_aside
 from distprof.profiler.early_watch import EarlyWatch
 from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
@@ -43,6 +44,8 @@ from distprof.world import World, find_world, is_launched, read_identity
 
 CLOSE_WAIT_S = 60.0
 """How long a script's session waits for the other ranks to close theirs. What it knows is in its file by then."""
+JOIN_WAIT_S = 2.0
+"""How long a script that leaves its process groups, or ends without a step, waits for the ranks to find each other."""
 _open: list[OwnSession] = []
 os.register_at_fork(after_in_child=_open.clear)  # a child has none of its parent's
 
@@ -62,9 +65,9 @@ def start(
 ) -> Session:
     """Records the steps of this process, and of the other ranks of its job: the one call before a training loop.
 
-    The job starts at the first step, on all ranks together: a process group that exists then is used, and none is made.
-    The session ends with its ``with`` block, `Session.close`, the end of the process, or the script's process groups;
-    rank 0 then writes the report and says where it lies.
+    Each rank records from its own first step on. The ranks find each other beside the training, over the process group
+    that exists then. The session ends with its ``with`` block, `Session.close`, or the end of the process; rank 0 then
+    writes the report and says where it lies.
 
     Args:
         name: Names the run folder.
@@ -163,12 +166,17 @@ class OwnSession(Session):
         self._strategy, self._precision, self._options = strategy, precision, options
         self._precisions = PrecisionWatch()
         self._world: World | None = None
+        self.lost = False  # whether the ranks could not start the job; another thread sets it
+        self._rendezvous, self._starting = Rendezvous(), threading.Lock()
+        self._bystander: Job | None = None  # this process' part while it has had no step
+        self._threads = threading.get_ident(), threading.get_native_id()
         self._speaks = False  # whether this process tells the user how the job ended
         super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
-        self._exit_guard = ExitGuard(self.close_quietly)
+        self._exit_guard = ExitGuard(self.close_quietly, self._leave_groups)
         self._early = EarlyWatch(
             describe=self._describe_early, name=self._clean(name), runs_dir=options["runs_dir"],
-            run_dir=options["run_dir"], say=say_aside,
+            run_dir=options["run_dir"], say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
+            is_over=lambda: any(job is not None and job.joined for job in (self.job, self._bystander)),
         )  # fmt: skip
         if is_launched():
             self._early.start()
@@ -189,14 +197,37 @@ class OwnSession(Session):
         """As `Session.close_quietly`; the other ranks may wait for this one before they close theirs."""
         super().close_quietly(error, wait_s=CLOSE_WAIT_S if wait_s is None else wait_s)
 
+    def _leave_groups(self) -> None:
+        """The script leaves its process groups; whether it makes the same ones again shows at the next step."""
+        if self.job is not None:
+            self.job.wait(JOIN_WAIT_S)  # a job of a few steps: the store goes with the groups
+            self.in_doubt = True
+
+    def _look_again(self) -> None:
+        if self.lost or self.job is None or self._world is None:
+            super()._look_again()
+        elif dist.is_initialized():
+            self.in_doubt = False
+            if (dist.get_rank(), dist.get_world_size()) == (self._world.rank, self._world.size):
+                self.restart_warmup()
+                self.job.profiler.recorder.between.forget()
+            else:
+                self.tell("the script has made process groups of other ranks: nothing more is recorded")
+                self.close_quietly()
+
     def _start_job(self) -> Job | None:
         world = find_world(find_device(self.models))
         self._early.drop()
-        if missing := agree_to_start(rank=world.rank, num_ranks=world.size):
-            ranks = ", ".join(map(str, missing[:8]))
-            advice = "waited for them in vain" if self.finds_steps else "call distprof.start() on every rank"
-            self.tell(f"nothing is recorded: rank(s) {ranks} had no first step; {advice}", everywhere=True)
-            return None
+        with self._starting:
+            if self._bystander is not None:
+                self.tell(
+                    f"the first step of rank {world.rank} came too late to be recorded: the other ranks had theirs "
+                    f"{STAND_BY_S:g} s or more before", everywhere=True,
+                )  # fmt: skip
+                return None
+            return self._begin_job(world)
+
+    def _begin_job(self, world: World) -> Job:
         options, name = dict(self._options), self.name
         if (alone := _find_lonely_rank(world)) is not None:
             name = f"{name}-rank{alone}"
@@ -206,17 +237,38 @@ class OwnSession(Session):
                 "folder of its own"
             )
         options["config"] = describe_wrapping(self.models) | options["config"]
-        self._early.close()
         self._world, self._speaks = world, world.rank == 0 and not alone
         strategy, precision = self._describe(world.size)
         return start_profiler(
             world, name=name, strategy=strategy, precision=precision, say=say_aside,
-            hooks=Hooks(arguments=sys.argv[1:]), **options,
+            hooks=Hooks(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=self._hear_failure, **options,
         )  # fmt: skip
+
+    def _hear_failure(self, error: Exception) -> None:
+        """The ranks could not start the job; called on another thread."""
+        said = str(error) if isinstance(error, DistprofError) else describe_error(error)  # the former on every rank
+        if isinstance(error, NotAllHere):
+            said += "; " + ("waited for them in vain" if self.finds_steps else "call distprof.start() on every rank")
+        everywhere = isinstance(error, NotAllHere) or not isinstance(error, DistprofError)
+        self.tell(f"nothing is recorded: {said}", everywhere=everywhere)
+        self.lost = self.in_doubt = True
+
+    def _stand_by(self, world: World) -> None:
+        """Takes part without a step, for the ranks that have some; called on another thread."""
+        with self._starting:
+            if self._tried or self._bystander is not None:
+                return
+            options = self._options | {"hardware": HardwareConfig(peak="none"), "work": None}
+            self._world = world
+            self._bystander = start_profiler(
+                world, name=self.name, strategy=None, precision=None, say=say_aside,
+                hooks=Hooks(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=lambda error: None,
+                bystander=self._threads, **options,
+            )  # fmt: skip
 
     def end_process(self, error: BaseException | None) -> None:
         """The process of a closed session ends, with this error if there is one: its record says so."""
-        if self.job is None or self._world is None or error is None:
+        if self.job is None or not self.job.joined or self._world is None or error is None:
             return
         ended, said = name_exit(error)
         if ended == "failed":
@@ -244,7 +296,9 @@ class OwnSession(Session):
             advice = "use profiler.steps(loader) or profiler.step() in the training loop"
             advice = "; ".join(["none was found in the script", *self.told]) if self.finds_steps else advice
             self.tell(f"no step was recorded: {advice}")
-        if self.job is None:
+        if self.job is None or not self.job.joined:
+            if self.job is not None and not self.lost:
+                self.tell("nothing is recorded: the job ended before its ranks had found each other")
             self._end_early(error)
             return
         if self._world is None or self._world.rank != 0:
@@ -258,7 +312,14 @@ class OwnSession(Session):
     def _end_early(self, error: BaseException | None) -> None:
         """The end of a process that has recorded no step: only a wait before it, if there was one."""
         ended, said = ("completed", "") if error is None else name_exit(error)
+        if self._early.world is not None and self._rendezvous.has_begun():
+            self._stand_by(self._early.world)
         folder = self._early.end(ended, self._clean(said), error)
+        if self._bystander is not None:
+            self._bystander.wait(JOIN_WAIT_S)
+            self._bystander.end(ended, self._clean(said)[:500], error)
+            if self._bystander.joined and self._world is not None and self._world.rank == 0:
+                folder = self._bystander.folder
         if folder is not None:
             self._speaks = True
             self._report(folder, error)

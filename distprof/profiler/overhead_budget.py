@@ -45,9 +45,13 @@ class ShadowPlan:
             every: Length of a turn, steps; 0: no shadow steps.
             schedule: The first so many of every so many steps are recorded. None: all.
         """
-        self._every, (self._recorded, self._of) = every, schedule or (1, 1)
+        self.plan(every, schedule)
         self.always = False
         """Whether every step from the next one on is a shadow step. Another thread may set it."""
+
+    def plan(self, every: int, schedule: tuple[int, int] | None) -> None:
+        """Another plan, before the first step."""
+        self._every, (self._recorded, self._of) = every, schedule or (1, 1)
 
     def next_is_shadow(self, step: int, *, warmup: bool) -> bool:
         """Whether the step that begins now runs without instruments; of warm-up steps none is a shadow step."""

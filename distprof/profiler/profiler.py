@@ -41,7 +41,6 @@ from distprof.record.gather import GatherThread
 from distprof.record.module_ranges import show_modules
 from distprof.record.nvtx_ranges import NvtxRanges
 from distprof.record.recorder import Recorder
-from distprof.record.stall_watch import StallWatch
 from distprof.record.step_record import NO_STEP
 from distprof.record.step_writer import StepWriter
 from distprof.record.stretches import BatchWatch, StretchContext, TimedBatches, TimedIterator, time_batches
@@ -53,6 +52,8 @@ _UNWRAPPED = (
     "{} holds neither DDP nor FSDP: if it is trained, its gradients are synchronised where the loop calls "
     "torch.distributed"
 )
+BEGIN_S = 2.0
+"""How long a rank that fails waits for its file, which the ranks of a job agree on."""
 HIDDEN = "inside functions that torch.compile has compiled, and so not recorded: {}"
 Context = contextlib.AbstractContextManager[None]
 
@@ -84,11 +85,10 @@ class Profiler:
         done: Callable[[], None],
         clean: Callable[[str], str],
         left: Sequence[Callable[[], None]] = (),
-        stall_watch: StallWatch | None = None,
         calls: CalledWindows | None = None,
     ) -> None:
         """Takes its parts; see `distprof.profiler.start.start_profiler`."""
-        self._clean, self._done, self._left, self._stall_watch = clean, done, left, stall_watch
+        self._clean, self._done, self._left = clean, done, left
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
         self._watch = CollectiveWatch(recorder, step_writer.note)
@@ -237,23 +237,37 @@ class Profiler:
             self._recorder.end_step(failed=True)
         if self._calls is not None:
             self._calls.close(error)
-        self._undo()
-        while self._watch.undo:
-            self._watch.undo.pop()()
+        self._stop_watching()
         if error is None:
-            if self._capture is not None:
-                self._capture.end()
             self._gather_thread.finish(alone=False, timeout_s=self._timeout_s if wait_s is None else wait_s)
+            if self._capture is not None:
+                self._capture.end()  # every rank has ended its last step, unless it was not waited for
             self._done()
         else:
             self._flush(error)
-        if self._stall_watch is not None:
-            self._stall_watch.close()
         for leave in self._left:
             leave()
 
+    def abandon(self) -> None:
+        """Leaves everything as it was before: nothing can be recorded. Local to this rank."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._recorder.finished.decide(failed=False)
+        if self._recorder.open:
+            self._recorder.end_step(failed=True)
+        self._stop_watching()
+        for leave in self._left:
+            leave()
+
+    def _stop_watching(self) -> None:
+        self._undo()
+        while self._watch.undo:
+            self._watch.undo.pop()()
+
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows without waiting for its peers, which may be gone."""
+        self._gather_thread.wait_for_begin(BEGIN_S)
         self._step_writer.take_rest()
         ended, text = name_exit(error)
         trace = self._clean("".join(traceback.format_exception(error)))[-16_000:] if ended == "failed" else None

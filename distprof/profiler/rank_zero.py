@@ -13,7 +13,7 @@ from distprof.profiler.loggers.metric_logger import LoggedJob
 from distprof.profiler.metrics import Metrics
 from distprof.profiler.metrics_server import MetricsServer
 from distprof.profiler.overhead_budget import keep_budget
-from distprof.profiler.setting import Setting
+from distprof.profiler.setting import OpenSetting
 from distprof.profiler.step_bands import StepBands
 from distprof.profiler.window_desk import WindowDesk
 from distprof.record.live import Listener, LiveSteps
@@ -27,7 +27,7 @@ class RankZero:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: OpenSetting,
         step_writer: StepWriter,
         *,
         meta: RunMeta,
@@ -100,7 +100,7 @@ def _tell_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArra
         receiver(rows)
 
 
-def _open_loggers(setting: Setting, meta: RunMeta, step_writer: StepWriter) -> list[LoggerThread]:
+def _open_loggers(setting: OpenSetting, meta: RunMeta, step_writer: StepWriter) -> list[LoggerThread]:
     def note(text: str) -> None:
         setting.warn(text)
         step_writer.note(text)
@@ -110,7 +110,9 @@ def _open_loggers(setting: Setting, meta: RunMeta, step_writer: StepWriter) -> l
     return [open_logger(name, job, note) for name in dict.fromkeys(setting.profile.loggers)]
 
 
-def _serve_metrics(setting: Setting, meta: RunMeta, step_writer: StepWriter) -> tuple[Metrics, MetricsServer] | None:
+def _serve_metrics(
+    setting: OpenSetting, meta: RunMeta, step_writer: StepWriter
+) -> tuple[Metrics, MetricsServer] | None:
     """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
     profile = setting.profile
     if profile.metrics_port is None:

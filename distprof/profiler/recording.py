@@ -49,8 +49,8 @@ class Recording(Border):
         """Starts nothing yet; see `distprof.start`.
 
         Args:
-            start: Starts the job; called at `begin` or at the first step. Collective. None: nothing can be recorded,
-                and the user has been told.
+            start: Starts the job; called at `begin` or at the first step. None: nothing can be recorded, and the user
+                has been told.
             end: Called once, after everything is closed, with what ended training early.
             say: Says a line to the user.
             warmup_steps: So many steps are warm-up, unless `begin_step` is told otherwise.
@@ -84,6 +84,8 @@ class Recording(Border):
         self._found = 0  # open phases that were found
         self._most_marks = 0  # segments of a step that has ended
         self._half_steps = HalfSteps()
+        self.in_doubt = False
+        """Whether to look, before the next step, if there is still a job. Another thread may set it."""
         self.own_ns = 0
         """See `distprof.observe.reporting.Reporting`."""
 
@@ -94,7 +96,7 @@ class Recording(Border):
 
     @answers(answer_nothing, passes=(Exception,))
     def begin(self) -> None:
-        """Starts the job now instead of at the first step. Collective.
+        """Starts the job now instead of at the first step.
 
         Raises:
             Exception: It cannot be started. At the first step that is said, and training goes on.
@@ -126,7 +128,7 @@ class Recording(Border):
                 self._guard("a model", self._profiler.watch, model)
 
     def begin_step(self, warmup: bool | None = None, *, by: Opener = "call") -> bool:
-        """Begins a step, unless one is open; returns whether it did. The first one starts the job: collective.
+        """Begins a step, unless one is open; returns whether it did. The first one starts the job.
 
         Args:
             warmup: Recorded and marked, and left out of every statistic. None: the first ``warmup_steps`` are.
@@ -150,6 +152,8 @@ class Recording(Border):
                 self.tell("a CUDA graph is captured in the first step: recording begins with the first step after that")
                 return False
             self._begin_quietly()
+        if self.in_doubt:
+            self._look_again()
         if self._profiler is None or self._recorder is None:
             return False
         if stretches := self._recorder.between.stretches:
@@ -325,6 +329,16 @@ class Recording(Border):
         except Exception as error:
             said = str(error) if isinstance(error, DistprofError) else describe_error(error)  # the former on every rank
             self.tell(f"nothing is recorded: {said}", everywhere=not isinstance(error, DistprofError))
+
+    def _look_again(self) -> None:
+        """Before a step: there is no job, after all, and nothing more to record."""
+        self.in_doubt = False
+        profiler, self._profiler, self._recorder, self.job = self._profiler, None, None, None
+        finder, self._finder = self._finder, None
+        if finder is not None:
+            self._guard("what is found", finder.undo)
+        if profiler is not None:
+            self._guard("the end", profiler.abandon)
 
     def _begin_finder(self, owns_steps: bool) -> None:
         """Finds phases from now on; see `distprof.profiler.session.Session`."""

@@ -65,8 +65,8 @@ class Session(Recording):
 
     @property
     def folder(self) -> Path | None:
-        """The run folder. None: there is none yet."""
-        return None if self.job is None else self.job.folder
+        """The run folder. None: there is none yet; ranks agree on it after the first step has begun."""
+        return self.job.folder if self.job is not None and self.job.joined else None
 
     @property
     def completed_rows(self) -> Mapping[int, int] | None:

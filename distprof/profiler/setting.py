@@ -1,4 +1,4 @@
-"""What the parts of one rank's profiler share while they are put together."""
+"""What the parts of one rank's profiler share: from the beginning, and once the ranks of the job have met."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ from distprof.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A rank of a job whose files are open."""
+    """A rank of a job."""
 
     world: World
     profile: ProfileConfig
-    folder: Path
-    streams: Streams
-    group: dist.ProcessGroup | None
-    """A gloo group for distprof alone. None: the job has one rank."""
     timeout_s: float
     """How long the end of the job waits for the slowest rank."""
     say: Callable[[str], None]
@@ -65,6 +61,19 @@ class Setting:
     def limit_ratio(self) -> float | None:
         """The largest cost of recording that is allowed, as a share of the step. None: any cost."""
         return self.profile.max_overhead_ratio if self.phases else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSetting(Setting):
+    """A rank of a job whose files are open."""
+
+    folder: Path
+    streams: Streams
+    group: dist.ProcessGroup | None
+    """A gloo group for distprof alone. None: the job has one rank."""
+    meet: Callable[[], None]
+    """Waits for the other ranks, while ``group`` may be in use. Collective; only for a level with a window of its own,
+    or under a tool that captures."""
 
 
 class WarnOnce:

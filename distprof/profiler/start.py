@@ -1,10 +1,16 @@
-"""Starts a profiler before the first step of a job. Everything here is collective: every rank takes the same steps."""
+"""Starts one rank's part of a job: it records at once, and joins the other ranks' parts beside the training.
+
+What a rank needs for recording is made on its training thread, without the other ranks. What the ranks agree on (a
+process group, a folder, clocks) comes later, on the thread that then gathers their rows; steps wait in memory until
+then. Only a program that calls this on all ranks together, as distprof's own trainer does, waits for it.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +19,8 @@ import torch.distributed as dist
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
-from distprof.facts.run import FloatArray, RankInfo, RunMeta, Work
+from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta, Work
+from distprof.profiler.agreement import Rendezvous
 from distprof.profiler.called_windows import plan_calls
 from distprof.profiler.host_readings import HostReadings
 from distprof.profiler.module_window import PredictMemory
@@ -23,27 +30,25 @@ from distprof.profiler.provenance import describe_run
 from distprof.profiler.rank_zero import RankZero
 from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
-from distprof.profiler.setting import Setting, WarnOnce
+from distprof.profiler.setting import OpenSetting, Setting, WarnOnce
 from distprof.profiler.signal_count import SignalCount
 from distprof.profiler.watch_stalls import watch_stalls
-from distprof.profiler.window_desk import WindowDesk
 from distprof.profiler.window_plans import open_desk, plan_level
 from distprof.profiler.window_profiler import WindowProfiler
-from distprof.record.capture_range import agree_on_capture
+from distprof.record.capture_range import plan_capture, tool_captures
 from distprof.record.gather import Exchange, GatherThread
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.record.on_signal import end_on_signal
-from distprof.record.own_group import make_own_group
-from distprof.record.rank_info import describe_rank
+from distprof.record.rank_info import describe_rank, measure_beside_others
 from distprof.record.recorder import Recorder
 from distprof.record.signals import SignalWatch
 from distprof.record.step_record import STEPS_AT_ONCE
-from distprof.record.step_window import plan_meeting
+from distprof.record.step_window import StepWindow
 from distprof.record.step_writer import StepWriter
 from distprof.record.torch_device import TorchDevice
 from distprof.record.window_talk import WindowTalk
 from distprof.storage.last_position import open_place
-from distprof.world import World, let_go
+from distprof.world import World, find_largest, wait_for_ranks
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
 
@@ -66,6 +71,8 @@ class Hooks:
 
 
 NO_HOOKS = Hooks()
+WINDOW_WAIT_S = 60.0
+"""How long training waits for the job's folder where the window of its level begins."""
 FEW_CONNECTIONS = (
     "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
     "another stream does (profile.collectives=8 times those of every eighth step all the same)"
@@ -73,14 +80,18 @@ FEW_CONNECTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A started job: where it writes, who takes part, and this rank's profiler."""
+class JobPlan:
+    """What is said of the job; see `start_profiler`."""
 
-    folder: Path
-    meta: RunMeta
-    ranks: tuple[RankInfo, ...]
-    """Every rank, in order."""
-    profiler: Profiler
+    name: str
+    strategy: str | None
+    precision: str | None
+    config: object
+    hardware: HardwareConfig
+    runs_dir: str
+    run_dir: str | None
+    work: Work | None
+    notes: Sequence[str]
 
 
 def start_profiler(
@@ -99,8 +110,11 @@ def start_profiler(
     timeout_s: float = 600.0,
     say: Callable[[str], None] = print,
     hooks: Hooks = NO_HOOKS,
+    rendezvous: Rendezvous | None = None,
+    failed: Callable[[Exception], None] | None = None,
+    bystander: tuple[int, int] | None = None,
 ) -> Job:
-    """Makes the run folder and the profiler. Collective; may synchronise.
+    """Makes this rank's profiler, and the run folder. May synchronise.
 
     Args:
         world: This process among the ranks.
@@ -117,116 +131,276 @@ def start_profiler(
         timeout_s: How long the end of the job waits for the slowest rank.
         say: Says a line to the user.
         hooks: What a program around the training loop adds.
+        rendezvous: How the ranks find each other. None: over the default process group, within ``timeout_s``.
+        failed: Called on another thread if the ranks do not find each other, or have no folder; they meet beside the
+            training then. None: the call is collective, and returns, or raises, when they have met.
+        bystander: Python's and the kernel's identifier of the training thread of a rank that takes part without steps,
+            for the others. None: it has steps, and this is its training thread.
 
     Raises:
+        DistprofError: The ranks cannot connect; raised on every rank.
         UsageError: The folder cannot be made or written; raised on every rank.
     """
     secrets = secret_values(hooks.arguments)
     clean = partial(mask, secrets=secrets)
-    group = make_own_group() if world.size > 1 else None
-    try:
-        folder, run_id = agree_on_folder(world, name=clean(name), runs_dir=runs_dir, run_dir=run_dir, group=group)
-        info = describe_rank(world, precision, hardware, group)
-        meta = describe_run(
-            world, run_id=run_id, name=clean(name), strategy=strategy, precision=precision, work=work,
-            notes=[*map(clean, notes)],
-            config=redact(config, secrets),
-        )  # fmt: skip
-        streams = open_streams(world, folder, meta, info, group, profile.keep_steps)
-        setting = Setting(
-            world=world, profile=profile, folder=folder, streams=streams, group=group, timeout_s=timeout_s, say=say,
-            warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
-        )  # fmt: skip
-        profiler, meta = _make_profiler(setting, meta, hooks, clean)
-        return Job(folder=folder, meta=meta, ranks=streams.ranks, profiler=profiler)
-    except BaseException:
-        if group is not None:
-            dist.destroy_process_group(group)  # ends what the others may wait for: they train on without recording
-            let_go()
-        raise
-
-
-def _make_profiler(
-    setting: Setting, meta: RunMeta, hooks: Hooks, clean: Callable[[str], str]
-) -> tuple[Profiler, RunMeta]:
-    """Puts this rank's profiler together and starts its threads.
-
-    Returns:
-        The profiler, and the job's facts with the first readings of the hosts' clocks.
-    """
-    world = setting.world
-    ranges = _make_ranges(setting)
-    device = TorchDevice(world.device) if setting.on_device else None
-    recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=ranges)
-    step_writer = StepWriter(
-        recorder=recorder, writer=setting.streams.own, device=world.device, warn=setting.warn, clean=clean
-    )
-    if setting.streams.own is not None and (place := open_place(setting.streams.own.path)) is not None:
-        recorder.timeline.place = place
-    if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
-        step_writer.note(FEW_CONNECTIONS)
-    lefts = [_end_on_signal(setting, hooks.signals, step_writer)]
-    try:
-        return _put_together(
-            setting, meta, hooks, clean, ranges=ranges, recorder=recorder, step_writer=step_writer, lefts=lefts
-        )
-    except BaseException:
-        for leave in lefts:
-            leave()
-        raise
-
-
-def _put_together(
-    setting: Setting,
-    meta: RunMeta,
-    hooks: Hooks,
-    clean: Callable[[str], str],
-    *,
-    ranges: NvtxRanges | None,
-    recorder: Recorder,
-    step_writer: StepWriter,
-    lefts: list[Callable[[], None]],
-) -> tuple[Profiler, RunMeta]:
-    """The parts in the order in which they need each other; what is to be taken back joins ``lefts``."""
-    world, profile = setting.world, setting.profile
-    readings = None
-    if setting.group is not None and setting.phases:  # at level off there is nothing to compare
-        readings = HostReadings(setting, setting.group, meta, step_writer)
-        meta = readings.read_first()
-    exchange = Exchange(setting.group, paused=profile.record == "none")
-    lefts += _count_signals(setting, exchange, step_writer)
-    window = plan_level(setting, meta, recorder, step_writer, hooks.predict_memory)
-    desk = open_desk(setting, window) if world.rank == 0 else None
-    talk = WindowTalk(limit_s=setting.timeout_s, desk=desk)
-    rank_zero = None
-    if desk is not None:
-        rank_zero = _start_rank_zero(setting, meta, hooks.on_start, step_writer, exchange, desk)
-    meeting = partial(plan_meeting, world, setting.timeout_s)
-    capture = agree_on_capture(ranges, world.device, setting.group, meeting)
-    plan = _plan_steps(setting, capture is not None)
-    switch = RecordingSwitch(plan, recorder, step_writer.note, signal=profile.signal)
-    switch.pause(exchange.paused)
-    gather_thread = _make_gather_thread(setting, step_writer, exchange, rank_zero, readings, switch, talk)
-    gather_thread.start()
-    stall_watch = watch_stalls(setting, recorder, step_writer, lefts) if world.size > 1 else None
-    if rank_zero is not None:
-        lefts.append(rank_zero.leave)
-    make = Profiler if window is None else partial(WindowProfiler, window)
-    profiler = make(
-        recorder=recorder, plan=plan, step_writer=step_writer, gather_thread=gather_thread, ranges=ranges,
-        capture=capture, module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
-        timeout_s=setting.timeout_s, clean=clean, stall_watch=stall_watch,
-        calls=plan_calls(setting, talk, run_id=meta.run_id, recorder=recorder, step_writer=step_writer),
-        left=lefts,
-        done=(lambda: None) if rank_zero is None else rank_zero.finish,
+    plan = JobPlan(
+        name=clean(name), strategy=strategy, precision=precision, config=redact(config, secrets), hardware=hardware,
+        runs_dir=runs_dir, run_dir=run_dir, work=work, notes=[*map(clean, notes)],
     )  # fmt: skip
-    return profiler, meta
+    setting = Setting(
+        world=world, profile=profile, timeout_s=timeout_s, say=say,
+        warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
+    )  # fmt: skip
+    job = Job(setting, plan, hooks, clean, rendezvous or Rendezvous(limit_s=timeout_s), failed, bystander)
+    try:
+        job.start()
+    except BaseException:
+        job.leave()
+        raise
+    return job
 
 
-def _plan_steps(setting: Setting, captured: bool) -> ShadowPlan:
-    if not setting.phases or captured:  # a tool wants every step
-        return ShadowPlan(0)
-    return ShadowPlan(setting.profile.shadow_every, read_schedule(setting.profile.record))
+class Job:
+    """One rank's part of a job."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        plan: JobPlan,
+        hooks: Hooks,
+        clean: Callable[[str], str],
+        rendezvous: Rendezvous,
+        failed: Callable[[Exception], None] | None,
+        bystander: tuple[int, int] | None,
+    ) -> None:
+        """Takes what `start_profiler` was given, and makes what needs no other rank."""
+        self._setting, self._plan, self._hooks, self._clean = setting, plan, hooks, clean
+        self._rendezvous, self._failed = rendezvous, failed
+        self._bystander = bystander is not None
+        thread, self._thread = bystander or (threading.get_ident(), threading.get_native_id())
+        self._opened: OpenSetting | None = None
+        self._run_id = ""
+        self._peak: Peak | None = None
+        self._rank_zero: RankZero | None = None
+        self._lefts: list[Callable[[], None]] = []
+        self._captures = False  # whether a tool does, here or on any rank that this one waits for
+        self._ranges = _make_ranges(setting)
+        device = TorchDevice(setting.world.device) if setting.on_device else None
+        self._recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=self._ranges)
+        self._step_writer = StepWriter(
+            recorder=self._recorder, writer=None, device=setting.world.device, warn=setting.warn, thread=thread,
+            clean=clean,
+        )  # fmt: skip
+        if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
+            self._step_writer.note(FEW_CONNECTIONS)
+        self._exchange = Exchange(None, paused=setting.profile.record == "none")
+        self._shadows, self._talk = ShadowPlan(0), WindowTalk(limit_s=setting.timeout_s)
+        self._gather_thread = self._make_gather_thread()
+        rendezvous.ending = lambda: self._gather_thread.finishing
+        rendezvous.given_up = lambda: self._exchange.given_up
+        self._profiler: Profiler | None = None
+
+    @property
+    def profiler(self) -> Profiler:
+        """Records this rank's steps."""
+        assert self._profiler is not None
+        return self._profiler
+
+    @property
+    def joined(self) -> bool:
+        """Whether the ranks have met, and the job has a folder."""
+        return self._opened is not None
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, once `joined`."""
+        return self._open_setting.folder
+
+    @property
+    def ranks(self) -> tuple[RankInfo, ...]:
+        """Every rank, in order, once `joined`."""
+        return self._open_setting.streams.ranks
+
+    @property
+    def _open_setting(self) -> OpenSetting:
+        assert self._opened is not None
+        return self._opened
+
+    def start(self) -> None:
+        """Joins the others, now or on the gather thread, and makes the profiler; see `start_profiler`."""
+        if not self._bystander:
+            self._lefts += [self._end_on_signal(), *self._count_signals()]
+        if self._failed is None or self._setting.world.size == 1:
+            self._join()
+        else:
+            self._peak = measure_beside_others(self._setting.world, self._plan.precision, self._plan.hardware)
+            self._captures = tool_captures(self._ranges, self._setting.world.device)
+        if not self._bystander:
+            self._profiler = self._make_profiler()
+        self._gather_thread.start()
+
+    def wait(self, limit_s: float) -> None:
+        """Returns when the ranks have met, or could not, and after so many seconds at the latest."""
+        self._gather_thread.begun.wait(limit_s)
+
+    def end(self, ended: str, error: str, raised: BaseException | None) -> None:
+        """Ends a bystander's part, and waits for nobody."""
+        self._step_writer.end(ended, error=error or None, raised=raised)
+        self._gather_thread.finish(alone=True, timeout_s=0.0)
+        self.leave()
+
+    def leave(self) -> None:
+        """Takes back what was changed in this process."""
+        if self._profiler is not None:
+            self._profiler.abandon()
+        while self._lefts:
+            self._lefts.pop(0)()
+
+    def _make_profiler(self) -> Profiler:
+        setting, profile = self._setting, self._setting.profile
+        capture = plan_capture(
+            self._ranges, setting.world.device, self._meet if self._failed is None else lambda: None,
+            listens=self._captures,
+        )  # fmt: skip
+        if setting.phases and capture is None:  # a tool wants every step
+            self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
+        make: Callable[..., Profiler] = Profiler
+        if profile.level in ("kernels", "modules"):
+            first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from
+            make = partial(WindowProfiler, self._plan_window, first_step)
+        calls = plan_calls(
+            lambda: (self._open_setting, self._run_id), self._talk, recorder=self._recorder,
+            step_writer=self._step_writer,
+        )  # fmt: skip
+        return make(
+            recorder=self._recorder, plan=self._shadows, step_writer=self._step_writer,
+            gather_thread=self._gather_thread, ranges=self._ranges, capture=capture,
+            module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
+            timeout_s=setting.timeout_s, clean=self._clean, calls=calls, left=self._lefts, done=self._finish,
+        )  # fmt: skip
+
+    def _meet(self) -> None:
+        self._open_setting.meet()
+
+    def _finish(self) -> None:
+        if self._rank_zero is not None:
+            self._rank_zero.finish()
+
+    def _plan_window(self) -> StepWindow | None:
+        """The window of the level. Waits for the job's folder."""
+        self._gather_thread.begun.wait(WINDOW_WAIT_S)
+        if self._opened is None:
+            return None
+        return plan_level(
+            self._opened, self._run_id, self._recorder, self._step_writer, self._hooks.predict_memory
+        )  # fmt: skip
+
+    def _is_window_planned(self) -> bool:
+        return isinstance(self._profiler, WindowProfiler) and self._profiler.is_planned()
+
+    def _join_aside(self) -> bool:
+        """Joins the others, on the gather thread; returns whether there is a job."""
+        if self._opened is not None:
+            return True
+        try:
+            self._join()
+        except Exception as error:
+            if self._failed is not None and not self._exchange.given_up:
+                self._failed(error)
+            return False
+        return True
+
+    def _join(self) -> None:
+        """The ranks meet, agree on a folder, open their files and read their clocks. Collective."""
+        setting, plan, world = self._setting, self._plan, self._setting.world
+        own, meeting = self._connect()
+        folder, self._run_id = agree_on_folder(
+            world, name=plan.name, runs_dir=plan.runs_dir, run_dir=plan.run_dir, group=own
+        )
+        info = describe_rank(world, plan.precision, plan.hardware, own, self._peak)
+        meta = describe_run(
+            world, run_id=self._run_id, name=plan.name, strategy=plan.strategy, precision=plan.precision,
+            work=plan.work, notes=plan.notes, config=plan.config,
+        )  # fmt: skip
+        streams = open_streams(world, folder, meta, info, own, setting.profile.keep_steps)
+        opened = OpenSetting(
+            **{field.name: getattr(setting, field.name) for field in fields(setting)},
+            folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),
+        )  # fmt: skip
+        self._step_writer.connect(streams.own)
+        if (place := open_place(streams.own.path)) is not None:
+            self._recorder.timeline.place = place
+        captures = int(tool_captures(self._ranges, world.device))
+        if own is not None:
+            if setting.phases:  # at level off there is nothing to compare
+                readings = HostReadings(opened, own, meta, self._step_writer, training_waits=self._failed is None)
+                meta = readings.read_first()
+                self._gather_thread.together = readings.read_last
+            self._lefts += watch_stalls(opened, self._recorder, self._step_writer, self._thread)
+            captures = find_largest(captures, group=own)
+        if self._failed is None or own is None:
+            self._captures = bool(captures)
+        if world.rank == 0:
+            self._open_rank_zero(opened, meta)
+        self._exchange.group, self._opened = own, opened
+
+    def _connect(self) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
+        """A group for what is gathered, and one for what training waits for. None: there is one rank."""
+        world = self._setting.world
+        if not self._rendezvous.open(rank=world.rank, size=world.size):
+            return None, None
+        self._rendezvous.meet()
+        own, meeting = self._rendezvous.connect("rows", "meeting")
+        return own, meeting
+
+    def _open_rank_zero(self, opened: OpenSetting, meta: RunMeta) -> None:
+        desk = self._talk.desk = open_desk(opened, self._is_window_planned)
+        on_start = self._hooks.on_start
+        begin = None if on_start is None else partial(on_start, meta, opened.streams.ranks, opened.folder)
+        self._rank_zero = RankZero(
+            opened, self._step_writer, meta=meta, on_start=begin, stop_recording=self._exchange.ask_to_stop, desk=desk
+        )
+        self._lefts.append(self._rank_zero.leave)
+        self._gather_thread.deliver = self._rank_zero.deliver
+        self._gather_thread.wants_pause = partial(wants_pause, opened.folder)
+
+    def _end_on_signal(self) -> Callable[[], None]:
+        """Has a signal end this rank's file. Returns what takes that back."""
+
+        def tell() -> None:
+            if self._opened is not None and self._setting.world.rank == 0:
+                self._setting.say(f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}")
+
+        return end_on_signal(self._hooks.signals, self._step_writer, tell=tell)
+
+    def _count_signals(self) -> list[Callable[[], None]]:
+        """Has a signal turn recording off and on, if it is wanted. Returns what takes that back."""
+        wanted = self._setting.profile.signal
+        if wanted == "none":
+            return []
+        signals = SignalCount()
+        if (why := signals.install(wanted)) is not None:
+            text = f"{wanted} does not turn recording off and on: {why}"
+            self._setting.warn(text)
+            self._step_writer.note(text)
+        self._exchange.count_signals = lambda: signals.count
+        return [signals.close]
+
+    def _make_gather_thread(self) -> GatherThread:
+        setting, step_writer = self._setting, self._step_writer
+        switch = RecordingSwitch(self._shadows, self._recorder, step_writer.note, signal=setting.profile.signal)
+        switch.pause(self._exchange.paused)
+
+        def lose(text: str) -> None:
+            step_writer.note(text)
+            setting.warn(text)
+
+        return GatherThread(
+            take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),
+            exchange=self._exchange, lost=lose, window_s=setting.profile.window_s, begin=self._join_aside,
+            bystander=self._bystander,
+            pause=switch.pause, stop_recording=partial(switch.stop, setting.limit_ratio), talk=self._talk,
+        )  # fmt: skip
 
 
 def _make_ranges(setting: Setting) -> NvtxRanges | None:
@@ -234,58 +408,3 @@ def _make_ranges(setting: Setting) -> NvtxRanges | None:
     if wanted is False or (wanted == "auto" and not tool_listens()):
         return None
     return NvtxRanges(rank=world.rank, world_size=world.size, host=world.host, pid=os.getpid())
-
-
-def _end_on_signal(setting: Setting, signals: SignalWatch | None, step_writer: StepWriter) -> Callable[[], None]:
-    """Has a signal end this rank's file. Returns what takes that back."""
-    stopped = f"distprof: stopped early; what was recorded: distprof report {setting.folder}"
-    tell = partial(setting.say, stopped) if setting.world.rank == 0 else None
-    return end_on_signal(signals, step_writer, tell=tell)
-
-
-def _count_signals(setting: Setting, exchange: Exchange, step_writer: StepWriter) -> list[Callable[[], None]]:
-    """Has a signal turn recording off and on, if it is wanted. Returns what takes that back."""
-    if setting.profile.signal == "none":
-        return []
-    signals = SignalCount()
-    if (why := signals.install(setting.profile.signal)) is not None:
-        text = f"{setting.profile.signal} does not turn recording off and on: {why}"
-        setting.warn(text)
-        step_writer.note(text)
-    exchange.count_signals = lambda: signals.count
-    return [signals.close]
-
-
-def _start_rank_zero(
-    setting: Setting,
-    meta: RunMeta,
-    on_start: OnStart | None,
-    step_writer: StepWriter,
-    exchange: Exchange,
-    desk: WindowDesk,
-) -> RankZero:
-    begin = None if on_start is None else partial(on_start, meta, setting.streams.ranks, setting.folder)
-    return RankZero(setting, step_writer, meta=meta, on_start=begin, stop_recording=exchange.ask_to_stop, desk=desk)
-
-
-def _make_gather_thread(
-    setting: Setting,
-    step_writer: StepWriter,
-    exchange: Exchange,
-    rank_zero: RankZero | None,
-    readings: HostReadings | None,
-    switch: RecordingSwitch,
-    talk: WindowTalk,
-) -> GatherThread:
-    def lose(text: str) -> None:
-        step_writer.note(text)
-        setting.warn(text)
-
-    return GatherThread(
-        take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),
-        exchange=exchange, lost=lose, window_s=setting.profile.window_s,
-        deliver=None if rank_zero is None else rank_zero.deliver,
-        together=None if readings is None else readings.read_last, pause=switch.pause,
-        stop_recording=partial(switch.stop, setting.limit_ratio),
-        wants_pause=None if rank_zero is None else partial(wants_pause, setting.folder), talk=talk,
-    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distprof.profiler.setting import Setting
+from distprof.profiler.setting import OpenSetting
 from distprof.record.lock_watch import watch_lock
 from distprof.record.peers import Peers
 from distprof.record.recorder import Recorder
@@ -14,22 +14,23 @@ from distprof.storage.run_folder import rank_path
 
 
 def watch_stalls(
-    setting: Setting, recorder: Recorder, step_writer: StepWriter, lefts: list[Callable[[], None]]
-) -> StallWatch:
+    setting: OpenSetting, recorder: Recorder, step_writer: StepWriter, thread: int
+) -> list[Callable[[], None]]:
     """Starts the watch of one rank of several.
 
     Args:
         setting: Of the job.
         recorder: Tells the open step.
         step_writer: Writes where the rank stands.
-        lefts: Gets what takes back what stays after the watch is closed.
+        thread: The kernel's identifier of the training thread.
+
+    Returns:
+        What ends it, and takes back what it leaves behind, in this order.
     """
     world = setting.world
     others = [each.rank for each in setting.streams.ranks if each.host == world.host and each.rank != world.rank]
     peers = Peers({rank: rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart})
-    lock_watch = watch_lock(setting.streams.own.path)
-    if lock_watch is not None:
-        lefts.append(lock_watch.close)
+    lock_watch = watch_lock(setting.streams.own.path, thread)
     watch = StallWatch(
         position=lambda: (recorder.step, recorder.open), lost=setting.warn, died=peers.have_died,
         stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),
@@ -37,4 +38,4 @@ def watch_stalls(
         timeout_s=read_timeout_s() or setting.timeout_s,
     )  # fmt: skip
     watch.start()
-    return watch
+    return [watch.close, *([] if lock_watch is None else [lock_watch.close])]

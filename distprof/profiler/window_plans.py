@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from torch.profiler import kineto_available
 
-from distprof.facts.run import RunMeta
 from distprof.modules.ranges import ModuleRanges
 from distprof.profiler.module_window import PredictMemory, plan_modules
-from distprof.profiler.setting import Setting
+from distprof.profiler.setting import OpenSetting
 from distprof.profiler.window_desk import WindowDesk
 from distprof.record.kernel_window import plan_window
 from distprof.record.nvtx_ranges import tool_listens
@@ -19,26 +19,30 @@ from distprof.record.step_writer import StepWriter
 
 
 def plan_level(
-    setting: Setting, meta: RunMeta, recorder: Recorder, step_writer: StepWriter, predict_memory: PredictMemory | None
+    setting: OpenSetting,
+    run_id: str,
+    recorder: Recorder,
+    step_writer: StepWriter,
+    predict_memory: PredictMemory | None,
 ) -> StepWindow | None:
-    """The window of the level. None: it has none. Collective."""
+    """The window of the level. None: it has none."""
     window: StepWindow | None = None
     for plan_one in (
         partial(plan_window, name_modules=ModuleRanges),
         partial(plan_modules, predict_memory=predict_memory),
     ):
         window = window or plan_one(
-            setting.profile, world=setting.world, folder=setting.folder, run_id=meta.run_id,
-            apart=list(setting.streams.apart), recorder=recorder, step_writer=step_writer, timeout_s=setting.timeout_s,
+            setting.profile, world=setting.world, folder=setting.folder, run_id=run_id,
+            apart=list(setting.streams.apart), recorder=recorder, step_writer=step_writer, together=setting.meet,
         )  # fmt: skip
     return window
 
 
-def open_desk(setting: Setting, planned: StepWindow | None) -> WindowDesk:
-    """What orders kernel windows on rank 0, once the level's own is over."""
+def open_desk(setting: OpenSetting, is_planned: Callable[[], bool]) -> WindowDesk:
+    """What orders kernel windows on rank 0, unless the level's own is still to come."""
 
     def find_obstacle() -> str | None:
-        if planned is not None and not planned.done:
+        if is_planned():
             return f"profile.level={setting.profile.level} has a window of its own still to come"
         if not kineto_available():
             return "this PyTorch is built without a profiler (Kineto)"

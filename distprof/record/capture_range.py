@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 
 from distprof.record.nvtx_ranges import NvtxRanges, tool_listens
-from distprof.world import find_largest
 
 
 class DeviceProfiler(Protocol):
@@ -37,16 +35,18 @@ class CaptureRange:
         ranges: NvtxRanges | None,
         *,
         synchronise: Callable[[], None],
+        meet: Callable[[], None] = lambda: None,
         device_profiler: DeviceProfiler | None = None,
     ) -> None:
         """Opens nothing yet.
 
         Args:
             ranges: This rank's ranges. None: a tool listens on another rank, but not here.
-            synchronise: Waits for this rank's device and for every rank. Collective.
+            synchronise: Waits for this rank's device.
+            meet: Waits for every rank. Collective.
             device_profiler: Started and stopped with the range. None: the rank has no GPU.
         """
-        self._ranges, self._synchronise, self._device_profiler = ranges, synchronise, device_profiler
+        self._ranges, self._synchronise, self._meet, self._device_profiler = ranges, synchronise, meet, device_profiler
         self._begun = False
 
     def begin(self) -> bool:
@@ -59,18 +59,20 @@ class CaptureRange:
             return False
         self._begun = True
         self._synchronise()
+        self._meet()
         if self._ranges is not None:
             self._ranges.begin_measured()
         if self._device_profiler is not None:
             with contextlib.suppress(RuntimeError):  # no tool to start, or one that runs already
                 self._device_profiler.start()
         self._synchronise()
+        self._meet()
         if self._ranges is not None:
             self._ranges.name_rank()  # the mark made at the start is not in the capture
         return True
 
     def end(self) -> None:
-        """Ends the capture, if it has begun. Collective; synchronises."""
+        """Ends the capture, if it has begun. Every rank has ended its last step; synchronises."""
         if self._begun:
             self._synchronise()
             if self._ranges is not None:
@@ -80,32 +82,33 @@ class CaptureRange:
                     self._device_profiler.stop()
 
 
-def agree_on_capture(
-    ranges: NvtxRanges | None,
-    device: torch.device,
-    group: dist.ProcessGroup | None,
-    plan_meeting: Callable[[], Callable[[], None]],
+def plan_capture(
+    ranges: NvtxRanges | None, device: torch.device, meet: Callable[[], None], *, listens: bool
 ) -> CaptureRange | None:
-    """The capture range, if a tool listens on any rank; None: no tool does. Collective, over the CPU.
+    """The capture range; None: no tool listens.
 
     Args:
         ranges: This rank's ranges, if it has any.
         device: This rank's device.
-        group: distprof's own group. None: there is one rank.
-        plan_meeting: Makes what waits for the other ranks while ``group`` is in use. Collective.
+        meet: Waits for every rank. Collective.
+        listens: Whether a tool listens, on any of the ranks that wait for each other; see `tool_captures`.
     """
-    on_gpu = device.type == "cuda"
-    listens = (ranges is not None and tool_listens()) or (on_gpu and tool_sees_cuda())
-    if not find_largest(int(listens), group=group):
+    if not listens:
         return None
-    meet = plan_meeting()
+    on_gpu = device.type == "cuda"
 
     def synchronise() -> None:
         if on_gpu:
             torch.cuda.synchronize(device)
-        meet()
 
-    return CaptureRange(ranges, synchronise=synchronise, device_profiler=torch.cuda.profiler if on_gpu else None)
+    return CaptureRange(
+        ranges, synchronise=synchronise, meet=meet, device_profiler=torch.cuda.profiler if on_gpu else None
+    )
+
+
+def tool_captures(ranges: NvtxRanges | None, device: torch.device) -> bool:
+    """Whether a tool listens to this process."""
+    return (ranges is not None and tool_listens()) or (device.type == "cuda" and tool_sees_cuda())
 
 
 def tool_sees_cuda(environment: Mapping[str, str] = os.environ) -> bool:

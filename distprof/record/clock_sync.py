@@ -79,7 +79,7 @@ def visit(
 
     A failure is shared with every rank before any raises, so that none waits for a rank that has left.
     """
-    own, found, failure = dist.get_rank(group), dict[int, T](), ""
+    own, found, failure = group.rank(), dict[int, T](), ""
     for rank in sorted(_find_lowest(labels).values())[1:]:
         try:
             if own == 0:
@@ -105,8 +105,8 @@ def _ask(group: dist.ProcessGroup, rank: int, now_ns: Callable[[], int]) -> dict
     rounds = []
     for _ in range(NUM_ROUNDS):
         before = now_ns()
-        dist.send(ping, rank, group=group)
-        dist.recv(stamp, rank, group=group)
+        group.send([ping], rank, 0).wait()
+        group.recv([stamp], rank, 0).wait()
         rounds.append((now_ns() - before, before, int(stamp)))
     return combine_rounds(rounds)
 
@@ -114,9 +114,9 @@ def _ask(group: dist.ProcessGroup, rank: int, now_ns: Callable[[], int]) -> dict
 def _answer(group: dist.ProcessGroup, now_ns: Callable[[], int]) -> None:
     ping, stamp = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     for _ in range(NUM_ROUNDS):
-        dist.recv(ping, 0, group=group)
+        group.recv([ping], 0, 0).wait()
         stamp[0] = now_ns()
-        dist.send(stamp, 0, group=group)
+        group.send([stamp], 0, 0).wait()
 
 
 def combine_rounds(rounds: Sequence[tuple[int, int, int]]) -> dict[str, int]:

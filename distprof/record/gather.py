@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import all_gather, gather  # the originals, even while training's are wrapped
 
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
@@ -44,7 +43,8 @@ class Exchange:
 
         And, the same on all ranks, whether phases are not recorded until a signal arrives.
         """
-        self._group = group
+        self.group = group
+        """It may be set before the first exchange."""
         self._pending: list[FloatArray] = []
         self.broken: str | None = None
         """Why rows no longer reach rank 0: a rank left. None: they do."""
@@ -119,17 +119,16 @@ class Exchange:
         self.words, self.done = [Word(*head[5:]) for head in heads], [bool(head[1]) for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
         self.behind = max(counts) >= STEPS_AT_ONCE
-        if self._group is None:
+        if self.group is None:
             return [table], everyone
         world = len(heads)
         if max(counts) == 0:
-            return [np.empty((0, ROW_WIDTH))] * world if dist.get_rank(self._group) == 0 else [], everyone
+            return [np.empty((0, ROW_WIDTH))] * world if self.group.rank() == 0 else [], everyone
         padded = torch.zeros(max(counts), ROW_WIDTH, dtype=torch.float64)
         padded[: len(batch)] = torch.from_numpy(table)
-        here = dist.get_rank(self._group) == 0
-        received = [torch.empty_like(padded) for _ in range(world)] if here else None
-        self._wait(gather(padded, received, group=self._group, group_dst=0, async_op=True))
-        tables = [item[:count].numpy() for item, count in zip(received or [], counts, strict=False)]
+        received = [torch.empty_like(padded) for _ in range(world)] if self.group.rank() == 0 else []
+        self._wait(self.group.gather([received] if received else [], [padded], dist.GatherOptions()))
+        tables = [item[:count].numpy() for item, count in zip(received, counts, strict=False)]
         return tables, everyone
 
     def _count(self, signals: list[int]) -> None:
@@ -144,10 +143,10 @@ class Exchange:
 
     def _share(self, own: list[int]) -> list[list[int]]:
         """The heads of all ranks, by rank."""
-        if self._group is None:
+        if self.group is None:
             return [own]
-        heads = [torch.empty(len(own), dtype=torch.int64) for _ in range(dist.get_world_size(self._group))]
-        self._wait(all_gather(heads, torch.tensor(own), group=self._group, async_op=True))
+        heads = [torch.empty(len(own), dtype=torch.int64) for _ in range(self.group.size())]
+        self._wait(self.group.allgather([heads], [torch.tensor(own)]))
         return [head.tolist() for head in heads]
 
 
@@ -159,10 +158,12 @@ class GatherThread(threading.Thread):
         *,
         take: Callable[[bool], list[FloatArray]],
         end: Callable[[], None],
-        deliver: Callable[[list[FloatArray]], None] | None,
         exchange: Exchange,
         window_s: float,
         lost: Callable[[str], None],
+        begin: Callable[[], bool] = lambda: True,
+        bystander: bool = False,
+        deliver: Callable[[list[FloatArray]], None] | None = None,
         together: Callable[[], object] | None = None,
         stop_recording: Callable[[], None] | None = None,
         wants_pause: Callable[[], bool] | None = None,
@@ -175,23 +176,34 @@ class GatherThread(threading.Thread):
             take: Takes and writes this rank's finished steps and returns their rows; it is called again at once if they
                 are `STEPS_AT_ONCE` or more. True: also waits for the device.
             end: Writes the end of this rank's file; called once, after the last rows.
-            deliver: On rank 0: receives the new rows of every rank.
             exchange: Transports them.
             window_s: Seconds between two rounds.
             lost: Receives a message about what went wrong.
-            together: Called once, when every rank has sent its last rows. Collective among the background threads.
+            begin: Called first; returns whether there is anything to do. Collective among the background threads.
+            bystander: Whether this rank has no rows, and nobody waits for its end.
+            deliver: See `deliver`.
+            together: See `together`.
             stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
-            wants_pause: On rank 0: looked up in each round, whether recording is to pause.
+            wants_pause: See `wants_pause`.
             pause: Called on every rank whenever that, or a signal on any rank, has changed it.
             talk: Says something in each round, and hears what the others have said.
         """
         super().__init__(name="distprof-gather", daemon=True)
-        self._take, self._end, self._deliver, self._exchange = take, end, deliver, exchange
-        self._window_s, self._lost, self._together = window_s, lost, together
-        self._stop_recording, self._wants_pause, self._pause = stop_recording, wants_pause, pause
+        self._take, self._end, self._exchange, self._begin = take, end, exchange, begin
+        self._bystander = bystander
+        self._window_s, self._lost = window_s, lost
+        self._stop_recording, self._pause = stop_recording, pause
+        self.deliver = deliver
+        """On rank 0: receives the new rows of every rank. This and the two below may be set in ``begin``."""
+        self.together = together
+        """Called once, when every rank has sent its last rows. Collective among the background threads."""
+        self.wants_pause = wants_pause
+        """On rank 0: looked up in each round, whether recording is to pause."""
         self._paused, self._talk = exchange.paused, talk
-        self._wake = threading.Event()
-        self._finishing = self._alone = False
+        self._wake, self.begun = threading.Event(), threading.Event()
+        """Set once ``begin`` has ended."""
+        self.finishing = self._alone = False
+        """Whether the job ends on this rank."""
         self.received: Counter[int] = Counter()
         """On rank 0: number of rows received from each rank."""
         self.complete = False
@@ -208,7 +220,7 @@ class GatherThread(threading.Thread):
             Whether the thread ended in time.
         """
         self._alone = self._alone or alone
-        self._finishing = True
+        self.finishing = True
         self._wake.set()
         if self.ident is not None:
             self._join(timeout_s)
@@ -225,13 +237,24 @@ class GatherThread(threading.Thread):
             if not stepped_on and self._exchange.find_stepped_on():
                 stepped_on, end_s = True, min(end_s, time.monotonic() + STEPPED_ON_WAIT_S)
 
+    def wait_for_begin(self, limit_s: float) -> None:
+        """Returns once ``begin`` has ended, or the time, s, is over: then it is told to give up."""
+        if self.ident is not None and not self.begun.wait(limit_s):
+            self._exchange.give_up()
+            self.begun.wait(GIVING_UP_S)
+
     def run(self) -> None:
         """Rounds until every rank is done."""
+        try:
+            if not self._guard("the start", self._begin):
+                return
+        finally:
+            self.begun.set()
         ended, behind, due_s = False, False, -math.inf
         while True:
             pace_s = math.inf if self._talk is None else self._talk.pace_s
             self._wake.wait(0.0 if ended or behind else min(self._find_nap_s(), pace_s))
-            finishing = self._finishing
+            finishing = self.finishing
             rows: list[FloatArray] = []
             if finishing or behind or pace_s >= self._window_s or time.monotonic() >= due_s:  # urgent: words only
                 due_s = time.monotonic() + self._window_s
@@ -246,12 +269,12 @@ class GatherThread(threading.Thread):
                 if ended:
                     return
                 continue
-            if self._wants_pause is not None:
-                self._exchange.ask_to_pause(bool(self._guard("pausing", self._wants_pause)))
+            if self.wants_pause is not None:
+                self._exchange.ask_to_pause(bool(self._guard("pausing", self.wants_pause)))
             if self._talk is not None:
                 self._exchange.word = self._guard("a window", self._talk.speak) or Word()
             try:
-                tables, everyone = self._exchange.send(rows, last=ended)
+                tables, everyone = self._exchange.send(rows, last=ended or self._bystander)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
                 if not self._exchange.given_up:
@@ -267,12 +290,12 @@ class GatherThread(threading.Thread):
             if self._talk is not None:
                 self._guard("a window", self._talk.hear, self._exchange.words, self._exchange.done)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
-            if self._deliver is not None:
-                self._guard("delivery", self._deliver, tables)
+            if self.deliver is not None:
+                self._guard("delivery", self.deliver, tables)
             if everyone:
                 self.complete = True
-                if self._together is not None:
-                    self._guard("the end of the job", self._together)
+                if self.together is not None:
+                    self._guard("the end of the job", self.together)
                 return
 
     def _find_nap_s(self) -> float:

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from distprof.config.schema import ProfileConfig
 from distprof.record.protocols import PhaseRanges
 from distprof.record.recorder import Recorder
-from distprof.record.step_window import StepWindow, plan_meeting, say_apart
+from distprof.record.step_window import StepWindow, say_apart
 from distprof.record.step_writer import StepWriter
 from distprof.record.trace_file import write_trace
 from distprof.record.trace_ranges import TraceRanges
@@ -161,10 +161,10 @@ def plan_window(
     apart: Sequence[int],
     recorder: Recorder,
     step_writer: StepWriter,
-    timeout_s: float,
+    together: Callable[[], None],
     name_modules: NameModules | None = None,
 ) -> KernelWindow | None:
-    """This rank's window; None: the level has none. Collective: creates a process group to wait in.
+    """This rank's window; None: the level has none.
 
     Args:
         profile_config: The level, and the steps.
@@ -174,12 +174,11 @@ def plan_window(
         apart: On rank 0, the ranks that cannot see its folder.
         recorder: Whose steps and phases are annotated.
         step_writer: Marks the rows, and keeps notes.
-        timeout_s: How long a rank waits for the others.
+        together: Waits for the other ranks. Collective.
         name_modules: Annotates the modules of the model. None: nothing does.
     """
     if profile_config.level != "kernels":
         return None
-    together = plan_meeting(world, timeout_s)
     if apart:
         step_writer.note(say_apart("kernel traces", apart, "kernels"))
     return KernelWindow(

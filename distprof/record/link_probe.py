@@ -97,13 +97,12 @@ class _Prober:
         return max(min(there for there, _ in ways), min(back for _, back in ways))
 
     def _send(self, buffer: torch.Tensor) -> None:
-        self._wait(dist.isend(buffer, self._rank, group=self._group))
+        self._wait(self._group.send([buffer], self._rank, 0))
 
     def _receive(self, buffer: torch.Tensor) -> None:
-        self._wait(dist.irecv(buffer, self._rank, group=self._group))
+        self._wait(self._group.recv([buffer], self._rank, 0))
 
-    def _wait(self, work: dist.Work | None) -> None:
-        assert work is not None  # this rank is in the group
+    def _wait(self, work: dist.Work) -> None:
         work.wait() if self._limit is None else work.wait(self._limit)
 
 
@@ -112,9 +111,9 @@ def _echo(group: dist.ProcessGroup) -> None:
     buffer = torch.zeros(LARGE_BYTES, dtype=torch.uint8)
     order, done = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     while True:
-        dist.recv(order, 0, group=group)
+        group.recv([order], 0, 0).wait()
         if int(order) == 0:
             return
-        dist.send(buffer[: int(order)], 0, group=group)
-        dist.recv(buffer[: int(order)], 0, group=group)
-        dist.send(done, 0, group=group)
+        group.send([buffer[: int(order)]], 0, 0).wait()
+        group.recv([buffer[: int(order)]], 0, 0).wait()
+        group.send([done], 0, 0).wait()

@@ -35,7 +35,7 @@ class _TimerSpans(ctypes.Structure):
 
 
 class LockWatch:
-    """The timer, its signal, and the file. Made on the training thread; wound on another one."""
+    """The timer, its signal, and the file. Made and wound on another thread than training's."""
 
     def __init__(self, number: int, descriptor: int, timer: ctypes.c_void_p, library: ctypes.CDLL, path: Path) -> None:
         """Takes its parts; see `watch_lock`."""
@@ -70,11 +70,12 @@ class LockWatch:
         self._library.timer_settime(self._timer, 0, ctypes.byref(spans), None)
 
 
-def watch_lock(stream: Path) -> LockWatch | None:
-    """Prepares it for the calling thread; the first `LockWatch.wind` begins it.
+def watch_lock(stream: Path, thread: int) -> LockWatch | None:
+    """Prepares it; the first `LockWatch.wind` begins it.
 
     Args:
         stream: The rank's.
+        thread: The kernel's identifier of the training thread.
 
     Returns:
         None: not possible here.
@@ -89,7 +90,7 @@ def watch_lock(stream: Path) -> LockWatch | None:
     except OSError:
         return None
     faulthandler.register(number, file=descriptor, all_threads=False, chain=False)
-    event = _TimerEvent(None, number, _TO_THREAD, threading.get_native_id(), b"")
+    event = _TimerEvent(None, number, _TO_THREAD, thread, b"")
     timer = ctypes.c_void_p()
     if library.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) != 0:
         faulthandler.unregister(number)

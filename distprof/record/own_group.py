@@ -1,13 +1,12 @@
-"""The process group of distprof's own, over gloo, beside those of the script.
+"""The process group of distprof's own, over gloo, which the script's process groups know nothing of.
 
-A device of gloo has a thread that wakes a hundred times a second, which takes about 0.3 % of a core. If the script's
-default group is gloo's as well, ours uses the same device.
+It is made over the store of the script's default group. `torch.distributed.new_group` would count it among the script's
+own, and has to be called by all ranks in the same order. Its device is its own, too: where a script leaves its groups
+and makes them again, that of its first group must not go on listening.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,55 +16,41 @@ from torch.distributed import distributed_c10d
 
 from distprof.record.flight_recorder import OWN_GROUP
 
+CONNECT_S = 20.0
+"""How long ranks try to connect to each other."""
 _C10D: Any = distributed_c10d
 
 
-def make_own_group(timeout: timedelta | None = None) -> dist.ProcessGroup:
+def make_device() -> Any:
+    """What a group's connections use on this host.
+
+    Raises:
+        RuntimeError: There is none, such as with an interface that does not exist in GLOO_SOCKET_IFNAME.
+    """
+    return _C10D.ProcessGroupGloo.create_default_device()
+
+
+def make_own_group(store: Any, *, rank: int, size: int, device: Any, timeout_s: float = CONNECT_S) -> dist.ProcessGroup:
     """A gloo group of all ranks that nothing else uses. Collective.
 
-    ``timeout``: Of its collectives. None: torch's default.
+    Args:
+        store: Which the ranks use for no other group.
+        rank: Of this process.
+        size: The number of ranks.
+        device: From `make_device`.
+        timeout_s: How long the ranks try to connect, and how long the group's collectives wait for a missing rank.
+
+    Raises:
+        RuntimeError: The ranks did not connect.
     """
-    with _on_device_of_default_group():
-        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout, group_desc=OWN_GROUP)
-        return group
-
-
-@contextlib.contextmanager
-def _on_device_of_default_group() -> Iterator[None]:
-    """Has `torch.distributed.new_group`, which takes no options for gloo, make its group on the existing device."""
-    options, gloo = _find_options(), getattr(_C10D, "ProcessGroupGloo", None)
-    if options is None:
-        yield
-        return
-
-    class OnDevice(gloo):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **given: Any) -> None:
-            timeout = _read_timeout(*args, **given)
-            if timeout is None:
-                super().__init__(*args, **given)
-            else:
-                options._timeout = timeout
-                super().__init__(*args, options)
-
-    _C10D.ProcessGroupGloo = OnDevice
-    try:
-        yield
-    finally:
-        _C10D.ProcessGroupGloo = gloo
-
-
-def _read_timeout(*args: Any, **given: Any) -> timedelta | None:
-    """The time-out among what torch gives to the constructor, beside store, rank and number of ranks. None: it gives
-    something else that matters, for which options have no room."""
-    more = [value for name, value in given.items() if name != "timeout"]
-    return given.get("timeout") if len(args) == 3 and not any(more) else None
-
-
-def _find_options() -> Any:
-    """What makes a group on the devices of the default one. None: that is not gloo's, or torch does not tell."""
-    with contextlib.suppress(Exception):
-        devices = _C10D._get_default_group()._get_backend(torch.device("cpu")).options._devices
-        options = _C10D.ProcessGroupGloo._Options()
-        options._devices = devices
-        return options
-    return None
+    options = _C10D.ProcessGroupGloo._Options()
+    options._devices, options._timeout = [device], timedelta(seconds=timeout_s)
+    backend = _C10D.ProcessGroupGloo(store, rank, size, options)
+    group: Any = dist.ProcessGroup(store, rank, size)
+    kind = dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(kind)
+    group._register_backend(torch.device("cpu"), kind, backend)
+    group._set_group_name(OWN_GROUP)
+    group._set_group_desc(OWN_GROUP)
+    made: dist.ProcessGroup = group
+    return made

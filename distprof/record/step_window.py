@@ -7,16 +7,13 @@ found, and the ranks wait again, so that no rank writes during the next step. No
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
 from distprof.errors import describe_error
-from distprof.record.own_group import make_own_group
 from distprof.record.recorder import Recorder
-from distprof.world import World, wait_for_ranks
 
 EARLIEST_STEP = 3
 """First step of a window by default: the earlier ones create buffers, streams and DDP's buckets."""
@@ -153,19 +150,6 @@ class StepWindow:
             self._note(f"the {self.NAME} did not {what}: {describe_error(error)}")
             return False
         return True
-
-
-def plan_meeting(world: World, timeout_s: float) -> Callable[[], None]:
-    """What makes the ranks wait for each other, in a process group of its own. Collective.
-
-    Args:
-        world: This process among the ranks.
-        timeout_s: How long a rank waits for the others.
-    """
-    if world.size == 1:
-        return lambda: None
-    group = make_own_group(timedelta(seconds=timeout_s))
-    return lambda: wait_for_ranks(group)
 
 
 def say_apart(what: str, ranks: Sequence[int], folder: str) -> str:

@@ -51,7 +51,7 @@ class StepWriter:
 
         Args:
             recorder: The source of the steps.
-            writer: The rank's file. None: rows are packed but not written.
+            writer: The rank's file. None: rows are packed but not written, until `connect`.
             device: The device whose memory use is read.
             warn: Receives a message when writing fails, once.
             thread: The training thread's identifier. None: the caller's.
@@ -73,6 +73,10 @@ class StepWriter:
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
         self._interrupted: Stand | None = None  # where it stood when SIGINT arrived
+
+    def connect(self, writer: StreamWriter) -> None:
+        """Writes into this file from now on."""
+        self._writer = writer
 
     def _stay_on_this_thread(self) -> None:
         self._thread = threading.get_ident()

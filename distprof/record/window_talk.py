@@ -84,16 +84,18 @@ class WindowTalk:
 
         Args:
             limit_s: How long training waits for another rank.
-            desk: On rank 0: what orders windows.
+            desk: See `desk`.
             now_s: A monotonic clock.
         """
+        self.desk = desk
+        """On rank 0: what orders windows. It may be set before the first round."""
         self.at = NEVER
         """The step at which training has to look here. Between two windows: `NEVER`."""
         self.kept_steps = 0
         """Of the window that is proposed or agreed on."""
         self.next_step: Callable[[], int] = lambda: 0
         """The first step that this rank has not begun."""
-        self._limit_s, self._desk, self._now_s = limit_s, desk, now_s
+        self._limit_s, self._now_s = limit_s, now_s
         self._changed = threading.Condition()
         self._proposed = self._agreed = self._gone = self._broken = False
         self._answer, self._outcome = StepAnswer.NONE, WindowOutcome.NONE
@@ -115,9 +117,9 @@ class WindowTalk:
         """What this rank says in the next round."""
         wanted_steps = lead = 0
         next_step = self.next_step()
-        if self._desk is not None:
+        if self.desk is not None:
             if not (self._proposed or self._agreed or self._gone):
-                wanted_steps = self._desk.look()
+                wanted_steps = self.desk.look()
             lead = self._find_lead(next_step)
         with self._changed:
             return Word(wanted_steps, lead, next_step, self._answer, self._meetings, self._outcome)
@@ -137,8 +139,8 @@ class WindowTalk:
                 self._proposed = False
                 if live and all(word.answer == StepAnswer.READY for word in live):
                     self._agreed, self._retries = True, 0
-                    if self._desk is not None:
-                        self._desk.agreed(self.at, self.kept_steps)
+                    if self.desk is not None:
+                        self.desk.agreed(self.at, self.kept_steps)
                 else:
                     self.at, self._retries = NEVER, self._retries + 1
                     self._forget_answers()
@@ -154,8 +156,8 @@ class WindowTalk:
             self._broken = True
             if self._proposed or not self._meetings:
                 self.at = NEVER
-            if self._desk is not None and (self._proposed or self._agreed):
-                self._desk.refuse("a rank has left the job")
+            if self.desk is not None and (self._proposed or self._agreed):
+                self.desk.refuse("a rank has left the job")
             self._proposed = self._agreed = False
             self._changed.notify_all()
 
@@ -208,9 +210,9 @@ class WindowTalk:
         apart = max(next_steps) - min(next_steps)
         self._apart = self._apart + 1 if apart > MAX_APART else 0
         if self._apart:
-            if self._desk is not None and self._apart >= APART_ROUNDS:
+            if self.desk is not None and self._apart >= APART_ROUNDS:
                 self._apart = 0
-                self._desk.refuse(f"ranks are {apart:,} steps apart, and a window is of the same steps on all of them")
+                self.desk.refuse(f"ranks are {apart:,} steps apart, and a window is of the same steps on all of them")
             return
         self._proposed, self._passed, self.kept_steps = True, 0, order.wanted_steps
         if not self._gone:
@@ -223,8 +225,8 @@ class WindowTalk:
         self._windows += 1
         self.at = NEVER
         self._forget_answers()
-        if self._desk is not None:
-            self._desk.ended(outcomes)
+        if self.desk is not None:
+            self.desk.ended(outcomes)
 
     def _forget_answers(self) -> None:
         if not self._gone:
