@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
-from distprof.facts.run import FloatArray, Run, RunMeta
+from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.render.units import clean_text
 from distprof.render.wandb_end import ARTIFACT_TYPE, keep_files, word_alert
 from distprof.render.wandb_heat_map import collect_times, draw_maps
@@ -128,7 +128,7 @@ class WandbLogger:
         config: WandbConfig,
         folder: Path,
         say: Callable[[str], None],
-        peaks: Sequence[float | None] = (),
+        ranks: Sequence[RankInfo] = (),
         beside: bool = False,
     ) -> WandbLogger | None:
         """Opens a run, online when logged in, else offline, and says which.
@@ -138,14 +138,14 @@ class WandbLogger:
             config: Project, mode, and how long to try to go online.
             folder: The run folder; wandb makes its own inside it.
             say: Says a line to the user.
-            peaks: Peak FLOP/s by rank; None: unknown.
+            ranks: Every rank, in order; see `Points`.
             beside: The process may have other runs open, which are left alone.
 
         Returns:
             None when wandb cannot even log offline.
         """
         run = open_run(meta.name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
-        return None if run is None else cls(run, folder=folder, points=Points(meta, peaks), say=say, beside=beside)
+        return None if run is None else cls(run, folder=folder, points=Points(meta, ranks), say=say, beside=beside)
 
     def log_rows(self, rows: FloatArray) -> None:
         """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.

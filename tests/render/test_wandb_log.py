@@ -35,8 +35,7 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def log_whole_run(run: Run, folder: Path, config: WandbConfig = CONFIG) -> list[str]:
     said: list[str] = []
-    peaks = [info.peak.flops_per_s for info in run.ranks]
-    logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, peaks=peaks)
+    logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, ranks=run.ranks)
     assert logger is not None
     logger.log_rows(run.rows)
     logger.conclude(analyze(run), run)
