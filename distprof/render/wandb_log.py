@@ -32,8 +32,8 @@ from distprof.render.wandb_summary import make_summary
 from distprof.render.wandb_tables import make_tables
 from distprof.report.report import Report
 
-MAX_GROUP_LENGTH = 128
-"""More characters are refused by W&B."""
+MAX_NAME_LENGTH = 128
+"""More characters are refused by W&B, for a run as for a group."""
 PUBLIC_SERVER = "https://api.wandb.ai"
 ANSWER_LIMIT_S = 3.0
 """How long a server may take to answer at all before a run is opened offline: wandb itself would ask for half a
@@ -144,7 +144,8 @@ class WandbLogger:
         Returns:
             None when wandb cannot even log offline.
         """
-        run = open_run(meta.name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
+        name = meta.name if beside else _clean_name(os.environ.get("WANDB_NAME")) or meta.name
+        run = open_run(name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
         return None if run is None else cls(run, folder=folder, points=Points(meta, ranks), say=say, beside=beside)
 
     def log_rows(self, rows: FloatArray) -> None:
@@ -293,7 +294,7 @@ def _open(
     if beside and hasattr(settings, "finish_timeout"):  # newer releases have it
         settings.finish_timeout = BESIDE_LIMIT_S
     return wandb.init(
-        project=config.project, entity=config.entity, name=name, group=_clean_group(config.group),
+        project=config.project, entity=config.entity, name=name, group=_clean_name(config.group),
         dir=str(folder), config=dict(values), mode=mode, settings=settings,
         reinit="create_new" if beside else "finish_previous",
     )  # fmt: skip
@@ -307,8 +308,8 @@ def _silence_telemetry() -> None:
         opentelemetry_proxy.disable()
 
 
-def _clean_group(group: str | None) -> str | None:
-    return None if group is None else clean_text(mask(group, secret_values()), MAX_GROUP_LENGTH)
+def _clean_name(name: str | None) -> str | None:
+    return None if name is None else clean_text(mask(name, secret_values()), MAX_NAME_LENGTH)
 
 
 def _describe(run: Any, reason: str) -> str:
