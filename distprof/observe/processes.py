@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import sys
+import sysconfig
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from distprof.observe.parts import Patches, Recognition
 from distprof.observe.reporting import Reporting
-from distprof.record.stack import is_library
 
 STARTED = (
     "processes that the script starts itself (torch.multiprocessing, multiprocessing.Process) are not watched: if they "
@@ -21,6 +21,7 @@ STARTED = (
 )
 SPAWN = "torch.multiprocessing.spawn"
 """Whose processes run a function of the caller's."""
+_LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Processes:
@@ -54,4 +55,5 @@ def _runs_script(process: Any) -> bool:
     while isinstance(work, functools.partial):
         work = work.func
     name = getattr(work, "__module__", None) or ""
-    return name == SPAWN or not is_library(getattr(sys.modules.get(name), "__file__", None) or "")
+    path = getattr(sys.modules.get(name), "__file__", None) or ""
+    return name == SPAWN or not path.startswith(_LIBRARIES)

@@ -26,11 +26,6 @@ _MADE_UP = "<"
 _CELL = "<ipython"
 
 
-def is_library(path: str) -> bool:
-    """Whether a file of code belongs to Python or to an installed package."""
-    return path.startswith(_LIBRARIES)
-
-
 def read_stack(thread: int) -> tuple[tuple[str, ...], str | None]:
     """The frames of a thread, as in `distprof.facts.stand.Stand`: some of them, and the one to name.
 
@@ -67,7 +62,7 @@ def _is_own(frame: FrameType) -> bool:
 
 def _is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return not (is_library(name) or name.startswith(_MADE_UP)) or name.startswith((_CELL, _TRAINING))
+    return not name.startswith((*_LIBRARIES, _MADE_UP)) or name.startswith((_CELL, _TRAINING))
 
 
 def _name(frame: FrameType, line: int) -> str:
