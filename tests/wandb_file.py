@@ -32,7 +32,6 @@ class WandbFile:
     config: dict[str, Any]
     metrics: dict[str, str]
     """Each defined metric's step metric."""
-    name: str
     group: str
     media: dict[str, dict[str, Any]]
     """The tables and images in the summary, by name."""
@@ -44,9 +43,7 @@ class WandbFile:
 
 def read_wandb_file(path: Path) -> WandbFile:
     """Reads every record; raises AssertionError on a damaged one."""
-    told = WandbFile(
-        history=[], summary={}, config={}, metrics={}, name="", group="", media={}, artifacts={}, alerts=[]
-    )
+    told = WandbFile(history=[], summary={}, config={}, metrics={}, group="", media={}, artifacts={}, alerts=[])
     for data in read_records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
@@ -58,7 +55,7 @@ def read_wandb_file(path: Path) -> WandbFile:
             _read_media(record.summary.update, told.media)
         elif kind == "run":
             told.config.update(_read_items(record.run.config.update))
-            told = dataclasses.replace(told, name=record.run.display_name, group=record.run.run_group)
+            told = dataclasses.replace(told, group=record.run.run_group)
         elif kind == "metric":
             assert record.metric.summary.none
             told.metrics[record.metric.glob_name or record.metric.name] = record.metric.step_metric
