@@ -47,7 +47,7 @@ def test_the_delay_is_named_down_to_the_module(job: Job) -> None:
     assert (verdict["kind"], verdict["rank"], verdict["phase"]) == ("slow_rank", 1, "forward")
     slow = verdict["module"]
     assert slow["name"] == MODULE and slow["steps_used"] == 5 and slow["share_ratio"] > 0.5
-    assert slow["rank_ns"] - slow["others_ns"] > 0.9e6 * DELAY_MS
+    assert slow["rank_ns"] >= 1e6 * DELAY_MS > slow["others_ns"]  # a sleep is never shorter
     assert f"most of it in {MODULE};" in " ".join(job.done.stdout.split())
 
 

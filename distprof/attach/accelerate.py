@@ -71,7 +71,7 @@ def steps(session: Session, accelerator: Any, batches: Iterable[T]) -> Iterator[
             if batch is _END:
                 break
             yield cast(T, batch)
-            if accelerator.sync_gradients:
+            if getattr(accelerator, "sync_gradients", True):
                 session.end_step()
         session.drop_step()
     finally:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from distprof.profiler.border import guard_methods, say_aside
 from distprof.profiler.session import Session
 
 
+class FrameworkCallback:
+    """A callback of a framework. What fails in it, as because a release has something else, costs a sentence: its class
+    is to be guarded, but not its subclasses, whose errors are the script's."""
+
+    _loop: FrameworkLoop | None = None
+
+    def _refuse(self, method: Callable[..., Any], why: str) -> None:
+        told = f"{type(self).__name__}.{method.__name__} did nothing: {why}"
+        if self._loop is None:
+            say_aside(f"distprof: {told}")
+        else:
+            self._loop.session.tell(told)
+
+
+@guard_methods
 class FrameworkLoop:
     """The loop of a framework, told by its callbacks. Phases inside a step are found by the session."""
 
@@ -51,3 +67,6 @@ class FrameworkLoop:
             ids: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
             if isinstance(ids, torch.Tensor) and self.session.open:
                 self.session.add_work(tokens=ids.numel(), micro_steps=0)
+
+    def _refuse(self, method: Callable[..., Any], why: str) -> None:
+        self.session.tell(f"{method.__name__} was not recorded: {why}")

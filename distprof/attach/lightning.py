@@ -13,11 +13,14 @@ try:
 except ImportError:  # the older package, which has the same one
     from pytorch_lightning import Callback
 
-from distprof.attach.framework_loop import FrameworkLoop
+from distprof.attach.framework_loop import FrameworkCallback, FrameworkLoop
+from distprof.errors import UsageError
+from distprof.profiler.border import answer_nothing, answers, guard_methods
 from distprof.profiler.open_session import start
 
 
-class LightningCallback(Callback):  # type: ignore[misc]  # Lightning is optional: to mypy it is Any
+@guard_methods
+class LightningCallback(FrameworkCallback, Callback):  # type: ignore[misc]  # Lightning is optional: to mypy it is Any
     """Records each ``fit``: a step ends with the batch whose gradients were used; validation and saving are apart."""
 
     def __init__(self, name: str = "training", **options: Any) -> None:
@@ -28,10 +31,10 @@ class LightningCallback(Callback):  # type: ignore[misc]  # Lightning is optiona
             **options: Those of `distprof.start`, which refuses a wrong one when training begins.
         """
         self._name, self._options = name, options
-        self._loop: FrameworkLoop | None = None
         self._updates = 0  # of parameters, since training began
         self._in_epoch = False
 
+    @answers(answer_nothing, passes=(UsageError,))
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Opens the session."""
         self._loop, self._in_epoch = FrameworkLoop(start(self._name, **self._options)), False

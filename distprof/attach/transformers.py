@@ -11,12 +11,15 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback
 
-from distprof.attach.framework_loop import FrameworkLoop
+from distprof.attach.framework_loop import FrameworkCallback, FrameworkLoop
 from distprof.compiling import is_compiling
+from distprof.errors import UsageError
+from distprof.profiler.border import answer_nothing, answers, guard_methods
 from distprof.profiler.open_session import start
 
 
-class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is optional: to mypy it is Any
+@guard_methods
+class TransformersCallback(FrameworkCallback, TrainerCallback):  # type: ignore[misc]  # Transformers is optional: to mypy it is Any
     """Records each training: a step is one of the Trainer's; logging, evaluation and saving are apart.
 
     The Trainer does not say when those three begin, but before them whether they will, in which order, and when each
@@ -31,11 +34,11 @@ class TransformersCallback(TrainerCallback):  # type: ignore[misc]  # Transforme
             **options: Those of `distprof.start`, which refuses a wrong one when training begins.
         """
         self._name, self._options = name, options
-        self._loop: FrameworkLoop | None = None
         self._pending: list[str] = []
         self._last = True  # no step follows for now
         self._hook: Any = None
 
+    @answers(answer_nothing, passes=(UsageError,))
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
         """Opens the session."""
         self._loop, self._pending, self._last = FrameworkLoop(start(self._name, **self._options)), [], True

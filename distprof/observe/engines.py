@@ -24,7 +24,7 @@ _OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
 
 def find_optimizer(engine: Any) -> Any:
     """The optimizer inside an engine, whether the script or the engine has made it, without what ZeRO wraps it in."""
-    return getattr(engine, "basic_optimizer", None) or engine.optimizer
+    return getattr(engine, "basic_optimizer", None) or getattr(engine, "optimizer", None)
 
 
 class Engines:

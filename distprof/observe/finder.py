@@ -12,6 +12,7 @@ from distprof.observe.modules import Forwards
 from distprof.observe.on_import import after_import
 from distprof.observe.optimizers import Optimizers
 from distprof.observe.parts import Gate, Patches, Recognition
+from distprof.observe.processes import Processes
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
@@ -31,7 +32,7 @@ class Finder:
         forwards = Forwards(session, self._search, self._gate)
         optimizers = Optimizers(session, self._search, self._gate, forwards)
         self._parts = (
-            forwards, Functions(session, self._search, self._gate, optimizers), optimizers,
+            forwards, Functions(session, self._search, self._gate, optimizers), optimizers, Processes(session),
             Engines(session, self._search, self._gate),
         )  # fmt: skip
         self._begun = False

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.utils.data.dataloader as loaders
-from torch import multiprocessing
 from torch.distributed import checkpoint
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils import clip_grad
@@ -20,14 +18,8 @@ from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognitio
 from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
 
-spawning = sys.modules["torch.multiprocessing.spawn"]
-"""torch.multiprocessing.spawn is the function, which has the name of its module."""
 _FORWARD, _BACKWARD, _GRAD_NORM, _DATA = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA)
-)
-SPAWNED = (
-    "the processes that torch.multiprocessing starts (spawn, start_processes) are not watched: start the ranks with "
-    "torchrun, or call distprof.start() in each of them"
 )
 _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
 
@@ -53,12 +45,10 @@ class Functions:
             Recognition("getting batches is", session),
             Recognition("saving checkpoints is", session),
         )
-        self._spawning = Recognition("the start of processes is", session)
         self._in_data = False
 
     def install(self, patches: Patches) -> None:
         """Looks at the functions from now on."""
-        self._spawning.replace(patches, [spawning, multiprocessing], "start_processes", self._watch_spawning)
         self._backward.replace(patches, [torch.autograd], "backward", self._watch_backward)
         self._backward.replace(patches, [torch.autograd], "grad", self._watch_grad, {1: "inputs", 4: "create_graph"})
         for name in _CLIPPING:
@@ -73,13 +63,6 @@ class Functions:
             if hasattr(checkpoint, name):
                 places = [checkpoint.state_dict_saver, checkpoint]
                 self._saving.replace(patches, places, name, self._watch_saving)
-
-    def _watch_spawning(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def start_processes(*args: Any, **options: Any) -> Any:
-            self._spawning.run(self._session.tell, SPAWNED)
-            return original(*args, **options)
-
-        return functools.wraps(original)(start_processes)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         optimizers, search = self._optimizers, self._search

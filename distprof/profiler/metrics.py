@@ -1,7 +1,7 @@
 """Live metrics of a job as Prometheus text: what rank 0 gathers anyway, in a few series whatever the number of ranks.
 
-A gauge is the mean of the steps of the last window (``profile.window_s``); counters hold everything since the start.
-What was not measured has no line.
+A gauge is the mean of the steps of the last window (``profile.window_s``), without those of a profiler's window, which
+slows them down; counters hold everything since the start. What was not measured has no line.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from distprof.analyze.elapsed import ElapsedSteps
+from distprof.analyze.lately import LatestSteps
 from distprof.analyze.measured_steps import counts_between
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
-from distprof.render.wandb_scalars import make_point
+from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
+from distprof.render.wandb_scalars import is_in_window, make_point
 
 Labels = Mapping[str, str]
 GAUGES = {
@@ -24,7 +25,7 @@ GAUGES = {
     "step/loss": ("loss", 1.0, "Mean loss of the ranks."),
     "step/grad_norm": ("grad_norm", 1.0, "Norm of the gradients."),
     "straggler/excess_ms": ("straggler_excess_seconds", 1e-3, "Own time of the busiest rank above the others' median."),
-    "straggler/rank": ("straggler_rank", 1.0, "The busiest rank, if it stands out."),
+    "straggler/rank": ("straggler_rank", 1.0, "The rank that the report would name by the last steps."),
     "flops/achieved_per_device": ("flops_per_second", 1.0, "Model FLOP/s of a device."),
     "flops/mfu_ratio": ("mfu_ratio", 1.0, "Model FLOPs utilisation."),
 }
@@ -34,30 +35,39 @@ GAUGES = {
 class Metrics:
     """The job's metrics; any thread may read them."""
 
-    def __init__(self, meta: RunMeta, peaks: Sequence[float | None], *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, meta: RunMeta, ranks: Sequence[RankInfo], *, now_s: Callable[[], float] = time.time) -> None:
         """Without a step so far.
 
         Args:
             meta: Of the job.
-            peaks: Peak FLOP/s by rank; None: unknown.
+            ranks: Every rank, in order. Empty: no MFU, and none is named.
             now_s: Seconds since 1970.
         """
-        self._meta, self._peaks, self._now_s = meta, peaks, now_s
+        self._meta, self._peaks, self._now_s = meta, [info.peak.flops_per_s for info in ranks], now_s
+        self._latest = LatestSteps(meta, ranks)
         self._elapsed = ElapsedSteps(between=counts_between(meta))
         self._lock = threading.Lock()
         self._point: Mapping[str, float] = {}
         self._steps = 0
         self._tokens = self._step_s = 0.0
-        self._memory_bytes = self._at_s = float("nan")
+        self._memory_bytes = self._at_s = self._step = float("nan")
 
     def add(self, rows: FloatArray) -> None:
         """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         elapsed_ns = self._elapsed.add(rows)
-        point = make_point(rows, elapsed_ns, self._meta, self._peaks)
+        self._latest.add(rows)
+        usual = ~is_in_window(rows)
+        point = self._point
+        if usual.any():
+            usual_ns = {clock: times_ns[usual] for clock, times_ns in elapsed_ns.items()}
+            point = make_point(rows[:, usual], usual_ns, self._meta, self._peaks)
+        rank = self._latest.rank
+        point = {**point, "straggler/rank": np.nan if rank is None else float(rank)}
         step_s = float(np.nansum(elapsed_ns[Clock.HOST])) / 1e9
         memory_bytes = np.fmax.reduce(rows[:, :, COLUMN["memory_peak_bytes"]], axis=None)
         with self._lock:
             self._point, self._at_s, self._memory_bytes = point, self._now_s(), float(memory_bytes)
+            self._step = float(rows[0, -1, COLUMN["step"]])
             self._steps += rows.shape[1]
             self._step_s += step_s
             self._tokens += float(np.nansum(rows[:, :, COLUMN["tokens"]]))
@@ -78,7 +88,7 @@ class Metrics:
         yield from _list_metric(
             "last_step_timestamp_seconds", "gauge", "When the last steps arrived, since 1970.", [({}, self._at_s)]
         )
-        yield from _list_metric("last_step", "gauge", "Number of the last step.", [({}, self._read("step"))])
+        yield from _list_metric("last_step", "gauge", "Number of the last step.", [({}, self._step)])
         yield from _list_metric(
             "memory_peak_bytes", "gauge", "Peak memory of the rank that has most.", [({}, self._memory_bytes)]
         )

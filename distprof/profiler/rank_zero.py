@@ -105,8 +105,7 @@ def _open_loggers(setting: OpenSetting, meta: RunMeta, step_writer: StepWriter) 
         setting.warn(text)
         step_writer.note(text)
 
-    peaks = tuple(info.peak.flops_per_s for info in setting.streams.ranks)
-    job = LoggedJob(meta=meta, peaks=peaks, folder=setting.folder, say=setting.say)
+    job = LoggedJob(meta=meta, ranks=setting.streams.ranks, folder=setting.folder, say=setting.say)
     return [open_logger(name, job, note) for name in dict.fromkeys(setting.profile.loggers)]
 
 
@@ -117,7 +116,7 @@ def _serve_metrics(
     profile = setting.profile
     if profile.metrics_port is None:
         return None
-    metrics = Metrics(meta, [info.peak.flops_per_s for info in setting.streams.ranks])
+    metrics = Metrics(meta, setting.streams.ranks)
     address, port = profile.metrics_address, profile.metrics_port
     try:
         server = MetricsServer(metrics.render, address=address, port=port)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
-from distprof.facts.run import FloatArray, Run, RunMeta
+from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.render.units import clean_text
 from distprof.render.wandb_end import ARTIFACT_TYPE, keep_files, word_alert
 from distprof.render.wandb_heat_map import collect_times, draw_maps
@@ -32,8 +32,8 @@ from distprof.render.wandb_summary import make_summary
 from distprof.render.wandb_tables import make_tables
 from distprof.report.report import Report
 
-MAX_GROUP_LENGTH = 128
-"""More characters are refused by W&B."""
+MAX_NAME_LENGTH = 128
+"""More characters are refused by W&B, for a run as for a group."""
 PUBLIC_SERVER = "https://api.wandb.ai"
 ANSWER_LIMIT_S = 3.0
 """How long a server may take to answer at all before a run is opened offline: wandb itself would ask for half a
@@ -128,7 +128,7 @@ class WandbLogger:
         config: WandbConfig,
         folder: Path,
         say: Callable[[str], None],
-        peaks: Sequence[float | None] = (),
+        ranks: Sequence[RankInfo] = (),
         beside: bool = False,
     ) -> WandbLogger | None:
         """Opens a run, online when logged in, else offline, and says which.
@@ -138,14 +138,15 @@ class WandbLogger:
             config: Project, mode, and how long to try to go online.
             folder: The run folder; wandb makes its own inside it.
             say: Says a line to the user.
-            peaks: Peak FLOP/s by rank; None: unknown.
+            ranks: Every rank, in order; see `Points`.
             beside: The process may have other runs open, which are left alone.
 
         Returns:
             None when wandb cannot even log offline.
         """
-        run = open_run(meta.name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
-        return None if run is None else cls(run, folder=folder, points=Points(meta, peaks), say=say, beside=beside)
+        name = meta.name if beside else _clean_name(os.environ.get("WANDB_NAME")) or meta.name
+        run = open_run(name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
+        return None if run is None else cls(run, folder=folder, points=Points(meta, ranks), say=say, beside=beside)
 
     def log_rows(self, rows: FloatArray) -> None:
         """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.
@@ -293,7 +294,7 @@ def _open(
     if beside and hasattr(settings, "finish_timeout"):  # newer releases have it
         settings.finish_timeout = BESIDE_LIMIT_S
     return wandb.init(
-        project=config.project, entity=config.entity, name=name, group=_clean_group(config.group),
+        project=config.project, entity=config.entity, name=name, group=_clean_name(config.group),
         dir=str(folder), config=dict(values), mode=mode, settings=settings,
         reinit="create_new" if beside else "finish_previous",
     )  # fmt: skip
@@ -307,8 +308,8 @@ def _silence_telemetry() -> None:
         opentelemetry_proxy.disable()
 
 
-def _clean_group(group: str | None) -> str | None:
-    return None if group is None else clean_text(mask(group, secret_values()), MAX_GROUP_LENGTH)
+def _clean_name(name: str | None) -> str | None:
+    return None if name is None else clean_text(mask(name, secret_values()), MAX_NAME_LENGTH)
 
 
 def _describe(run: Any, reason: str) -> str:

@@ -61,8 +61,8 @@ SECTIONS = (
     PanelSection(name="Who holds the job up", panels=(
         _table("Verdict", "verdict"),
         _table("Causes: who, how much, since when", "causes"),
-        _lines("Rank with the most own time, where one stands out", "straggler/rank"),
-        _lines("Its own time less the others' median, ms", "straggler/excess_ms"),
+        _lines("Rank that the report would name by the last steps", "straggler/rank"),
+        _lines("Most own time of a rank less the others' median, ms", "straggler/excess_ms"),
         Panel(kind="runs", title="Step time lost to the largest cause, share", names=("summary/verdict_lost_ratio",)),
         Panel(kind="runs", title="First step of the largest cause", names=("summary/verdict_first_step",)),
     )),

@@ -15,8 +15,9 @@ from distprof.analyze.busiest import pick_busiest
 from distprof.analyze.efficiency import find_mfu, find_rates
 from distprof.analyze.elapsed import ElapsedSteps
 from distprof.analyze.exposed import subtract_exposed
+from distprof.analyze.lately import LatestSteps
 from distprof.analyze.measured_steps import counts_between
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RunMeta
+from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
 from distprof.render.wandb_details import EXPOSED, Details, Means, choose_clock, find_exposed_ratio, is_shadow, shorten
 
 MAX_POINTS = 50
@@ -32,14 +33,18 @@ step, and ``summary/...`` has what the report says."""
 class Points:
     """Makes points of new steps, and adds the details of the last `DETAIL_STEPS` whenever there are so many."""
 
-    def __init__(self, meta: RunMeta, peaks: Sequence[float | None]) -> None:
-        """Takes the job's facts, and the peak FLOP/s by rank; None: unknown."""
-        self._meta, self._peaks = meta, peaks
+    def __init__(self, meta: RunMeta, ranks: Sequence[RankInfo]) -> None:
+        """Takes the job's facts, and every rank, in order. No ranks: no MFU, and none of them is named."""
+        self._meta, self._peaks = meta, [info.peak.flops_per_s for info in ranks]
         self._elapsed, self._details = ElapsedSteps(between=counts_between(meta)), Details()
+        self._latest = LatestSteps(meta, ranks)
 
     def add(self, rows: FloatArray) -> list[dict[str, float]]:
         """The points of new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         points = make_points(rows, self._meta, self._peaks, self._elapsed)
+        self._latest.add(rows)
+        if (rank := self._latest.rank) is not None:
+            points = [point | {"straggler/rank": float(rank)} for point in points]
         rows = rows[:, ~is_in_window(rows)]
         whole = len(points) == 1  # of one step or of many
         for index, point in enumerate(points):
@@ -108,18 +113,17 @@ def make_point(
         times_ns = table[:, COLUMN[f"{phase}_{clock}_ns"]]
         if times_ns.any():  # a phase that no rank spent time in is no part of the step
             point[f"phase/{phase}/{clock}_ms"] = float(times_ns.mean()) / 1e6
-    point |= _find_straggler(table, step_ns, clock)
+    point |= _measure_excess(table, step_ns, clock)
     point |= _measure_flops(table, meta, peaks, clock)
     return {"step": float(rows[0, -1, COLUMN["step"]]), **shorten(point)}
 
 
-def _find_straggler(table: FloatArray, step_ns: float, clock: Clock) -> dict[str, float]:
-    """The rank with the most own time, named only if it stands out, and by how much it exceeds the others' median."""
+def _measure_excess(table: FloatArray, step_ns: float, clock: Clock) -> dict[str, float]:
+    """By how much the most own time of a rank exceeds the others' median."""
     own_ns = subtract_exposed(table[:, COLUMN[f"step_{clock}_ns"]], table[:, EXPOSED[clock]])
     if len(own_ns) < 2 or not np.isfinite(own_ns).all():
         return {}
-    rank, excess_ns, stands_out = pick_busiest(own_ns, step_ns)
-    return {"straggler/excess_ms": excess_ns / 1e6} | ({"straggler/rank": float(rank)} if stands_out else {})
+    return {"straggler/excess_ms": pick_busiest(own_ns, step_ns)[1] / 1e6}
 
 
 def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | None], clock: Clock) -> dict[str, float]:

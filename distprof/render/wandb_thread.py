@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from distprof.config.schema import WandbConfig
-from distprof.facts.run import FloatArray, Run, RunMeta
+from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.record import live
 from distprof.record.live import Listener
 from distprof.render.wandb_log import WandbLogger, choose_mode, end_service, wants_online
@@ -28,7 +28,7 @@ class WandbThread:
         config: WandbConfig,
         folder: Path,
         say: Callable[[str], None],
-        peaks: Sequence[float | None] = (),
+        ranks: Sequence[RankInfo] = (),
     ) -> None:
         """Takes the arguments of `WandbLogger.start`; `start` starts the thread."""
         self._folder, self._say, self._wanted = folder, say, choose_mode(config) != "disabled"
@@ -36,7 +36,7 @@ class WandbThread:
         self._told_steps = 0
 
         def begin() -> Callable[[FloatArray], None] | None:
-            self._logger = WandbLogger.start(meta=meta, config=config, folder=folder, say=say, peaks=peaks)
+            self._logger = WandbLogger.start(meta=meta, config=config, folder=folder, say=say, ranks=ranks)
             return self._logger.log_rows if self._logger is not None else None
 
         online = wants_online(config)

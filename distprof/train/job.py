@@ -53,9 +53,8 @@ class JobReporter:
             self.say(f"distprof: config.yaml could not be written ({error.strerror}); run.json holds the same")
         self.say(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
         if isinstance(self._config.logger, WandbConfig):
-            peaks = [rank.peak.flops_per_s for rank in ranks]
             logger = self._config.logger
-            self._wandb = WandbThread(meta=meta, config=logger, folder=folder, say=self.say, peaks=peaks)
+            self._wandb = WandbThread(meta=meta, config=logger, folder=folder, say=self.say, ranks=ranks)
             self._wandb.start()
         total = self._config.train.warmup_steps + self._config.train.steps + self._config.profile.window_steps
         self._progress = StepProgress(self._console, total)

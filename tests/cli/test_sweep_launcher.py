@@ -18,7 +18,7 @@ from distprof.storage.sweep_folder import read_sweep, write_sweep
 
 SCRIPT = """\
 echo "$@"
-echo "$OMP_NUM_THREADS thread, group $WANDB_RUN_GROUP"
+echo "$OMP_NUM_THREADS thread, group $WANDB_RUN_GROUP, run $WANDB_NAME"
 case "$*" in
   *do=fail*) echo "distprof: rank 1 failed: ValueError: token=hush-hush"; echo "distprof: stopped early"; exit 1 ;;
   *do=memory*) echo "torch.OutOfMemoryError: CUDA out of memory."; exit 1 ;;
@@ -87,14 +87,17 @@ def test_every_job_runs_whatever_becomes_of_the_others(tmp_path: Path) -> None:
 
 
 def test_a_job_has_its_own_group_port_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "WANDB_RUN_GROUP"):
+    for name in ("OMP_NUM_THREADS", "WANDB_RUN_GROUP", "WANDB_NAME"):
         monkeypatch.delenv(name, raising=False)
-    launcher, _ = launch(tmp_path, ["well", "well"])
+    launcher, _ = launch(tmp_path, ["well", "good"])
     launcher.launch([["do=well", "seed=1"], ["do=well", "seed=2"]], initial_job_idx=0)
     words = "--standalone --nproc-per-node=2 -m distprof --config-name mine do=well seed={} run_dir='{}'\n"
-    for number in (1, 2):
+    for number, wish in enumerate(("well", "good"), start=1):
         expected = words.format(number, tmp_path / f"jobs/00{number}")
-        assert (tmp_path / f"jobs/00{number}.log").read_text() == f"{expected}1 thread, group made\n"
+        run = f"00{number} do={wish}, 2 ranks"
+        assert (tmp_path / f"jobs/00{number}.log").read_text() == f"{expected}1 thread, group made, run {run}\n"
+    monkeypatch.setenv("WANDB_NAME", "mine")
+    assert launcher._make_environment(launcher.sweep.jobs[1])["WANDB_NAME"] == "mine 002 do=good, 2 ranks"
 
 
 def test_a_job_under_nsys_is_started_by_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def make_metrics(num_ranks: int = 2, **columns: object) -> Metrics:
         num_ranks=num_ranks, num_steps=4, num_warmup=0, host_ns={"forward": own, "all_reduce": 70 * MS - own},
         meta={"name": NAME}, columns={"memory_peak_bytes": 3e9, **columns},
     )  # fmt: skip
-    metrics = Metrics(dataclasses.replace(run.meta, work=None), [None] * num_ranks, now_s=lambda: 7.5)
+    metrics = Metrics(dataclasses.replace(run.meta, work=None), run.ranks, now_s=lambda: 7.5)
     metrics.add(run.rows)
     return metrics
 
@@ -52,7 +52,7 @@ def test_the_numbers_are_those_of_the_steps() -> None:
     expected = {
         "distprof_ranks": 2, "distprof_steps_total": 4, "distprof_steps_seconds_total": 0.28,
         "distprof_tokens_total": 8192, "distprof_last_step_timestamp_seconds": 7.5, "distprof_last_step": 3,
-        "distprof_memory_peak_bytes": 3e9, "distprof_step_seconds": 0.07, "distprof_straggler_rank": 1,
+        "distprof_memory_peak_bytes": 3e9, "distprof_step_seconds": 0.07,
         "distprof_straggler_excess_seconds": 0.03, 'distprof_phase_seconds{phase="forward",clock="host"}': 0.035,
         'distprof_exposed_communication_ratio{clock="host"}': 0.5, "distprof_tokens_per_second": 29257.1,
     }  # fmt: skip
@@ -63,12 +63,25 @@ def test_the_numbers_are_those_of_the_steps() -> None:
     assert again["distprof_steps_total"] == 5 and again["distprof_step_seconds"] != 0.07
 
 
+def test_gauges_leave_out_the_steps_of_a_window() -> None:
+    """Its steps take ten times as long, and counting operations in the first one longer still."""
+    window = np.array([[0, 0, 1, 1, 0]] * 2)
+    forward = np.array([[50, 50, 900, 500, 80]]) * MS
+    run = make_run(num_steps=5, num_warmup=0, host_ns={"forward": forward}, columns={"window": window})
+    metrics = Metrics(run.meta, run.ranks)
+    for first, last, step_s in ((0, 2, 0.05), (3, 3, 0.05), (4, 4, 0.08)):
+        metrics.add(run.rows[:, first : last + 1])
+        found = read(metrics.render())
+        assert (found["distprof_last_step"], found["distprof_step_seconds"]) == (last, pytest.approx(step_s))
+    assert found["distprof_steps_total"] == 5 and found["distprof_steps_seconds_total"] == pytest.approx(1.58)
+
+
 def test_there_are_no_more_series_with_more_ranks() -> None:
     assert len(read(make_metrics(200).render())) == len(read(make_metrics(2).render()))
 
 
 def test_before_the_first_step_counters_are_0_and_nothing_else_is_said() -> None:
-    text = Metrics(make_run().meta, [None]).render()
+    text = Metrics(make_run().meta, make_run().ranks).render()
     assert "distprof_steps_total 0.0" in text and "step_seconds" not in text and "nan" not in text
 
 

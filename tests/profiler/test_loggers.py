@@ -22,7 +22,7 @@ import distprof
 from distprof.analyze import analyze
 from distprof.attach.request import read_request
 from distprof.errors import UsageError
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.run import FloatArray, Peak, Run
 from distprof.profiler.loggers import logger_thread
 from distprof.profiler.loggers.json_lines import EARLIER, NAME, JsonLinesLogger
 from distprof.profiler.loggers.logger_thread import LoggerThread
@@ -38,12 +38,16 @@ SLOW_S = 60.0
 
 @pytest.fixture
 def run() -> Run:
-    return make_run(num_ranks=2, num_steps=4, num_warmup=0, host_ns={"forward": 20 * MS, "all_reduce": 10 * MS})
+    peak = Peak(flops_per_s=None, source="")
+    return make_run(
+        num_ranks=2, num_steps=4, num_warmup=0, host_ns={"forward": 20 * MS, "all_reduce": 10 * MS},
+        infos={rank: {"peak": peak} for rank in range(2)},
+    )  # fmt: skip
 
 
 def make_job(run: Run, folder: Path, said: list[str] | None = None) -> LoggedJob:
     say = (lambda text: None) if said is None else said.append
-    return LoggedJob(meta=run.meta, peaks=(None, None), folder=folder, say=say)
+    return LoggedJob(meta=run.meta, ranks=run.ranks, folder=folder, say=say)
 
 
 def read_lines(path: Path) -> list[dict[str, float]]:

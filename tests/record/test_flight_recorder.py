@@ -15,7 +15,7 @@ from distprof.record import flight_recorder
 from distprof.record.flight_recorder import MAX_FILE_BYTES, OWN_GROUP, find_unseen, keep_ring, read_ring
 from distprof.record.step_record import SeenCollective, StepRecord
 
-STEP_NS = 1_000_000
+STEP_NS = 1_000_000_000  # far longer than the machine may halt between the readings of two clocks
 
 
 def make_record(begin_ns: int, kinds: list[int], **changes: Any) -> StepRecord:

@@ -28,20 +28,36 @@ CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode
 
 @pytest.fixture(autouse=True)
 def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
 
 
 def log_whole_run(run: Run, folder: Path, config: WandbConfig = CONFIG) -> list[str]:
     said: list[str] = []
-    peaks = [info.peak.flops_per_s for info in run.ranks]
-    logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, peaks=peaks)
+    logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, ranks=run.ranks)
     assert logger is not None
     logger.log_rows(run.rows)
     logger.conclude(analyze(run), run)
     logger.close()
     return said
+
+
+def test_a_run_has_the_name_of_the_job_or_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs of a sweep get theirs by the environment. A run beside the script's is not called as that one is."""
+    monkeypatch.setenv("HF_TOKEN", "canary-hf-token")
+    run = make_run()
+    for number, (name, beside, expected) in enumerate([
+        ("", False, run.meta.name), ("002 seed=2 canary-hf-token", False, "002 seed=2 [redacted]"),
+        ("the script's", True, run.meta.name),
+    ]):  # fmt: skip
+        monkeypatch.setenv("WANDB_NAME", name)
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=folder, say=print, beside=beside)
+        assert logger is not None
+        assert logger._run.name == expected
+        logger.close()
 
 
 def find_file(folder: Path) -> Path:

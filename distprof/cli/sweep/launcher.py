@@ -138,8 +138,10 @@ class TorchrunLauncher(Launcher):
 
     def _make_environment(self, job: SweepJob) -> dict[str, str]:
         """One thread per rank, which is torchrun's choice for several ranks, or one rank would have an advantage; and
-        W&B shows the jobs as a group. A capture reads the number of ranks here."""
+        W&B shows the jobs as a group, each under its own name. A capture reads the number of ranks here."""
         usual = {"OMP_NUM_THREADS": "1", "WANDB_RUN_GROUP": self.sweep.name, **os.environ}
+        called = (os.environ.get("WANDB_NAME", ""), f"{job.number:03d}", describe_settings(job))
+        usual["WANDB_NAME"] = " ".join(filter(None, called))
         return usual | ({"NPROC": f"{job.ranks}", "NNODES": "1"} if self._under_nsys[job.number - 1] else {})
 
     def _keep(self, job: SweepJob) -> None:

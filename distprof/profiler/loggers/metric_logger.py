@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from distprof.facts.run import FloatArray, RunMeta
+from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.render.wandb_scalars import Points
 
 
@@ -16,8 +16,8 @@ class LoggedJob:
     """What a logger is told of its job."""
 
     meta: RunMeta
-    peaks: tuple[float | None, ...]
-    """Peak FLOP/s by rank; None: unknown."""
+    ranks: tuple[RankInfo, ...]
+    """Every rank, in order."""
     folder: Path
     """The run folder."""
     say: Callable[[str], None]
@@ -25,7 +25,7 @@ class LoggedJob:
 
     def make_points(self) -> Points:
         """What turns steps into named numbers."""
-        return Points(self.meta, self.peaks)
+        return Points(self.meta, self.ranks)
 
 
 class MetricLogger(Protocol):

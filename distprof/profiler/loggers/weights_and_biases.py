@@ -26,7 +26,7 @@ class BesideWandbLogger:
         """
         config = decode(WandbConfig, read_choice("logger", "wandb") | _read_project())
         logger = WandbLogger.start(
-            meta=job.meta, config=config, folder=job.folder, say=job.say, peaks=job.peaks, beside=True
+            meta=job.meta, config=config, folder=job.folder, say=job.say, ranks=job.ranks, beside=True
         )
         close_sessions_first()  # W&B's service ends with the process, too, and what is left is to be logged before
         if logger is None:
