@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.errors import DistprofError, read_first_line
-from distprof.record.own_group import CONNECT_S, make_device, make_own_group
+from distprof.record.own_group import CONNECT_S, make_devices, make_own_group
 from distprof.record.stall_watch import read_timeout_s
 
 LIMIT_S = 120.0
@@ -125,11 +125,11 @@ class Rendezvous:
         """
         groups: list[dist.ProcessGroup] = []
         with self._said_by_all("connections"):
-            device = make_device()
+            devices = make_devices()
         for name in names:
             with self._said_by_all(name):
                 store = distributed_c10d.PrefixStore(f"group/{name}", self._store)
-                group = make_own_group(store, rank=self._rank, size=self._size, device=device)
+                group = make_own_group(store, rank=self._rank, size=self._size, devices=devices)
                 group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
             groups.append(group)
         return groups

@@ -7,6 +7,7 @@ and makes them again, that of its first group must not go on listening.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -21,30 +22,35 @@ CONNECT_S = 20.0
 _C10D: Any = distributed_c10d
 
 
-def make_device() -> Any:
-    """What a group's connections use on this host.
+def make_devices() -> list[Any]:
+    """What a group's connections use on this host, as torch itself chooses it.
 
     Raises:
         RuntimeError: There is none, such as with an interface that does not exist in GLOO_SOCKET_IFNAME.
     """
-    return _C10D.ProcessGroupGloo.create_default_device()
+    gloo, names = _C10D.ProcessGroupGloo, os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if names:
+        return [gloo.create_device(interface=name) for name in names.split(",")]
+    return [gloo.create_default_device()]
 
 
-def make_own_group(store: Any, *, rank: int, size: int, device: Any, timeout_s: float = CONNECT_S) -> dist.ProcessGroup:
+def make_own_group(
+    store: Any, *, rank: int, size: int, devices: list[Any], timeout_s: float = CONNECT_S
+) -> dist.ProcessGroup:
     """A gloo group of all ranks that nothing else uses. Collective.
 
     Args:
         store: Which the ranks use for no other group.
         rank: Of this process.
         size: The number of ranks.
-        device: From `make_device`.
+        devices: From `make_devices`.
         timeout_s: How long the ranks try to connect, and how long the group's collectives wait for a missing rank.
 
     Raises:
         RuntimeError: The ranks did not connect.
     """
     options = _C10D.ProcessGroupGloo._Options()
-    options._devices, options._timeout = [device], timedelta(seconds=timeout_s)
+    options._devices, options._timeout = devices, timedelta(seconds=timeout_s)
     backend = _C10D.ProcessGroupGloo(store, rank, size, options)
     group: Any = dist.ProcessGroup(store, rank, size)
     kind = dist.ProcessGroup.BackendType.GLOO

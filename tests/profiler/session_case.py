@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from distprof.facts.run import Run
@@ -41,6 +42,8 @@ class Files:
     def end(self, how: str, **facts: Any) -> None:
         self.ended.append(f"{how}: {facts.get('error')}")
 
+    def wait_for_begin(self, limit_s: float) -> None: ...
+
     def finish(self, *, alone: bool, timeout_s: float) -> None: ...
 
 
@@ -59,7 +62,7 @@ class Case:
             gather_thread=cast(Any, self.files), ranges=None, module_depth=0, on_device=False, phases=False,
             timeout_s=1.0, done=lambda: None, clean=str,
         )  # fmt: skip
-        return Job(folder=Path("runs/mine"), meta=cast(Any, None), ranks=(), profiler=profiler)
+        return cast(Job, SimpleNamespace(folder=Path("runs/mine"), joined=True, profiler=profiler))
 
     def work(self, ns: int = 100) -> None:
         with self.session.phase("forward"):

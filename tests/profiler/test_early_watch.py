@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from distprof.profiler import early_watch
+from distprof.profiler.agreement import Rendezvous
 from distprof.profiler.early_watch import EarlyWatch
 from distprof.profiler.provenance import describe_run
 from distprof.storage.run_folder import read_run
@@ -22,7 +23,10 @@ def describe(world: World, run_id: str):  # type: ignore[no-untyped-def]
 
 
 def make_rank(rank: int, store: object, folder: Path, said: list[str]) -> tuple[EarlyWatch, World]:
-    watch = EarlyWatch(describe=describe, name="early", runs_dir=str(folder), run_dir=None, say=said.append)
+    watch = EarlyWatch(
+        describe=describe, name="early", runs_dir=str(folder), run_dir=None, say=said.append, rendezvous=Rendezvous(),
+        stand_by=lambda world: None, is_over=lambda: False,
+    )  # fmt: skip
     watch._store, watch._rank = store, rank
     identity = Identity(rank=rank, local_rank=rank, world_size=2, local_world_size=2, launched=True, restarts=0)
     return watch, World(identity=identity, host="host", device=torch.device("cpu"), backend="gloo", notes=())

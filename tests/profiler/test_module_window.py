@@ -228,8 +228,9 @@ def test_without_the_level_a_step_runs_nothing_of_it_and_the_model_has_no_hook(t
     plain.close()
     assert find_traces(model) == [] and ("recorder", "begin_step") in called
     window = Rank(tmp_path, first_step=1_000, watch=0).window
-    with_window = make_profiler(lambda **parts: WindowProfiler(window, **parts))
+    with_window = make_profiler(lambda **parts: WindowProfiler(lambda: window, 0, **parts))
     with_window.watch(model)
+    with_window._make_window()  # type: ignore[attr-defined]
     assert run_recorded_steps(with_window, model) - called == {("window_profiler", "step"), ("step_window", "covers")}
     assert find_traces(model) == []
     with_window._undo()

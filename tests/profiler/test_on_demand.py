@@ -62,7 +62,7 @@ def train_while_watched(world: World, folder: str) -> None:
             if answer[0] == world.size:
                 return
 
-    step_until(lambda: recorded[0])
+    step_until(lambda: recorded[0] and session.folder is not None)
     if world.rank == 0:
         assert publish_request(run, WindowRequest(id="mine", steps=2))
     step_until(lambda: (state := read_state(run)) is not None and (state.id, state.state) == ("mine", "ended"))

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
-from functools import partial
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -40,15 +39,17 @@ def train(folder: str, name: str, *, marked: bool = True, **options: Any) -> Non
             loss.backward()
 
 
-def end_with_the_group(world: World, folder: str) -> None:
+def end_after_the_group(world: World, folder: str) -> None:
     train(folder, "first", find=False)
     train(folder, "second", marked=False)
     dist.destroy_process_group()
-    assert not dist.is_initialized() and dist.destroy_process_group.__module__.startswith("torch.")
+    assert not dist.is_initialized() and not list(Path(folder).glob("runs/*_second/report.json"))
+    atexit._run_exitfuncs()
+    assert dist.destroy_process_group.__module__.startswith("torch.") and os._exit.__name__ == "_exit"
 
 
-def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) -> None:
-    call_on_ranks(2, end_with_the_group, str(tmp_path), tmp_path=tmp_path)
+def test_the_group_that_exists_is_used_and_the_job_ends_after_it(tmp_path: Path) -> None:
+    call_on_ranks(2, end_after_the_group, str(tmp_path), tmp_path=tmp_path)
     for name in ("_first", "_second"):
         run = find_run(tmp_path, name)
         assert [info.ended for info in run.ranks] == ["completed"] * 2 and run.meta.strategy == "ddp"
@@ -62,7 +63,7 @@ def test_the_group_that_exists_is_used_and_its_end_is_the_end(tmp_path: Path) ->
 
 def start_on_one_rank(world: World, folder: str) -> None:
     os.chdir(folder)
-    open_session.agree_to_start = partial(agreement.agree_to_start, limit_s=0.3)  # type: ignore[assignment]
+    agreement.ABSENT_S = 0.3
     said: list[str] = []
     open_session.say_aside = said.append
     profiler = distprof.start("mine") if world.rank == 0 else None
@@ -70,8 +71,8 @@ def start_on_one_rank(world: World, folder: str) -> None:
         total = torch.tensor([batch])
         dist.all_reduce(total)
         assert int(total) == 2 * batch
-    dist.destroy_process_group()
     if profiler is not None:
+        profiler.close()
         assert said == [
             "distprof: nothing is recorded: rank(s) 1 had no first step; call distprof.start() on every rank"
         ]

@@ -183,7 +183,7 @@ class Window:
 
 def test_a_step_that_is_none_is_none_in_a_window_too() -> None:
     window = Window()
-    case = Case(make=partial(WindowProfiler, cast(Any, window)))
+    case = Case(make=partial(WindowProfiler, lambda: cast(Any, window), 0))
     for _ in range(2):
         for _ in case.session.steps(load(case, 1)):
             case.work()

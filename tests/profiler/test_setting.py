@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,5 @@ def test_collectives_are_left_alone_where_one_queue_carries_all_streams_unless_a
         collectives=given,
     )  # fmt: skip
     nobody: Any = None
-    setting = Setting(
-        world=nobody, profile=profile, folder=Path(), streams=nobody, group=None, timeout_s=1.0, say=print, warn=print
-    )
+    setting = Setting(world=nobody, profile=profile, timeout_s=1.0, say=print, warn=print)
     assert setting.every == every

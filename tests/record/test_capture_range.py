@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.record.capture_range import CaptureRange, agree_on_capture
-from distprof.world import World
-from tests.ranks import call_on_ranks
+from distprof.record.capture_range import CaptureRange, plan_capture, tool_captures
 
 
 class Tool:
@@ -57,19 +52,23 @@ class FakeRanges:
         self._tool.see(f"rank {self._rank}")
 
 
-def run_capture(seed: int, num_ranks: int, synchronise: Callable[[], None]) -> list[str]:
+def run_capture(seed: int, num_ranks: int, meet: Callable[[], object]) -> list[str]:
     """Ranks that reach everything in a random order; what the tool has seen."""
     tool = Tool()
 
     def run(rank: int) -> None:
         order = random.Random(f"{seed} {rank}")
-        capture = CaptureRange(FakeRanges(tool, rank), synchronise=synchronise)  # type: ignore[arg-type]
+        capture = CaptureRange(
+            FakeRanges(tool, rank),  # type: ignore[arg-type]
+            synchronise=lambda: None, meet=meet,
+        )  # fmt: skip
         for step in range(4):
             for _ in range(order.randrange(2000)):
                 pass
             if step >= 1:
                 capture.begin()
             tool.see(f"step {step} of rank {rank}")
+        meet()  # as the ranks do when they gather their last rows
         capture.end()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_ranks)]
@@ -99,13 +98,15 @@ class Log:
         return lambda: self.events.append(name)
 
 
-def test_the_range_begins_and_ends_between_two_meetings() -> None:
+def test_the_range_begins_between_two_meetings() -> None:
     log = Log()
-    capture = CaptureRange(log, synchronise=log.synchronise)  # type: ignore[arg-type]
+    capture = CaptureRange(log, synchronise=log.synchronise, meet=log.meet)  # type: ignore[arg-type]
     capture.begin()
     capture.begin()
     capture.end()
-    assert log.events == ["synchronise", "begin_measured", "synchronise", "name_rank", "synchronise", "end_measured"]
+    assert log.events == [
+        "synchronise", "meet", "begin_measured", "synchronise", "meet", "name_rank", "synchronise", "end_measured",
+    ]  # fmt: skip
 
 
 def test_on_a_gpu_cudas_profiler_is_started_and_stopped_with_the_range() -> None:
@@ -123,17 +124,18 @@ def test_a_tool_that_listens_to_cuda_alone_is_enough_on_a_gpu(monkeypatch: pytes
     """As in ``nsys profile -t cuda -c cudaProfilerApi``."""
     log = Log()
 
-    def agree_alone(device: str, index: int = 0) -> CaptureRange | None:
-        return agree_on_capture(None, torch.device(device, index), None, lambda: lambda: log.events.append("meet"))
+    def plan_alone(device: str, index: int = 0) -> CaptureRange | None:
+        place = torch.device(device, index)
+        return plan_capture(None, place, log.meet, listens=tool_captures(None, place))
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.events.append("synchronise"))
     monkeypatch.setattr(torch.cuda, "profiler", log)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "")
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "")
-    assert agree_alone("cuda") is None
+    assert plan_alone("cuda") is None
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nsys.so")
-    assert agree_alone("cpu") is None
-    capture = agree_alone("cuda")
+    assert plan_alone("cpu") is None
+    capture = plan_alone("cuda")
     assert capture is not None
     capture.begin()
     assert log.events == ["synchronise", "meet", "start", "synchronise", "meet"]
@@ -147,17 +149,3 @@ def test_a_rank_without_a_tool_meets_the_others_all_the_same() -> None:
     capture.begin()
     capture.end()
     assert log.events == ["synchronise"] * 3
-
-
-def agree(world: World, cases: list[tuple[list[bool], bool]]) -> None:
-    group = dist.new_group(backend="gloo")
-    for has_ranges, tool in cases:
-        os.environ["NVTX_INJECTION64_PATH"] = "/nsys.so" if tool else ""
-        ranges = object() if has_ranges[world.rank] else None
-        capture = agree_on_capture(ranges, torch.device("cpu"), group, lambda: dist.barrier)  # type: ignore[arg-type]
-        assert (capture is not None) == (tool and any(has_ranges)), (has_ranges, tool)
-
-
-def test_one_rank_with_a_tool_is_enough_for_all(tmp_path: Path) -> None:
-    cases = [([False, False], True), ([False, True], True), ([True, False], True), ([True, True], False)]
-    call_on_ranks(2, agree, cases, tmp_path=tmp_path)

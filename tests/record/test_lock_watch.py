@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 from pathlib import Path
 
 from distprof.record.lock_watch import watch_lock
@@ -29,7 +30,7 @@ def read_handled() -> str:
 
 def test_code_that_holds_the_lock_is_named_and_all_is_put_back(tmp_path: Path) -> None:
     stream, before = tmp_path / "rank-00001.jsonl", read_handled()
-    watch = watch_lock(stream)
+    watch = watch_lock(stream, threading.get_native_id())
     assert watch is not None and read(stream) == ((), None)
     watch.wind(0.01)
     hold_lock()
@@ -47,7 +48,7 @@ def test_a_signal_that_the_program_handles_is_left_to_it(tmp_path: Path) -> None
     last = signal.SIGRTMAX
     kept = signal.signal(last, lambda number, frame: None)
     try:
-        watch = watch_lock(tmp_path / "rank-00001.jsonl")
+        watch = watch_lock(tmp_path / "rank-00001.jsonl", threading.get_native_id())
         assert watch is not None and watch.number != last
         watch.close()
         assert callable(signal.getsignal(last))
