@@ -87,6 +87,12 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
         return "no rank recorded a measured step"
     if present < max(2, MIN_PRESENT_RATIO * world):
         return f"{present} of {world} ranks are present: too few to compare"
+    infos = [info for info, here in zip(measured_steps.run.ranks, measured_steps.present, strict=True) if here]
+    if any(info.point_to_point for info in infos):
+        return (
+            "ranks send to each other point to point, as the stages of a pipeline do: waits for that are not recorded, "
+            "and look like work"
+        )
     if cycles is None:
         return (
             "no waits were measured: they need profile=phases, a strategy that synchronises, and no communication hook "

@@ -153,6 +153,8 @@ class RankInfo:
     """What could not be measured on this rank, and why."""
     unseen_per_step: float = 0.0
     """Collectives in a step that torch's Flight Recorder has and distprof has not, where that was looked up."""
+    point_to_point: bool = False
+    """Whether it sent to other ranks, or received from them, point to point inside steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

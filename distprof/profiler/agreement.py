@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.errors import DistprofError, read_first_line
-from distprof.record.own_group import CONNECT_S, make_devices, make_own_group
+from distprof.record.own_group import make_devices, make_own_group
 from distprof.record.stall_watch import read_timeout_s
 
 LIMIT_S = 120.0
@@ -31,6 +31,8 @@ STAND_BY_S = 60.0
 ABSENT_S = 5.0
 """How long a rank that ends waits for others that have not been heard of."""
 LONGEST_NAP_S = 0.5
+CONNECT_S = 20.0
+"""How long ranks try to connect to each other."""
 COLLECTIVE_S = 1800.0
 """How long collectives of our own wait for a rank; training's are not longer by default."""
 _numbers = itertools.count()
@@ -129,7 +131,7 @@ class Rendezvous:
         for name in names:
             with self._said_by_all(name):
                 store = distributed_c10d.PrefixStore(f"group/{name}", self._store)
-                group = make_own_group(store, rank=self._rank, size=self._size, devices=devices)
+                group = make_own_group(store, rank=self._rank, size=self._size, devices=devices, timeout_s=CONNECT_S)
                 group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
             groups.append(group)
         return groups
@@ -140,7 +142,8 @@ class Rendezvous:
         try:
             yield
         except Exception as error:
-            self._store.set(f"{what}/failed", f"rank {self._rank}: {read_first_line(error)}")
+            said = f"rank {self._rank}: {read_first_line(error)}"
+            self._store.compare_set(f"{what}/failed", "", said)  # the first says why; others have waited for it
         self._store.add(f"{what}/done", 1)
         until_s = time.monotonic() + 2 * CONNECT_S
         for now_s in _look():

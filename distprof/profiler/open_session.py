@@ -316,8 +316,7 @@ class OwnSession(Session):
             self._stand_by(self._early.world)
         folder = self._early.end(ended, self._clean(said), error)
         if self._bystander is not None:
-            self._bystander.wait(JOIN_WAIT_S)
-            self._bystander.end(ended, self._clean(said)[:500], error)
+            self._bystander.end(ended, self._clean(said)[:500], error, wait_s=JOIN_WAIT_S)
             if self._bystander.joined and self._world is not None and self._world.rank == 0:
                 folder = self._bystander.folder
         if folder is not None:

@@ -40,6 +40,7 @@ from distprof.record.fsdp import watch_fsdp
 from distprof.record.gather import GatherThread
 from distprof.record.module_ranges import show_modules
 from distprof.record.nvtx_ranges import NvtxRanges
+from distprof.record.point_to_point import watch_exchanges
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import NO_STEP
 from distprof.record.step_writer import StepWriter
@@ -93,6 +94,9 @@ class Profiler:
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
         self._watch = CollectiveWatch(recorder, step_writer.note)
         self._undo = watch_collectives(self._watch) if phases else lambda: None
+        if phases:
+            with self._watch.leave_out("exchanges between two ranks are"):
+                self._watch.undo.append(watch_exchanges(recorder, step_writer.note_exchange))
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture
         self._phases_on, self._timeout_s = phases, timeout_s

@@ -243,10 +243,11 @@ class Job:
         """Returns when the ranks have met, or could not, and after so many seconds at the latest."""
         self._gather_thread.begun.wait(limit_s)
 
-    def end(self, ended: str, error: str, raised: BaseException | None) -> None:
-        """Ends a bystander's part, and waits for nobody."""
+    def end(self, ended: str, error: str, raised: BaseException | None, *, wait_s: float) -> None:
+        """Ends a bystander's part; waits so long, s, for other ranks that end as well."""
+        self._gather_thread.begun.wait(wait_s)
         self._step_writer.end(ended, error=error or None, raised=raised)
-        self._gather_thread.finish(alone=True, timeout_s=0.0)
+        self._gather_thread.finish(alone=raised is not None, timeout_s=wait_s)
         self.leave()
 
     def leave(self) -> None:

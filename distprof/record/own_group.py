@@ -17,8 +17,6 @@ from torch.distributed import distributed_c10d
 
 from distprof.record.flight_recorder import OWN_GROUP
 
-CONNECT_S = 20.0
-"""How long ranks try to connect to each other."""
 _C10D: Any = distributed_c10d
 
 
@@ -34,9 +32,7 @@ def make_devices() -> list[Any]:
     return [gloo.create_default_device()]
 
 
-def make_own_group(
-    store: Any, *, rank: int, size: int, devices: list[Any], timeout_s: float = CONNECT_S
-) -> dist.ProcessGroup:
+def make_own_group(store: Any, *, rank: int, size: int, devices: list[Any], timeout_s: float) -> dist.ProcessGroup:
     """A gloo group of all ranks that nothing else uses. Collective.
 
     Args:

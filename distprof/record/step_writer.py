@@ -13,6 +13,7 @@ import torch
 from distprof.facts.run import PHASES, FloatArray
 from distprof.facts.stand import GroupStand, Stand, StoppedRank
 from distprof.record.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
+from distprof.record.point_to_point import NOTE
 from distprof.record.recorder import Recorder
 from distprof.record.rows import pack_row, read_memory
 from distprof.record.stack import read_trace
@@ -66,6 +67,7 @@ class StepWriter:
         self._overfull = 0  # steps whose collectives found no room
         self._refused = False
         self._notes: list[str] = []
+        self._exchanges = False
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
@@ -138,6 +140,11 @@ class StepWriter:
         if text not in self._notes:
             self._notes.append(text)
 
+    def note_exchange(self) -> None:
+        """Ranks have sent to each other point to point inside a step."""
+        self._exchanges = True
+        self.note(NOTE)
+
     def refuse(self, what: str, error: OSError, then: str = "") -> None:
         """Reports that the run folder is no longer written; only once, whatever else fails later."""
         if not self._refused:
@@ -169,7 +176,7 @@ class StepWriter:
             try:
                 self._writer.write_end(
                     ended, error=error, traceback=traceback, rows_lost=lost, notes=[*map(self._clean, self._notes)],
-                    unseen_per_step=0.0 if unseen is None else unseen.per_step,
+                    unseen_per_step=0.0 if unseen is None else unseen.per_step, point_to_point=self._exchanges,
                 )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)

@@ -35,6 +35,7 @@ class EndFields:
     rows_lost: int = 0
     notes: tuple[str, ...] = ()
     unseen_per_step: float = 0.0
+    point_to_point: bool = False
 
 
 def encode_line(record: Mapping[str, object]) -> bytes:

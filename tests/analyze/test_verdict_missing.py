@@ -82,6 +82,17 @@ def test_where_collectives_are_not_seen_nobody_is_cleared_and_who_is_late_is_nam
     assert (late.verdict.kind, late.verdict.rank) == ("slow_rank", 2)
 
 
+def test_where_ranks_send_point_to_point_nobody_is_named_and_nobody_cleared() -> None:
+    """What a stage waits for there looks like its own work: the rank that seems late may be the one that waits."""
+    job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
+    run = simulate(job, seed=3).run
+    infos = tuple(dataclasses.replace(info, point_to_point=info.rank == 1) for info in run.ranks)
+    for given in (run, make_run(num_ranks=4, num_steps=20)):
+        report = analyze(dataclasses.replace(given, ranks=infos))
+        assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ratio) == ("none", None, None)
+        assert describe_verdict(report).startswith("no verdict: ranks send to each other point to point")
+
+
 HIDDEN = {rank: {"unseen_per_step": 2.0} for rank in range(4)}
 
 

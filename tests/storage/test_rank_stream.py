@@ -45,7 +45,15 @@ def write_file(path: Path, steps: int = 4, end: bool = True) -> bytes:
     writer = StreamWriter(path, run_id="r", world_size=2, info=INFO)
     writer.write_steps([make_row(step) for step in range(steps)], [make_segments(step) for step in range(steps)])
     if end:
-        writer.write_end("failed", error="boom", traceback="line\nline", rows_lost=3, notes=["n"], unseen_per_step=1.5)
+        writer.write_end(
+            "failed",
+            error="boom",
+            traceback="line\nline",
+            rows_lost=3,
+            notes=["n"],
+            unseen_per_step=1.5,
+            point_to_point=True,
+        )
     writer.close()
     return path.read_bytes()
 
@@ -56,6 +64,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert (stream.run_id, stream.world_size, stream.warnings) == ("r", 2, ())
     np.testing.assert_array_equal(stream.rows, np.stack([make_row(step) for step in range(4)]))
     assert stream.segments[3] == make_segments(3) and stream.info.unseen_per_step == 1.5
+    assert stream.info.point_to_point
     assert (stream.info.ended, stream.info.error, stream.info.rows_lost, stream.info.notes) == (
         "failed",
         "boom",
