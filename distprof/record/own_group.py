@@ -1,8 +1,8 @@
 """The process group of distprof's own, over gloo, which the script's process groups know nothing of.
 
-It is made over the store of the script's default group. `torch.distributed.new_group` would count it among the script's
-own, and has to be called by all ranks in the same order. Its device is its own, too: where a script leaves its groups
-and makes them again, that of its first group must not go on listening.
+It is made over the store of the script's default group. ``torch.distributed.new_group`` would count it among the
+script's own, and has to be called by all ranks in the same order. Its device is its own, too: where a script leaves its
+groups and makes them again, that of its first group must not go on listening.
 """
 
 from __future__ import annotations

@@ -87,6 +87,9 @@ def leave_before_the_others(world: World, folder: str) -> None:
     """As by ``sys.exit`` after the loop, on one rank."""
     exit_guard.EXIT_WAIT_S = 0.1
     train(folder, "mine")
+    job = open_session._open[-1].job
+    assert job is not None
+    job.wait(60.0)
     store = dist.distributed_c10d._get_default_store()
     if world.rank == 1:
         atexit._run_exitfuncs()
