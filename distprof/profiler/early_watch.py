@@ -1,4 +1,4 @@
-"""Writes where the ranks stand when they wait for each other before their first step, and there is no job yet.
+"""Writes where the ranks stand when they wait for each other at their first steps, and there is no job yet.
 
 A process without a first step takes part in the job of those that have had one, as an evaluator's may never.
 
@@ -47,7 +47,7 @@ HELD_WITHIN_S = 1.0
 
 
 class EarlyWatch(threading.Thread):
-    """Watches from the start of a session until its first step; costs the training thread nothing."""
+    """Watches from the start of a session until its job's ranks have met; costs the training thread nothing."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class EarlyWatch(threading.Thread):
         rendezvous: Rendezvous,
         stand_by: Callable[[World], None],
         is_over: Callable[[], bool],
+        find_recorder: Callable[[], Recorder | None],
     ) -> None:
         """Prepares the thread; `start` starts it. Call it on the training thread.
 
@@ -72,10 +73,12 @@ class EarlyWatch(threading.Thread):
             rendezvous: Of the session.
             stand_by: Called when other ranks need this one, which has had no step, for their job.
             is_over: Whether there is a job now, which watches itself.
+            find_recorder: Of the steps of a job whose ranks have not met yet. None: there has been no step.
         """
         super().__init__(name="distprof-early", daemon=True)
         self._describe, self._name, self._runs_dir, self._run_dir = describe, name, runs_dir, run_dir
         self._say, self._rendezvous, self._stand_by, self._is_over = say, rendezvous, stand_by, is_over
+        self._find_recorder = find_recorder
         self._training = threading.get_ident()
         self._closed, self._lock = threading.Event(), threading.Lock()
         self._round = 0
@@ -178,11 +181,11 @@ class EarlyWatch(threading.Thread):
         self.folder, self._stream = Path(path), rank_path(Path(path), world.rank)
         stream = StreamWriter(self._stream, run_id=run_id, world_size=world.size, info=info)
         self._writer = StepWriter(
-            recorder=Recorder(phases=False), writer=stream, device=world.device, warn=self._say, thread=self._training
+            recorder=self._find_recorder() or Recorder(phases=False), writer=stream, device=world.device, warn=self._say, thread=self._training
         )
         self._writer.save_state(limit_s)
         if self._made:
-            self._say(f"distprof: ranks wait for each other before the first step: distprof report {path}")
+            self._say(f"distprof: ranks wait for each other at their first steps: distprof report {path}")
 
     def _begin_again(self) -> None:
         """Deletes what this rank has written; the last one deletes the folder."""

@@ -176,6 +176,7 @@ class OwnSession(Session):
         self._early = EarlyWatch(
             describe=self._describe_early, name=self._clean(name), runs_dir=options["runs_dir"],
             run_dir=options["run_dir"], say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
+            find_recorder=lambda: None if self.job is None else self.job.recorder,
             is_over=lambda: any(job is not None and job.joined for job in (self.job, self._bystander)),
         )  # fmt: skip
         if is_launched():

@@ -207,6 +207,11 @@ class Job:
         return self._profiler
 
     @property
+    def recorder(self) -> Recorder:
+        """Of this rank's steps."""
+        return self._recorder
+
+    @property
     def joined(self) -> bool:
         """Whether the ranks have met, and the job has a folder."""
         return self._opened is not None
@@ -330,7 +335,7 @@ class Job:
         )  # fmt: skip
         self._step_writer.connect(streams.own)
         if (place := open_place(streams.own.path)) is not None:
-            self._recorder.timeline.place = place
+            self._recorder.timeline.move_place(place)
         captures = int(tool_captures(self._ranges, world.device))
         if own is not None:
             if setting.phases:  # at level off there is nothing to compare

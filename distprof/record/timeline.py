@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
-from distprof.storage.last_position import BETWEEN, UNKNOWN, make_place
+from distprof.storage.last_position import BETWEEN, UNKNOWN, Position, make_place
 
 MAX_SEGMENTS = 5120
 """Room for a step of a large model: FSDP2 waits four times per layer and micro-step, or 4,096 times for 128 layers and
@@ -87,6 +87,12 @@ class Timeline:
         self._late_totals = [0] * len(PHASES)
 
     @property
+    def move_place(self, place: Position) -> None:
+        """Writes where the thread stands into this place from now on; may be called on another thread."""
+        place[0], place[1] = self.place[0], self.place[1]
+        former, self.place = self.place, place
+        place[0] = max(place[0], former[0])  # a step may have begun in between
+
     def is_inside(self) -> bool:
         """Whether a phase is open."""
         return self.phase != OTHER or bool(self.around)

@@ -25,7 +25,7 @@ def describe(world: World, run_id: str):  # type: ignore[no-untyped-def]
 def make_rank(rank: int, store: object, folder: Path, said: list[str]) -> tuple[EarlyWatch, World]:
     watch = EarlyWatch(
         describe=describe, name="early", runs_dir=str(folder), run_dir=None, say=said.append, rendezvous=Rendezvous(),
-        stand_by=lambda world: None, is_over=lambda: False,
+        stand_by=lambda world: None, is_over=lambda: False, find_recorder=lambda: None,
     )  # fmt: skip
     watch._store, watch._rank = store, rank
     identity = Identity(rank=rank, local_rank=rank, world_size=2, local_world_size=2, launched=True, restarts=0)
@@ -52,7 +52,7 @@ def test_every_rank_writes_where_it_stands_and_deletes_it_when_the_wait_is_over(
         look()
         look()
         (folder,) = tmp_path.iterdir()
-        assert said == [f"distprof: ranks wait for each other before the first step: distprof report {folder}"]
+        assert said == [f"distprof: ranks wait for each other at their first steps: distprof report {folder}"]
         stands = [info.stand for info in read_run(folder).ranks]
         assert [stand is not None and (stand.step, stand.stalled_s) for stand in stands] == [(None, 8.0)] * 2
         waits.clear()
