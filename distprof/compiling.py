@@ -43,6 +43,10 @@ def leave_to_python(function: Any, *, wholly: bool = False) -> None:
         frames.skip_code(function.__code__)
 
 
+if is_compiling.__module__ == __name__:  # wrappers that are left to Python themselves call it
+    leave_to_python(is_compiling, wholly=True)
+
+
 def replace_in_graphs(function: Any, instead: Callable[..., Any]) -> None:
     """Has a function of distprof do something else in a graph, which takes the same arguments; outside of graphs it is
     left to Python, and pays nothing."""

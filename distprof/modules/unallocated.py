@@ -196,6 +196,11 @@ def _run_lstm_layer(run: Unallocated, func: Any, args: Any, kwargs: Any) -> Any:
     return (*made, space.new_empty(size))
 
 
+def _run_lstm_backward(run: Unallocated, func: Any, args: Any, kwargs: Any) -> Any:
+    """oneDNN's gradients are of float32 whatever it is given; torch 2.8 takes them for the format of the inputs."""
+    return [each.new_empty(each.shape, dtype=torch.float32) for each in func(*args, **kwargs)]
+
+
 @functools.lru_cache(maxsize=256)
 def _probe_lstm(func: Any, shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, rest: tuple[Any, ...]) -> int:
     """Bytes of the work space: of some sequences, run for real over some of the steps, and in proportion."""
@@ -238,6 +243,6 @@ def _choose(run: Unallocated, func: Any, args: Any, kwargs: Any) -> Any:
 
 SPECIAL: dict[str, Special] = {
     "aten._grouped_mm.default": _multiply_groups, "aten.mkldnn_rnn_layer.default": _run_lstm_layer,
-    **dict.fromkeys(DIM_POSITIONS, _choose),
+    "aten.mkldnn_rnn_layer_backward.default": _run_lstm_backward, **dict.fromkeys(DIM_POSITIONS, _choose),
 }  # fmt: skip
 """What is done in place of an operation without values."""
