@@ -59,6 +59,8 @@ class Unallocated(TorchDispatchMode):
                 Tensor, lambda each: self.make_like(each) if each.is_meta else each, (args, kwargs)
             )
         if any(isinstance(each, FakeTensor) or each.is_meta for each in given):
+            if _writes_into_first(func) and not isinstance(args[0], FakeTensor):
+                return args[0]  # torch would make a copy without values; torch 2.8 corrupts its heap by that
             special = SPECIAL.get(str(func))
             return func(*args, **kwargs) if special is None else special(self, func, args, kwargs)
         if func._schema.is_mutable or self._fits(func, args, kwargs):
@@ -131,6 +133,12 @@ class Unallocated(TorchDispatchMode):
             for held, was in before:
                 held.update(was)
             _renew_flat_weights(model)
+
+
+def _writes_into_first(func: Any) -> bool:
+    """Whether an operation returns what it is given first, changed: ``add_``, ``copy_``, ``index_add_``."""
+    first = func._schema.arguments[:1]
+    return bool(first and func._schema.returns) and bool(first[0].alias_info and first[0].alias_info.is_write)
 
 
 def _has_no_values(tensor: Tensor) -> bool:
