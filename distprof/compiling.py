@@ -9,8 +9,10 @@ What a graph hides in this way is remembered when it is traced (`hide`), for the
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -43,6 +45,10 @@ def leave_to_python(function: Any, *, wholly: bool = False) -> None:
         frames.skip_code(function.__code__)
 
 
+if is_compiling.__module__ == __name__:  # wrappers that are left to Python themselves call it
+    leave_to_python(is_compiling, wholly=True)
+
+
 def replace_in_graphs(function: Any, instead: Callable[..., Any]) -> None:
     """Has a function of distprof do something else in a graph, which takes the same arguments; outside of graphs it is
     left to Python, and pays nothing."""
@@ -67,9 +73,22 @@ def tell_compiler(replaced: Iterable[tuple[Callable[..., Any], Callable[..., Any
     Args:
         replaced: Originals, which are in their places now, and what replaces them.
     """
+    _leave_all_to_python()
     with contextlib.suppress(Exception):  # of releases that do it in another way
         handlers = sys.modules["torch._dynamo"].variables.torch.TorchInGraphFunctionVariable._get_handlers()
         handlers.update({new: handlers[original] for original, new in replaced if original in handlers})
+
+
+def _leave_all_to_python() -> None:
+    """Before torch 2.7, what a function calls that is left to Python is compiled all the same: leaves it all."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy") or not hasattr(frames, "skip_code"):
+        return
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+    codes = [each.__code__ for each in functions if str(each.__module__).startswith(f"{__package__}.")]
+    for code in codes:
+        frames.skip_code(code)
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]  # functions in it
 
 
 def remind_compiler() -> None:

@@ -11,7 +11,9 @@
 set -euo pipefail
 
 tried=(2.6.0 2.8.0 2.11.0 2.13.0 2.14.1 2.15.0) # the lowest supported, those that differ, and the newest
-tests=(tests/{record,observe,test_job.py,attach/test_programs.py,profiler/test_open_session_ranks.py})
+tests=(tests/{record,observe,modules,train,attach/test_{compiled,programs}.py,test_signatures.py}
+    tests/profiler/test_{module_window,open_session_ranks,watched}.py
+    tests/test_job.py::test_{every_way_to_train_is_reported,two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces})
 
 job() { # name, phases of its report, arguments of torchrun
     "$venv/bin/torchrun" --standalone --nproc-per-node 2 -m "${@:3}" &>"$out/log" || { tail -20 "$out/log"; give_up "$1: failed"; }
@@ -29,7 +31,7 @@ try() {
         job fsdp2 "all_gather all_reduce" distprof "${quick[@]}" strategy=fsdp run_dir="$out/fsdp2"
     else say "torch $version: fsdp2: not on a CPU"; fi
     job attach "backward all_reduce optimizer" distprof.attach run_dir="$out/attach" -- tests/attach/programs/plain_ddp.py
-    "$venv/bin/python" -m pytest -q -n 3 --dist worksteal -m "not live" "${tests[@]}"
+    "$venv/bin/python" -m pytest -q -n 3 --dist loadfile -m "not live" "${tests[@]}"
 }
 [[ ${1-} == --list ]] && { printf '%s\n' "${tried[@]}"; exit; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) failed=0

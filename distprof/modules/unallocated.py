@@ -59,6 +59,8 @@ class Unallocated(TorchDispatchMode):
                 Tensor, lambda each: self.make_like(each) if each.is_meta else each, (args, kwargs)
             )
         if any(isinstance(each, FakeTensor) or each.is_meta for each in given):
+            if _writes_into_first(func) and not isinstance(args[0], FakeTensor):
+                return args[0]  # torch would make a copy without values; torch 2.8 corrupts its heap by that
             special = SPECIAL.get(str(func))
             return func(*args, **kwargs) if special is None else special(self, func, args, kwargs)
         if func._schema.is_mutable or self._fits(func, args, kwargs):
@@ -133,6 +135,12 @@ class Unallocated(TorchDispatchMode):
             _renew_flat_weights(model)
 
 
+def _writes_into_first(func: Any) -> bool:
+    """Whether an operation returns what it is given first, changed: ``add_``, ``copy_``, ``index_add_``."""
+    first = func._schema.arguments[:1]
+    return bool(first and func._schema.returns) and bool(first[0].alias_info and first[0].alias_info.is_write)
+
+
 def _has_no_values(tensor: Tensor) -> bool:
     return tensor.is_meta or tensor.nbytes > MAX_REAL_BYTES
 
@@ -196,6 +204,11 @@ def _run_lstm_layer(run: Unallocated, func: Any, args: Any, kwargs: Any) -> Any:
     return (*made, space.new_empty(size))
 
 
+def _run_lstm_backward(run: Unallocated, func: Any, args: Any, kwargs: Any) -> Any:
+    """oneDNN's gradients are of float32 whatever it is given; torch 2.8 takes them for the format of the inputs."""
+    return [each.new_empty(each.shape, dtype=torch.float32) for each in func(*args, **kwargs)]
+
+
 @functools.lru_cache(maxsize=256)
 def _probe_lstm(func: Any, shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, rest: tuple[Any, ...]) -> int:
     """Bytes of the work space: of some sequences, run for real over some of the steps, and in proportion."""
@@ -238,6 +251,6 @@ def _choose(run: Unallocated, func: Any, args: Any, kwargs: Any) -> Any:
 
 SPECIAL: dict[str, Special] = {
     "aten._grouped_mm.default": _multiply_groups, "aten.mkldnn_rnn_layer.default": _run_lstm_layer,
-    **dict.fromkeys(DIM_POSITIONS, _choose),
+    "aten.mkldnn_rnn_layer_backward.default": _run_lstm_backward, **dict.fromkeys(DIM_POSITIONS, _choose),
 }  # fmt: skip
 """What is done in place of an operation without values."""

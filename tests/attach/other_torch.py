@@ -29,14 +29,14 @@ def grad(outputs: Any, weights: Any, inputs: Any, **more: Any) -> Any:
 
 
 class _OneMore(type(GLOO)):  # type: ignore[misc]
-    """A constructor that torch gives one argument more, as since 2.14."""
+    """A constructor that torch gives one argument more than this one does, as 2.14 gives one more than 2.13."""
 
     def __call__(cls, *args: Any, **given: Any) -> Any:
-        return super().__call__(*args, enable_reconfigure=False, **given)
+        return super().__call__(*args, one_more=False, **given)
 
 
 class Gloo(GLOO, metaclass=_OneMore):  # type: ignore[misc]
-    def __init__(self, *args: Any, enable_reconfigure: bool = False, **given: Any) -> None:
+    def __init__(self, *args: Any, one_more: bool = False, **given: Any) -> None:
         super().__init__(*args, **given)
 
 

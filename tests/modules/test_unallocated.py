@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -202,6 +203,22 @@ def test_experts_get_equal_parts() -> None:
     assert report.rows[0].total_flops.forward == router + 2 * 6 * line
     assert [row.total_flops.forward for row in report.rows if row.name[:8] == "experts."] == [3 * line] * 4
     assert report.notes == ("what is chosen by value (top-k, maximum), such as experts, is taken as spread evenly",)
+
+
+class Adding(nn.Linear):
+    """Adds what it computes to small numbers that it makes, several times."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        result, rows = torch.zeros_like(states), torch.arange(states.shape[0])
+        for _ in range(3):
+            result.add_(super().forward(states)).index_add_(0, rows, super().forward(states))
+        return result
+
+
+def test_a_small_tensor_may_be_written_into() -> None:
+    """In a torch that corrupts its heap by that, the memory that is freed at the end is another's."""
+    compare(lambda: (Adding(16, 16), [torch.randn(6, 16)]))
+    gc.collect()
 
 
 class Branching(nn.Linear):

@@ -65,6 +65,7 @@ class DeviceGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.device, self._lasts_ns = device, lasts_ns
         self.stream, self.callbacks = Stream(device), list[Stream]()
+        self._issued = list[Issued]()  # torch 2.6 keeps no handle that is written in Python
 
     def getBackendName(self) -> str:  # noqa: N802
         return BACKEND
@@ -75,7 +76,8 @@ class DeviceGroup(dist.ProcessGroup):
 
     def _issue(self, result: Any) -> Issued:
         self.stream.launch(0, after=[self.device.current_stream().record_event().work])  # type: ignore[list-item]
-        return Issued(self, self.stream.launch(self._lasts_ns), result)
+        self._issued.append(Issued(self, self.stream.launch(self._lasts_ns), result))
+        return self._issued[-1]
 
     def allreduce(self, tensors: Any, options: Any = None) -> Any:
         return self._issue(tensors)

@@ -256,8 +256,8 @@ def see_differentiable_ones(recorder: Recorder) -> None:
     def work() -> None:
         part = torch.ones(2, 3, requires_grad=True)
         gather = by_newest_name(functional, "all_gather_single_autograd", "all_gather_tensor_autograd")
-        functional.wait_tensor(gather(part, 0, group)).sum().backward()
-        assert part.grad is not None and part.grad.tolist() == [[2.0] * 3] * 2
+        functional.wait_tensor(gather(part, 0, group)).square().sum().backward()
+        assert part.grad is not None and part.grad.tolist() == [[4.0] * 3] * 2
         scatter = by_newest_name(functional, "reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd")
         assert functional.wait_tensor(scatter(torch.ones(4), "sum", 0, group)).tolist() == [2, 2]
 

@@ -61,7 +61,8 @@ def main():
     dist.init_process_group("gloo")
     torch._dynamo.reset()
     train("model", torch.compile(DDP(make(), bucket_cap_mb=1), backend="eager"))
-    train("method", torch.compile(shard(make()), backend="eager"))
+    if hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6 cannot shard on a CPU
+        train("method", torch.compile(shard(make()), backend="eager"))
     torch._dynamo.reset()
     train("step", DDP(make(), bucket_cap_mb=1), torch.compile(step, backend="eager"))
     train("gradients", make(), torch.compile(step_by_hand, backend="aot_eager"))
