@@ -181,7 +181,11 @@ class EarlyWatch(threading.Thread):
         self.folder, self._stream = Path(path), rank_path(Path(path), world.rank)
         stream = StreamWriter(self._stream, run_id=run_id, world_size=world.size, info=info)
         self._writer = StepWriter(
-            recorder=self._find_recorder() or Recorder(phases=False), writer=stream, device=world.device, warn=self._say, thread=self._training
+            recorder=self._find_recorder() or Recorder(phases=False),
+            writer=stream,
+            device=world.device,
+            warn=self._say,
+            thread=self._training,
         )
         self._writer.save_state(limit_s)
         if self._made:

@@ -86,13 +86,13 @@ class Timeline:
         self._full_ns = self._late_code = self._late_ns = 0
         self._late_totals = [0] * len(PHASES)
 
-    @property
     def move_place(self, place: Position) -> None:
         """Writes where the thread stands into this place from now on; may be called on another thread."""
         place[0], place[1] = self.place[0], self.place[1]
         former, self.place = self.place, place
         place[0] = max(place[0], former[0])  # a step may have begun in between
 
+    @property
     def is_inside(self) -> bool:
         """Whether a phase is open."""
         return self.phase != OTHER or bool(self.around)
