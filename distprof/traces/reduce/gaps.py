@@ -56,7 +56,7 @@ def find_gaps(trace: Trace, chosen: BoolArray, window: Intervals) -> Gaps:
     If several activities begin together, the first launched counts. Activities of zero length do not end a gap.
     """
     busy = unite(trace.gpu.begin_ns[chosen], trace.gpu.end_ns[chosen])
-    if not len(busy[0]):
+    if not len(busy[0]) or not len(window[0]):
         return Gaps(begin_ns=window[0], launched_ns=window[1], end_ns=window[1], row=np.full(len(window[0]), UNKNOWN))
     begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
     end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))

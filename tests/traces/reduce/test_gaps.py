@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.facts.trace import ActivityKind, Trace
+from distprof.facts.trace import ActivityKind, IntArray, Trace
 from distprof.facts.trace_summary import LaunchGap, LaunchGaps, TraceSummary
 from distprof.traces.reduce.gaps import LATENCY_NS, MAX_LONGEST, UNSEEN_NS
 from distprof.traces.reduce.reduce_trace import reduce_trace
@@ -92,6 +92,16 @@ def test_where_nothing_ran_there_is_no_launch_gap() -> None:
     made.launch("of no length", 0, 10, 10)
     found = reduce(made.build(), (0, 50), (60, 90))
     assert (found.device, found.gaps, found.idle_host_in, found.unobserved_ns) == (None, None, {}, 0)
+
+
+@pytest.mark.parametrize("windows", [np.empty((0, 2), np.int64), np.array([[300, 300], [300, 300]])])
+def test_steps_that_take_no_time_on_the_device_have_no_gaps(windows: IntArray) -> None:
+    """All steps are warm-up, or all that was launched in them was done before they began."""
+    made = SyntheticTrace()
+    made.launch("kernel", 0, 10, 100)
+    made.launch("kernel", 119, 150, 200)
+    found = reduce_trace(made.build(), rank=0, num_steps=len(windows), host_windows=windows, device_windows=windows)
+    assert (found.device, found.queue, found.gaps, found.idle_host_in, found.unobserved_ns) == (None, None, None, {}, 0)
 
 
 def make_served(wait_ns: int = 463 * MS) -> SyntheticTrace:
