@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.analyze.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.statistics import as_numbers, find_share, spread_over_ranks
-from distprof.facts.run import PHASES, Clock, Phase
+from distprof.facts.run import PHASE_CODE, PHASES, Clock, Phase
 from distprof.report.report import PhaseReport, StepReport
 
 
@@ -25,23 +25,21 @@ def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseRe
 
     ``other`` is reported wherever phases were measured, even if it is zero.
     """
-    reports = []
-    for code, phase in enumerate(PHASES):
-        mean_ns = timing.mean_phase_ns[:, code]
-        there = np.isfinite(mean_ns)
-        if not there.any() or (phase is not Phase.OTHER and not mean_ns[there].any()):
-            continue
-        reports.append(
-            PhaseReport(
-                phase=phase.value,
-                clock=timing.clock.value,
-                mean_ns=as_numbers(mean_ns),
-                median_ns=as_numbers(np.median(timing.phase_ns[:, :, code], axis=1)),
-                spread_ns=spread_over_ranks(mean_ns, measured_steps.numbers),
-                share_ratio=find_share(mean_ns, timing.mean_step_ns),
-            )
+    known = np.isfinite(timing.mean_phase_ns)
+    spent = (known & (timing.mean_phase_ns != 0)).any(axis=0)
+    spent[PHASE_CODE[Phase.OTHER]] |= known[:, PHASE_CODE[Phase.OTHER]].any()
+    step_ns = np.where(known[:, spent].all(axis=1), timing.mean_step_ns, np.nan)
+    return [
+        PhaseReport(
+            phase=PHASES[code].value,
+            clock=timing.clock.value,
+            mean_ns=as_numbers(timing.mean_phase_ns[:, code]),
+            median_ns=as_numbers(np.median(timing.phase_ns[:, :, code], axis=1)),
+            spread_ns=spread_over_ranks(timing.mean_phase_ns[:, code], measured_steps.numbers),
+            share_ratio=find_share(timing.mean_phase_ns[:, code], step_ns),
         )
-    return reports
+        for code in np.flatnonzero(spent).tolist()
+    ]
 
 
 def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:

@@ -36,7 +36,7 @@ class PhaseReport:
     spread_ns: Spread
     """Of ``mean_ns`` across ranks."""
     share_ratio: float | None
-    """The phase summed over ranks, over the step summed over ranks."""
+    """The phase summed over ranks, over the step summed over ranks: of the ranks that measured every phase here."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

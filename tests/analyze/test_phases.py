@@ -52,6 +52,15 @@ def test_a_phase_with_a_hole_is_not_measured_on_that_rank() -> None:
     assert data.share_ratio == 0.1
 
 
+def test_shares_add_up_though_a_phase_was_not_measured_everywhere() -> None:
+    """Rank 1 has no other shares either: those of the step of rank 0 would add to more than a step with its own."""
+    host_ns = {"forward": np.array([[40], [60]]) * MS, "all_reduce": np.array([[60], [np.nan]]) * MS}
+    report = analyze(make_run(columns={"step_host_ns": 100 * MS}, host_ns=host_ns))
+    assert [(phase.phase, phase.mean_ns, phase.share_ratio) for phase in report.phases] == [
+        ("forward", (40 * MS, 60 * MS), 0.4), ("all_reduce", (60 * MS, None), 0.6), ("other", (0, 0), 0.0),
+    ]  # fmt: skip
+
+
 def test_the_middle_and_the_ends_name_their_ranks() -> None:
     report = analyze(make_run(num_ranks=4, host_ns={"data": np.array([[30], [10], [20], [50]]) * MS}))
     spread = report.phases[0].spread_ns
