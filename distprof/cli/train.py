@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import io
 import json
 import os
 import re
@@ -18,12 +19,12 @@ import traceback
 from rich.console import Console
 
 from distprof.config.check import check
-from distprof.config.compose import compose, read_request
+from distprof.config.compose import JobRequest, compose, read_request
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import Config, WandbConfig, decode
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
 from distprof.record.signals import SignalWatch
-from distprof.render.units import clean_text
+from distprof.render.units import clean_text, strip_controls
 from distprof.render.wandb_log import end_service, require_wandb
 from distprof.world import Identity, join, leave, read_identity, resolve_device_type
 
@@ -63,7 +64,9 @@ def run_training(arguments: list[str], signals: SignalWatch | None = None) -> No
 def _train(arguments: list[str], signals: SignalWatch | None) -> None:
     identity = read_identity()
     request = read_request(arguments)
-    if request.shows_only and identity.rank != 0:
+    if request.shows_only:
+        if identity.rank == 0:
+            _show(request, arguments)
         return
     jobs = compose(request, launched=identity.launched, arguments=arguments)
     if jobs and jobs[0].sweep_dir is not None:
@@ -84,6 +87,13 @@ def _train(arguments: list[str], signals: SignalWatch | None) -> None:
         leave()
     if (identity.launched and jobs) or exit_code:
         leave_now(exit_code)
+
+
+def _show(request: JobRequest, arguments: list[str]) -> None:
+    """Prints what Hydra shows of a configuration, without anything in its names and values that a terminal obeys."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        compose(request, launched=False, arguments=arguments)
+    print(strip_controls(shown.getvalue()), end="")
 
 
 def _decode(values: dict[str, object], identity: Identity) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,19 @@ def test_fault_38_a_configuration_that_is_shown_has_its_secrets_masked(tmp_path:
         assert "password: '[redacted]'" in done.out and "user: me" in done.out and "gpt2" in done.out
         assert SHORT not in done.out and CANARY not in done.out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_configuration_holds_for_a_terminal_to_obey_is_not_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "strategy"
+    folder.mkdir(parents=True)
+    text = r'{name: "ddp\u202E", "\u2066key": "\x85", "\u200Bother": ["caf\u00E9 \e[31m"]}'
+    (folder / "mine.yaml").write_text(text, "utf-8")
+    asked = (["--cfg", "job"], ["--cfg", "all"], ["--cfg", "job", "-p", "strategy.name"], ["--info", "all"], ["--help"])
+    chosen = ["--config-dir", "conf", "strategy=mine"]
+    for done in run(*(Command(arguments=[*chosen, *each]) for each in asked), cwd=tmp_path):
+        assert (done.code, done.err) == (0, "") and "ddp" in done.out
+        shown = {character for character in done.out if unicodedata.category(character)[0] == "C"}
+        assert shown == {"\n"}, shown
 
 
 def test_a_command_without_arguments_shows_what_there_is_and_one_for_loggers_is_named(tmp_path: Path) -> None:
