@@ -27,8 +27,7 @@ def repeat_computing(cycles: SyncCycles, first: int, *, recorded: int, wanted: i
         wanted: Micro-steps instead.
     """
     gap_ns, own_ns = cycles.gap_ns.copy(), _find_own(cycles) / recorded
-    for number in range(recorded, wanted):
-        gap_ns[:, :, first] += np.roll(own_ns, number - recorded + 1, axis=1)
+    gap_ns[:, :, first] += _sum_before(own_ns, max(wanted - recorded, 0))
     gap_ns[:, :, first] = np.maximum(gap_ns[:, :, first] - max(recorded - wanted, 0) * own_ns, 0)
     return dataclasses.replace(cycles, gap_ns=gap_ns)
 
@@ -97,6 +96,15 @@ def _find_own(cycles: SyncCycles) -> FloatArray:
     """Own time of all micro-steps, ``[num_ranks, num_cycles]``."""
     own_ns: FloatArray = np.nan_to_num(cycles.phase_ns[:, :, _REPEATED_CODES]).sum(axis=2)
     return own_ns
+
+
+def _sum_before(values: FloatArray, count: int) -> FloatArray:
+    """The sum of as many values before each along axis 1, where the last comes before the first; same shape."""
+    num_values = values.shape[1]
+    rounds, rest = divmod(count, num_values)
+    until = np.cumsum(np.pad(values, ((0, 0), (rest + 1, 0)), mode="wrap"), axis=1)
+    found: FloatArray = rounds * values.sum(axis=1, keepdims=True) + until[:, rest:-1] - until[:, :num_values]
+    return found
 
 
 def _find_micro_steps(cycles: SyncCycles) -> list[list[int]]:

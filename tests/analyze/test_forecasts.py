@@ -11,10 +11,12 @@ import pytest
 from distprof.analyze import analyze, buckets
 from distprof.analyze.buckets import Buckets, divide_gradients
 from distprof.analyze.forecasts import MIB
-from distprof.facts.run import Phase, Run
+from distprof.analyze.micro_steps import REPEATED, repeat_computing
+from distprof.facts.run import OWN_PARTS, Phase, Run
 from distprof.report.forecast_report import ChangedSetting, Forecast, ForecastReport, NoForecast
 from distprof.simulate import SimulatedBucket, SimulatedJob, simulate
 from distprof.simulate.job import USUAL_PHASE_NS
+from tests.analyze.synthetic_cycles import draw_own, make_cycles
 from tests.factories import MS, make_run
 
 LATENCY_NS = 1.0 * MS
@@ -136,6 +138,19 @@ def test_other_micro_steps_take_as_long_as_jobs_with_them(strategy: str, recorde
         assert now.headline.tokens_per_s is not None and now.causes is not None
         work = wanted / recorded * now.causes.step_ns / item.step_ns
         assert item.tokens_per_s == pytest.approx(now.headline.tokens_per_s * work, rel=0.01)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("more", [0, 1, 6, 7, 8, 23, 10**12])
+def test_further_micro_steps_are_those_of_other_steps_in_turn(more: int) -> None:
+    """However many there are: a damaged record may say 10^12."""
+    cycles = make_cycles(draw_own(np.random.default_rng(1), 2, 7))
+    own_ns = cycles.phase_ns[:, :, [OWN_PARTS.index(phase) for phase in REPEATED]].sum(axis=2) / 3
+    expected_ns = cycles.gap_ns[:, :, 0] + more // 7 * own_ns.sum(axis=1, keepdims=True)
+    for number in range(more % 7):
+        expected_ns += np.roll(own_ns, number + 1, axis=1)
+    found = repeat_computing(cycles, 0, recorded=3, wanted=3 + more)
+    np.testing.assert_allclose(found.gap_ns[:, :, 0], expected_ns, rtol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
