@@ -120,9 +120,9 @@ def find_period(at: IntArray, steps: IntArray) -> tuple[int, int, float]:
     for period, count in Counter(apart.tolist()).most_common(MAX_CANDIDATES):
         if period < 2 or count < MIN_TURNS - 1:
             continue
-        hits = np.bincount(at % period, minlength=period)
-        phase = int(hits.argmax())
-        turns, filled = int(np.sum(steps % period == phase)), int(hits[phase])
+        phases, hits = np.unique(at % period, return_counts=True)
+        phase, filled = int(phases[hits.argmax()]), int(hits.max())
+        turns = int(np.sum(steps % period == phase))
         if filled >= max(MIN_TURNS, FILLED_RATIO * turns):
             chance = min(1.0, looked * _draw_so_many(filled, turns, len(at), len(steps)))
             found, best = ((period, phase), chance) if chance < best else (found, best)

@@ -39,6 +39,7 @@ def test_a_period_by_hand() -> None:
     period, turn, chance = find_period(np.arange(4, 50, 10), np.arange(50))
     assert (period, turn) == (10, 4)
     assert chance == pytest.approx(300 / math.comb(50, 5))
+    assert find_period(10**14 * np.arange(4, 50, 10), 10**14 * np.arange(50)) == (0, 0, 1.0)  # too many to choose from
     assert find_period(np.array([3, 14, 20, 29, 41]), np.arange(50)) == (0, 0, 1.0)
     assert find_period(np.array([4, 14]), np.arange(50)) == (0, 0, 1.0)
 
