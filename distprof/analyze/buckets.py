@@ -23,6 +23,8 @@ from distprof.report.forecast_report import NoForecast
 
 NUM_AT_ONCE = (1, 2)
 """Buckets that may be under way at a time; all of them is tried too."""
+MAX_BUCKETS = 4096
+"""Of a forecast; no step has more collectives whose times are recorded."""
 MAX_CELLS = 200_000
 """Ranks x cycles x collectives that are replayed with one size; of longer runs, every n-th cycle is."""
 

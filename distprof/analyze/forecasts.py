@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distprof.analyze.buckets import (
+    MAX_BUCKETS,
     Buckets,
     divide_gradients,
     find_buckets,
@@ -69,6 +70,8 @@ class BucketForecasts:
     """Without sizes that divide gradients as now."""
     unsure: tuple[float, ...]
     """Sizes of which the error is too large, MiB."""
+    too_small: tuple[float, ...]
+    """Sizes that could need more than `MAX_BUCKETS`, MiB."""
 
 
 def report_forecasts(
@@ -170,6 +173,8 @@ def _add_buckets(
     found.forecasts += answer.forecasts
     if answer.unsure:
         found.refuse(ChangedSetting.BUCKET_MB, NoForecast.UNSURE, answer.unsure)
+    if answer.too_small:
+        found.refuse(ChangedSetting.BUCKET_MB, NoForecast.TOO_SMALL, answer.too_small)
 
 
 def foretell_buckets(
@@ -205,7 +210,8 @@ def foretell_buckets(
     if model.missed_ratio > MAX_MISSED_RATIO:
         return NoForecast.MISSED
     forecasts, unsure = list[Forecast](), list[float]()
-    for size_mb in sizes_mb:
+    too_small = tuple(size_mb for size_mb in sizes_mb if buckets.borders_bytes[-1] > MAX_BUCKETS * size_mb * MIB)
+    for size_mb in (size_mb for size_mb in sizes_mb if size_mb not in too_small):
         ends_bytes = divide_gradients(buckets, size_mb * MIB)
         if np.array_equal(ends_bytes, buckets.borders_bytes):
             continue
@@ -222,7 +228,9 @@ def foretell_buckets(
             unsure.append(size_mb)
         else:
             forecasts.append(item)
-    return BucketForecasts(fit=_report_fit(cycles, buckets, fit), forecasts=tuple(forecasts), unsure=tuple(unsure))
+    return BucketForecasts(
+        fit=_report_fit(cycles, buckets, fit), forecasts=tuple(forecasts), unsure=tuple(unsure), too_small=too_small
+    )
 
 
 class _Model:

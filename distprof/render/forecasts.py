@@ -20,6 +20,7 @@ _MISSING = {
     NoForecast.INEXACT: "latency and bandwidth explain the recorded transfers no better than to within 10 %",
     NoForecast.MISSED: "with fitted transfers the replay misses the recorded steps by more than 10 %",
     NoForecast.UNSURE: "the error of the answer is more than 20 % of a step",
+    NoForecast.TOO_SMALL: "a step could have more than 4,096 of them",
 }
 _CHANGES = {
     ChangedSetting.BUCKET_MB: "buckets of another size",

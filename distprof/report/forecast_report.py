@@ -40,6 +40,8 @@ class NoForecast(enum.StrEnum):
     """With fitted transfers, the replay misses the recorded steps."""
     UNSURE = "unsure"
     """The error of the answer is too large."""
+    TOO_SMALL = "too_small"
+    """There would be too many of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

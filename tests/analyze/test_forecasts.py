@@ -13,7 +13,7 @@ from distprof.analyze.buckets import Buckets, divide_gradients
 from distprof.analyze.forecasts import MIB
 from distprof.analyze.micro_steps import REPEATED, repeat_computing
 from distprof.facts.run import OWN_PARTS, Phase, Run
-from distprof.report.forecast_report import ChangedSetting, Forecast, ForecastReport, NoForecast
+from distprof.report.forecast_report import ChangedSetting, Forecast, ForecastReport, NoForecast, Unanswered
 from distprof.simulate import SimulatedBucket, SimulatedJob, simulate
 from distprof.simulate.job import USUAL_PHASE_NS
 from tests.analyze.synthetic_cycles import draw_own, make_cycles
@@ -114,6 +114,21 @@ def test_buckets_of_one_size_give_no_answer() -> None:
     report = foretell(simulate(SimulatedJob(num_ranks=4, ranks_per_host=4), seed=1, truth=False).run)
     assert [(item.setting, item.reason) for item in report.unanswered] == [(ChangedSetting.BUCKET_MB, NoForecast.ALIKE)]
     assert {item.setting for item in report.forecasts} == {ChangedSetting.GRAD_ACCUM}
+
+
+@pytest.mark.timeout(30)
+def test_sizes_that_need_very_many_buckets_give_no_answer() -> None:
+    """A damaged record may hold 10^15 bytes; nothing is made for each MiB of them."""
+    for size_bytes, too_small in ((10**15, (1, 2, 5, 10, 25, 50, 100)), (10**10, (1, 2, 5, 10))):
+        made = tuple(
+            SimulatedBucket(size_bytes=size, backward_ratio=0.2, transfer_ns=MS + 8 * MS * size / size_bytes)
+            for size in (*[size_bytes] * 4, size_bytes // 2)
+        )
+        job = SimulatedJob(num_ranks=4, ranks_per_host=4, num_steps=20, buckets=made)
+        report = foretell(simulate(job, seed=1, truth=False).run)
+        assert Unanswered(
+            setting=ChangedSetting.BUCKET_MB, values=too_small, reason=NoForecast.TOO_SMALL
+        ) in report.unanswered  # fmt: skip
 
 
 def test_without_single_collectives_there_is_no_answer() -> None:
