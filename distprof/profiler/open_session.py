@@ -103,7 +103,8 @@ def start(
         if not isinstance(value, kinds):
             raise UsageError(f"{key}={value!r}: expected {expected}")
     for other in tuple(_open):
-        other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
+        if other.job is None or not other.job.over:
+            other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
         other.close()
     session = OwnSession(
         str(name), strategy=strategy, precision=precision, warmup_steps=warmup_steps, find=find,
@@ -202,13 +203,18 @@ class OwnSession(Session):
         """The script leaves its process groups; whether it makes the same ones again shows at the next step."""
         if self.job is not None:
             self.job.wait(JOIN_WAIT_S)  # a job of a few steps: the store goes with the groups
+            self.job.rest(True)
             self.in_doubt = True
 
     def _look_again(self) -> None:
         if self.lost or self.job is None or self._world is None:
             super()._look_again()
+        elif self.job.over:
+            self.tell("another rank has ended the job: nothing more is recorded")
+            self.close_quietly()
         elif dist.is_initialized():
             self.in_doubt = False
+            self.job.rest(False)
             if (dist.get_rank(), dist.get_world_size()) == (self._world.rank, self._world.size):
                 self.restart_warmup()
                 self.job.profiler.recorder.between.forget()

@@ -211,6 +211,15 @@ class Job:
         """Of this rank's steps."""
         return self._recorder
 
+    def rest(self, resting: bool) -> None:
+        """Whether this rank's part ends, too, once another rank's does: the script has left its process groups."""
+        self._gather_thread.resting = resting
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank's part has ended."""
+        return self._gather_thread.complete
+
     @property
     def joined(self) -> bool:
         """Whether the ranks have met, and the job has a folder."""

@@ -31,6 +31,8 @@ _SAME_ROUND = 0.01
 """Who wakes up so shortly before the next round, as a share of the window, has woken up for it."""
 STEPPED_ON_WAIT_S = 5.0
 """How long a rank that has finished waits for others that have begun a step it never begins: they may wait for it."""
+_DONE = 2
+"""Of a rank: it has sent its last rows. 1: it has unless it steps again."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
 
@@ -97,13 +99,14 @@ class Exchange:
             nap_s = min(1.5 * nap_s, LONGEST_NAP_S)
         work.wait()
 
-    def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
+    def send(self, rows: list[FloatArray], *, last: bool, resting: bool = False) -> tuple[list[FloatArray], bool]:
         """One exchange, of at most `STEPS_AT_ONCE` rows of each rank; the rest waits for the next one. Collective among
         the background threads.
 
         Args:
             rows: This rank's new rows.
             last: Whether these are this rank's last rows.
+            resting: Whether they are if some rank has sent its last ones.
 
         Returns:
             The new rows of every rank on rank 0, ``[num_new_rows, ROW_WIDTH]`` each, and an empty list elsewhere; and
@@ -112,11 +115,12 @@ class Exchange:
         self._pending.extend(rows)
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
-        done = int(last and not self._pending)
+        done = 0 if self._pending else _DONE if last else int(resting)
         heads = self._share([len(batch), done, self._asked, self._pausing, self.count_signals(), *self.word])
         self._count([head[4] for head in heads])
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3]) or self._toggled
-        self.words, self.done = [Word(*head[5:]) for head in heads], [bool(head[1]) for head in heads]
+        enough = 1 if any(head[1] == _DONE for head in heads) else _DONE
+        self.words, self.done = [Word(*head[5:]) for head in heads], [head[1] >= enough for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
         self.behind = max(counts) >= STEPS_AT_ONCE
         if self.group is None:
@@ -204,6 +208,8 @@ class GatherThread(threading.Thread):
         """Set once ``begin`` has ended."""
         self.finishing = self._alone = False
         """Whether the job ends on this rank."""
+        self.resting = False
+        """Whether the job ends on this rank, too, once it does on another one: the script has left its groups."""
         self.received: Counter[int] = Counter()
         """On rank 0: number of rows received from each rank."""
         self.complete = False
@@ -274,7 +280,9 @@ class GatherThread(threading.Thread):
             if self._talk is not None:
                 self._exchange.word = self._guard("a window", self._talk.speak) or Word()
             try:
-                tables, everyone = self._exchange.send(rows, last=ended or self._bystander)
+                tables, everyone = self._exchange.send(
+                    rows, last=ended or self._bystander, resting=self.resting and not behind
+                )  # fmt: skip
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
                 if not self._exchange.given_up:
@@ -293,6 +301,8 @@ class GatherThread(threading.Thread):
             if self.deliver is not None:
                 self._guard("delivery", self.deliver, tables)
             if everyone:
+                if not (ended or self._bystander):
+                    self._guard("recording", self._end)
                 self.complete = True
                 if self.together is not None:
                     self._guard("the end of the job", self.together)
