@@ -103,7 +103,7 @@ def start(
         if not isinstance(value, kinds):
             raise UsageError(f"{key}={value!r}: expected {expected}")
     for other in tuple(_open):
-        if other.job is None or not other.job.over:
+        if not other.in_doubt:
             other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
         other.close()
     session = OwnSession(

@@ -213,7 +213,7 @@ class Job:
 
     def rest(self, resting: bool) -> None:
         """Whether this rank's part ends, too, once another rank's does: the script has left its process groups."""
-        self._gather_thread.resting = resting
+        self._exchange.resting = resting
 
     @property
     def over(self) -> bool:

@@ -57,6 +57,8 @@ class Exchange:
         self.count_signals: Callable[[], int] = lambda: 0
         """How often this rank has got the signal that turns recording off and on."""
         self._toggled, self._signals, self._just_toggled = paused, list[int](), False
+        self.resting = False
+        """Whether the job ends on this rank, too, once it does on another one: the script has left its groups."""
         self.word = Word()
         """What this rank says in the next exchange."""
         self.words: list[Word] = []
@@ -99,14 +101,13 @@ class Exchange:
             nap_s = min(1.5 * nap_s, LONGEST_NAP_S)
         work.wait()
 
-    def send(self, rows: list[FloatArray], *, last: bool, resting: bool = False) -> tuple[list[FloatArray], bool]:
+    def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
         """One exchange, of at most `STEPS_AT_ONCE` rows of each rank; the rest waits for the next one. Collective among
         the background threads.
 
         Args:
             rows: This rank's new rows.
             last: Whether these are this rank's last rows.
-            resting: Whether they are if some rank has sent its last ones.
 
         Returns:
             The new rows of every rank on rank 0, ``[num_new_rows, ROW_WIDTH]`` each, and an empty list elsewhere; and
@@ -115,7 +116,7 @@ class Exchange:
         self._pending.extend(rows)
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
-        done = 0 if self._pending else _DONE if last else int(resting)
+        done = 0 if self._pending else _DONE if last else int(self.resting)
         heads = self._share([len(batch), done, self._asked, self._pausing, self.count_signals(), *self.word])
         self._count([head[4] for head in heads])
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3]) or self._toggled
@@ -208,8 +209,6 @@ class GatherThread(threading.Thread):
         """Set once ``begin`` has ended."""
         self.finishing = self._alone = False
         """Whether the job ends on this rank."""
-        self.resting = False
-        """Whether the job ends on this rank, too, once it does on another one: the script has left its groups."""
         self.received: Counter[int] = Counter()
         """On rank 0: number of rows received from each rank."""
         self.complete = False
@@ -280,9 +279,7 @@ class GatherThread(threading.Thread):
             if self._talk is not None:
                 self._exchange.word = self._guard("a window", self._talk.speak) or Word()
             try:
-                tables, everyone = self._exchange.send(
-                    rows, last=ended or self._bystander, resting=self.resting and not behind
-                )  # fmt: skip
+                tables, everyone = self._exchange.send(rows, last=ended or self._bystander)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
                 if not self._exchange.given_up:
@@ -302,6 +299,8 @@ class GatherThread(threading.Thread):
                 self._guard("delivery", self.deliver, tables)
             if everyone:
                 if not (ended or self._bystander):
+                    while self._guard("recording", self._take, False):
+                        pass
                     self._guard("recording", self._end)
                 self.complete = True
                 if self.together is not None:
