@@ -74,10 +74,14 @@ class Rendezvous:
             self._store.set(f"present/{rank}", "")
         return self._store is not None
 
+    def close(self) -> None:
+        """Lets go of the store: the process group goes, and its store must go with it."""
+        self._store = None
+
     def has_begun(self) -> bool:
         """Whether some rank has had its first step."""
-        with contextlib.suppress(RuntimeError):  # the store may be gone
-            return self._store is not None and self._store.add("here", 0) > 0
+        with contextlib.suppress(AttributeError, RuntimeError):  # the store may be gone
+            return bool(self._store.add("here", 0) > 0)
         return False
 
     def is_waited_for(self, now_s: float) -> bool:

@@ -96,9 +96,16 @@ class EarlyWatch(threading.Thread):
     def drop(self) -> None:
         """The first step begins: what was written is void."""
         with self._held() as held:
-            if held and self._writer is not None:
+            if held and self._writer is not None and self._store is not None:
                 self._store.set(self._key("over"), "1")
                 self._begin_again()
+
+    def close(self) -> None:
+        """Watches no longer: the process groups are left."""
+        self._closed.set()
+        with self._held() as held:
+            if held:
+                self._store = None
 
     def end(self, ended: str, error: str, raised: BaseException | None) -> Path | None:
         """The process ends without a step: writes how, if anything was written. On rank 0 returns where."""

@@ -201,10 +201,14 @@ class OwnSession(Session):
 
     def _leave_groups(self) -> None:
         """The script leaves its process groups; whether it makes the same ones again shows at the next step."""
+        self._join_others()
         if self.job is not None:
             self.job.wait(JOIN_WAIT_S)  # a job of a few steps: the store goes with the groups
             self.job.rest(True)
             self.in_doubt = True
+        self._early.close()
+        if self.job is None or self.job.joined:
+            self._rendezvous.close()
 
     def _look_again(self) -> None:
         if self.lost or self.job is None or self._world is None:
@@ -259,6 +263,13 @@ class OwnSession(Session):
         everywhere = isinstance(error, NotAllHere) or not isinstance(error, DistprofError)
         self.tell(f"nothing is recorded: {said}", everywhere=everywhere)
         self.lost = self.in_doubt = True
+
+    def _join_others(self) -> None:
+        """Has the ranks that have had a step find this one, which has had none, before it is gone."""
+        if self.job is None and self._early.world is not None and self._rendezvous.has_begun():
+            self._stand_by(self._early.world)
+            if self._bystander is not None:
+                self._bystander.wait(JOIN_WAIT_S)
 
     def _stand_by(self, world: World) -> None:
         """Takes part without a step, for the ranks that have some; called on another thread."""
@@ -319,8 +330,7 @@ class OwnSession(Session):
     def _end_early(self, error: BaseException | None) -> None:
         """The end of a process that has recorded no step: only a wait before it, if there was one."""
         ended, said = ("completed", "") if error is None else name_exit(error)
-        if self._early.world is not None and self._rendezvous.has_begun():
-            self._stand_by(self._early.world)
+        self._join_others()
         folder = self._early.end(ended, self._clean(said), error)
         if self._bystander is not None:
             self._bystander.end(ended, self._clean(said)[:500], error, wait_s=JOIN_WAIT_S)

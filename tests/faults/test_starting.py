@@ -116,6 +116,7 @@ def train_stages(world: World, folder: str) -> None:
             optimizer.step()
             optimizer.zero_grad()
     dist.barrier()
+    dist.destroy_process_group()
     session.close()
 
 
