@@ -226,7 +226,7 @@ def test_fault_31_a_server_that_accepts_and_never_answers_does_not_keep_the_proc
             [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
         )
     assert job.returncode == 0, job.stderr
-    assert time.time() - float(job.stdout.split()[-1]) < 10.0
+    assert time.time() - float(job.stdout.split()[-1]) < 20.0  # two seconds on an idle machine; 28 and more before
     said = [line for line in job.stderr.splitlines() if "wandb" in line]
     assert len(said) == 1 and said[0].startswith("wandb: offline (not online: no answer in 3 s); upload with: ")
     (path,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")

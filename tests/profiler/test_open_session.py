@@ -80,7 +80,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
 
     def keep(name: str, **options: Any) -> SimpleNamespace:
         seen.append(options["options"])
-        return SimpleNamespace(name=name, tell=str, close=lambda: None)
+        return SimpleNamespace(name=name, tell=str, close=lambda: None, in_doubt=False)
 
     monkeypatch.setattr(open_session, "OwnSession", keep)
     monkeypatch.setattr(open_session, "_open", [])
