@@ -346,12 +346,12 @@ class Job:
         if (place := open_place(streams.own.path)) is not None:
             self._recorder.timeline.move_place(place)
         captures = int(tool_captures(self._ranges, world.device))
-        if own is not None:
+        if own is not None:  # a rank may hang from now on, also in what follows here
+            self._lefts += watch_stalls(opened, self._recorder, self._step_writer, self._thread)
             if setting.phases:  # at level off there is nothing to compare
                 readings = HostReadings(opened, own, meta, self._step_writer, training_waits=self._failed is None)
                 meta = readings.read_first()
                 self._gather_thread.together = readings.read_last
-            self._lefts += watch_stalls(opened, self._recorder, self._step_writer, self._thread)
             captures = find_largest(captures, group=own)
         if self._failed is None or own is None:
             self._captures = bool(captures)

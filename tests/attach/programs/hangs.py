@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -20,6 +21,12 @@ def match_title():
     re.match(r"(a+)+$", "a" * 40 + "b")  # takes years, and holds Python's lock
 
 
+def wait_for_watch():
+    until_s = time.monotonic() + 30
+    while not any(thread.name == "distprof-stalls" for thread in threading.enumerate()) and time.monotonic() < until_s:
+        time.sleep(0.01)
+
+
 def sleep_long():
     time.sleep(10_000)
 
@@ -31,8 +38,8 @@ class Numbers(Dataset):
     def __getitem__(self, index):
         while case == "endless" and rank == 1 and index == LAST_STEP:
             pass
-        if case in ("stopped", "killed", "lock"):
-            time.sleep(0.5)  # a process that is gone within milliseconds of its first step tells nothing
+        if case in ("stopped", "killed", "lock") and index == LAST_STEP:
+            wait_for_watch()  # a process that is gone within milliseconds of its first step tells nothing
         return torch.full((4,), float(index)), torch.zeros(1)
 
 
