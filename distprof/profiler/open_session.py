@@ -33,7 +33,7 @@ from distprof.profiler.profiler import name_exit
 from distprof.profiler.provenance import describe_run
 from distprof.profiler.session import Session
 from distprof.profiler.start import Hooks, Job, start_profiler
-from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device
+from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device, name_strategies
 from distprof.record.on_signal import finish_first
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
@@ -166,6 +166,7 @@ class OwnSession(Session):
         self.name = name
         self._strategy, self._precision, self._options = strategy, precision, options
         self._precisions = PrecisionWatch()
+        self._parallel: dict[str, None] = {}  # the names of the models' strategies
         self._world: World | None = None
         self.lost = False  # whether the ranks could not start the job; another thread sets it
         self._rendezvous, self._starting = Rendezvous(), threading.Lock()
@@ -185,10 +186,18 @@ class OwnSession(Session):
 
     def watch(self, model: object) -> None:
         """As `Recording.watch`."""
-        num_known = len(self.models)
+        known = self.models
         super().watch(model)
-        if self._precision is None and len(self.models) > num_known and not self.finds_steps:
-            self._guard("the precision", self._precisions.watch, self.models[-1])
+        if any(model is one for one in known) or not any(model is one for one in self.models):
+            return
+        self._guard("what the models are", self._look_at_models)
+        if self._precision is None and not self.finds_steps:
+            self._guard("the precision", self._precisions.watch, model)
+
+    def _look_at_models(self) -> None:
+        """What they are, as long as the script holds them."""
+        self._parallel.update(name_strategies(self.models))
+        self._precisions.learn(self.models)
 
     def see_call(self, model: nn.Module) -> None:
         """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
@@ -302,8 +311,9 @@ class OwnSession(Session):
         return mask(text, secrets=secret_values(sys.argv[1:]))
 
     def _describe(self, num_ranks: int) -> tuple[str | None, str | None]:
-        strategy = self._strategy or describe_strategy(self.models, num_ranks=num_ranks)
-        return strategy, self._precision or self._precisions.describe(self.models)
+        self._look_at_models()
+        strategy = self._strategy or describe_strategy(self._parallel, num_ranks=num_ranks)
+        return strategy, self._precision or self._precisions.describe()
 
     def _end_job(self, error: BaseException | None) -> None:
         self._exit_guard.remove()

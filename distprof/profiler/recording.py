@@ -7,6 +7,7 @@ once. `distprof.profiler.session.Session` is the same for the people who write t
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial
 from threading import TIMEOUT_MAX, get_ident
@@ -60,8 +61,7 @@ class Recording(Border):
         self._start, self._end = start, end
         self._warmup_steps, self._warmup_until, self._find = warmup_steps, warmup_steps, find
         self._tried = False
-        self.models: list[nn.Module] = []
-        """The models watched so far."""
+        self._models: list[weakref.ref[nn.Module]] = []
         self.job: Job | None = None
         """The started job. None: not yet, or it could not be started."""
         self.open = False
@@ -88,6 +88,11 @@ class Recording(Border):
         """Whether to look, before the next step, if there is still a job. Another thread may set it."""
         self.own_ns = 0
         """See `distprof.observe.reporting.Reporting`."""
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The models watched so far that the script still holds: a script may make one after another."""
+        return [model for known in self._models if (model := known()) is not None]
 
     @property
     def recording(self) -> bool:
@@ -123,7 +128,7 @@ class Recording(Border):
         if not isinstance(model, nn.Module):
             self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
         elif not any(model is part for known in self.models for part in known.modules()):
-            self.models.append(model)
+            self._models = [known for known in self._models if known() is not None] + [weakref.ref(model)]
             if self._profiler is not None:
                 self._guard("a model", self._profiler.watch, model)
 

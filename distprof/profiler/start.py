@@ -346,6 +346,7 @@ class Job:
         if (place := open_place(streams.own.path)) is not None:
             self._recorder.timeline.move_place(place)
         captures = int(tool_captures(self._ranges, world.device))
+        self._opened = opened
         if own is not None:  # a rank may hang from now on, also in what follows here
             self._lefts += watch_stalls(opened, self._recorder, self._step_writer, self._thread)
             if setting.phases:  # at level off there is nothing to compare
@@ -357,7 +358,7 @@ class Job:
             self._captures = bool(captures)
         if world.rank == 0:
             self._open_rank_zero(opened, meta)
-        self._exchange.group, self._opened = own, opened
+        self._exchange.group = own
 
     def _connect(self) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
         """A group for what is gathered, and one for what training waits for. None: there is one rank."""

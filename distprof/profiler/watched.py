@@ -38,12 +38,14 @@ def describe_engine(model: nn.Module) -> str | None:
     return f"deepspeed, ZeRO stage {stage()}"
 
 
-def describe_strategy(models: Iterable[nn.Module], *, num_ranks: int) -> str | None:
-    """How the models are parallelised: "ddp", "fsdp", "single", an engine's or several of them. None: nothing tells."""
-    found = dict.fromkeys(name for model in models for name in _name_strategies(model))
-    if not found and num_ranks == 1:
-        return "single"
-    return " and ".join(found) or None
+def name_strategies(models: Iterable[nn.Module]) -> dict[str, None]:
+    """How models are parallelised: "ddp", "fsdp", an engine's name; each once, in the order of the models."""
+    return dict.fromkeys(name for model in models for name in _name_strategies(model))
+
+
+def describe_strategy(names: Iterable[str], *, num_ranks: int) -> str | None:
+    """A job's strategy from its models', or "single" where they have none on one rank. None: nothing tells."""
+    return " and ".join(names) or ("single" if num_ranks == 1 else None)
 
 
 def describe_wrapping(models: Iterable[nn.Module]) -> dict[str, object]:
@@ -70,6 +72,8 @@ class PrecisionWatch:
     def __init__(self) -> None:
         """Knows nothing yet."""
         self._autocast: str | None = None
+        self._found: set[str | None] = set()  # formats of parameters
+        self._on_cuda = False
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     def watch(self, model: nn.Module) -> None:
@@ -90,12 +94,18 @@ class PrecisionWatch:
             if torch.is_autocast_enabled(device_type):
                 self._autocast = _PRECISIONS.get(torch.get_autocast_dtype(device_type))
 
-    def describe(self, models: Sequence[nn.Module]) -> str | None:
+    def learn(self, models: Sequence[nn.Module]) -> None:
+        """Reads the number formats of the models that there are; without any, those of the last time count."""
+        if models:
+            self._found = {_PRECISIONS.get(dtype) for dtype in _list_dtypes(models)}
+            self._on_cuda = find_device(models).type == "cuda"
+
+    def describe(self) -> str | None:
         """ "fp32", "tf32", "bf16" or "fp16". None: nothing tells, or the models differ."""
-        found = {self._autocast} if self._autocast else {_PRECISIONS.get(dtype) for dtype in _list_dtypes(models)}
-        if found == {"fp32"} and find_device(models).type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        found = {self._autocast} if self._autocast else self._found
+        if found == {"fp32"} and self._on_cuda and torch.backends.cuda.matmul.allow_tf32:
             return "tf32"
-        return found.pop() if len(found) == 1 else None
+        return next(iter(found)) if len(found) == 1 else None
 
     def close(self) -> None:
         """Takes back what has not been called."""

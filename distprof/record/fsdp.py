@@ -96,12 +96,13 @@ def _watch_object(group: Any, name: str, watched: _Watched) -> bool:
 
 def _replace(group: Any, name: str, new: Any, collective_watch: CollectiveWatch) -> None:
     """Replaces an attribute of a group until the profiler is closed, unless somebody replaces it in between."""
-    is_own, original, held = name in vars(group), getattr(group, name), weakref.ref(group)
+    is_own, original = name in vars(group), vars(group).get(name)
+    held, placed = weakref.ref(group), weakref.ref(new)  # a method, or what calls one, would keep the model
     setattr(group, name, new)
 
     def put_back() -> None:
         there = held()
-        if there is not None and vars(there).get(name) is new:
+        if there is not None and name in vars(there) and vars(there)[name] is placed():
             setattr(there, name, original) if is_own else delattr(there, name)
 
     collective_watch.undo.append(put_back)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +25,7 @@ from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
 from distprof.profiler.recording import Recording
-from distprof.profiler.watched import describe_strategy, find_device, find_wrapped
+from distprof.profiler.watched import describe_strategy, find_device, find_wrapped, name_strategies
 from distprof.storage.run_folder import read_run
 from tests.profiler.session_case import LONG, find_run
 
@@ -73,6 +75,25 @@ def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str
     out, err = capfd.readouterr()
     assert out == "" and re.search(r"distprof: step time .*\ndistprof: run folder: .*_mine  \(report.html, ", err)
     assert (profiler.folder or tmp_path).samefile(next((tmp_path / "runs").iterdir()))
+
+
+def test_a_model_that_the_script_lets_go_of_is_freed_and_still_told_of(tmp_path: Path) -> None:
+    """As in cross validation, where each fold has a model of its own."""
+    freed: list[weakref.ref[nn.Module]] = []
+
+    def fold(profiler: distprof.Session) -> None:
+        model = nn.Linear(4, 4, dtype=torch.bfloat16)
+        profiler.watch(model)
+        for batch in profiler.steps(torch.ones(3, 2, 4, dtype=torch.bfloat16)):
+            model(batch).sum().backward()
+        freed.append(weakref.ref(model))
+
+    with distprof.start("mine", find=False) as profiler:
+        for _ in range(2):
+            fold(profiler)
+            gc.collect()
+        assert [model() for model in freed] == [None, None]
+    assert find_run(tmp_path, "_mine").meta.precision == "bf16"
 
 
 def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +193,9 @@ def test_wrappers_are_found_wherever_they_are() -> None:
     compiled = torch.compile(ddp, backend="eager")
     for model in (ddp, compiled, nn.ModuleDict({"a": ddp, "b": plain}), nn.Sequential(nn.Sequential(ddp))):
         assert find_wrapped(model) == [ddp]
-        assert describe_strategy([plain, model], num_ranks=2) == "ddp"
-    assert (describe_strategy([plain], num_ranks=1), describe_strategy([plain], num_ranks=2)) == ("single", None)
+        assert describe_strategy(name_strategies([plain, model]), num_ranks=2) == "ddp"
+    assert not name_strategies([plain])
+    assert (describe_strategy([], num_ranks=1), describe_strategy([], num_ranks=2)) == ("single", None)
 
 
 def test_without_a_model_the_gpu_that_holds_its_tensors_is_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

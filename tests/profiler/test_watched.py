@@ -18,7 +18,9 @@ def test_the_precision_of_a_scripted_model_is_that_of_its_parameters() -> None:
     model = torch.jit.script(nn.Linear(1, 1))
     watch = PrecisionWatch()
     watch.watch(model)  # such a model takes no hook
-    assert watch.describe([model]) == "fp32"
+    watch.learn([model])
+    watch.learn([])
+    assert watch.describe() == "fp32"
 
 
 class Offloaded(nn.Module):
