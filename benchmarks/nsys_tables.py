@@ -23,7 +23,7 @@ from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
 from distprof.render.units import clean_text
 from distprof.traces.nsys.nsys_tool import Nsys, find_nsys
-from distprof.traces.nsys.read_nsys import looks_like_sqlite
+from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 from distprof.traces.tables.six_tables import TABLES
 
 OURS, RIVAL = "distprof", "nsys stats"

@@ -34,16 +34,18 @@ def run_fresh(
     """Runs a command in a session of its own, and waits for it.
 
     Memory is sampled every `SAMPLE_S`: the proportional set size of all processes in the session, which counts shared
-    pages once. Sampling slows them down, so a run is either timed or watched.
+    pages once. Sampling slows them down, so a run is either timed or watched. Python may keep what it compiles, as it
+    does where it is installed: otherwise a checkout would be compiled in every run, and an installed rival never.
 
     Args:
         command: Its words.
         watch: Sample its memory.
         environment: For the command.
     """
+    environment = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin_s = time.perf_counter()
     process = subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     watcher = _Watcher(process.pid) if watch else None

@@ -48,12 +48,14 @@ def spread_over_ranks(values: FloatArray, numbers: Sequence[int]) -> Spread:
         values: ``[num_ranks]``; NaN: not measured.
         numbers: The global rank of each row.
     """
+    if len(values) == 1 and math.isfinite(only := float(values[0])):
+        return Spread(median=only, min=only, min_rank=numbers[0], max=only, max_rank=numbers[0])
     there = np.flatnonzero(np.isfinite(values))
     if not len(there):
         return Spread(median=None, min=None, min_rank=None, max=None, max_rank=None)
     low, high = (int(there[find(values[there])]) for find in (np.argmin, np.argmax))
     return Spread(
-        median=float(np.median(values[there])),
+        median=float(find_median(values[there])),
         min=float(values[low]), min_rank=numbers[low], max=float(values[high]), max_rank=numbers[high],
     )  # fmt: skip
 

@@ -52,9 +52,10 @@ def _fill(traced: Sequence[TraceSummary], places: dict[Key, int], *, per_step: b
         per = item.num_steps if per_step else 1
         for row in item.modules:
             for field, value in _list_figures(row).items():
-                values = found.setdefault(field, np.full((len(traced), len(places)), np.nan))
+                if field not in found:
+                    found[field] = np.full((len(traced), len(places)), np.nan)
                 if value is not None:
-                    values[rank, places[_name(row)]] = value / per
+                    found[field][rank, places[_name(row)]] = value / per
     return found
 
 

@@ -22,7 +22,7 @@ from distprof.render.section_types import Section, make_columns
 from distprof.render.terminal import render_sections
 from distprof.render.units import clean_text, format_bytes
 from distprof.report.module_report import ModuleReport
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from distprof.cli.model_target import Inside

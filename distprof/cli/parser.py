@@ -25,7 +25,7 @@ def run_verb(arguments: list[str]) -> int:
         _say("distprof: attach runs a script as Python does: python -m distprof.attach SCRIPT", arguments)
         return EXIT_USAGE
     asked = [verb for verb in VERBS if arguments[:1] == [verb]]
-    parser, runners = _make_parser(asked or VERBS)
+    parser, runners = _make_parser(VERBS if not asked and arguments[:1] != ["version"] else asked)
     options = parser.parse_args(arguments)
     if options.verb == "version":
         print(__version__)

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from distprof.analyze import analyze
-from distprof.cli.output_folder import LONGEST_NAME, write_into
 from distprof.cli.standard_streams import require_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
-from distprof.render.files import write_files
 from distprof.render.terminal import render_terminal
 from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
+from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.read import read_paths
 from distprof.traces.reduce.phase_names import NameMap
@@ -110,12 +108,21 @@ def run_report(options: argparse.Namespace) -> int:
     for line in list_unread(run.unread):
         print(line, file=sys.stderr)
     report = analyze(run)
-    whole = options.no_write or write_into(_choose_folder(options), partial(write_files, run=run, report=report)).whole
+    whole = options.no_write or _write(_choose_folder(options), run, report)
     render_terminal(report, Console(width=options.width))
     return EXIT_OK if report.coverage.complete and whole else EXIT_PARTIAL
 
 
+def _write(folder: Path, run: Run, report: Report) -> bool:
+    """Whether all files were written."""
+    from distprof.cli.output_folder import write_into
+    from distprof.render.files import write_files
+
+    return write_into(folder, partial(write_files, run=run, report=report)).whole
+
+
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
+    from distprof.cli.output_folder import LONGEST_NAME
     from distprof.cli.sweep_report import report_sweep
 
     if len(options.paths) > 1 or options.phase or options.step is not None:
@@ -127,11 +134,14 @@ def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
 
 
 def read_shown(paths: list[Path], names: NameMap) -> Run:
-    """Reads, with a progress bar on standard error if there are several files. No thread draws it, as readers fork."""
-    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    """Reads, with a progress bar on standard error if that is a terminal. No thread draws it, as readers fork."""
     console = Console(stderr=True)
-    silent = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=silent) as bar:
+    if not console.is_terminal:
+        return read_paths(paths, names)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")
 
         def tell(done: int, total: int) -> None:

@@ -19,7 +19,7 @@ from distprof.facts.trace import IntArray, Trace
 from distprof.render.nsys_tables import render_table, write_csv
 from distprof.render.units import clean_text
 from distprof.render.unread import list_unread
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 from distprof.traces.one_job import require_one_job
 from distprof.traces.read import read_traces
 from distprof.traces.reduce.claims import read_claim

@@ -23,7 +23,7 @@ from distprof.record.step_window import StepWindow, say_apart
 from distprof.record.step_writer import StepWriter
 from distprof.storage.module_files import encode_modules, module_path
 from distprof.storage.own_folder import require_own
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 from distprof.world import World
 
 EXTRA_STEPS = 2

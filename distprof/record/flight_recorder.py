@@ -19,7 +19,7 @@ import torch
 
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.record.step_record import StepRecord
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 
 OWN_GROUP = "distprof"
 """Description of the process groups that distprof makes for itself; their collectives are not reported."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from distprof.render.units import clean_cell
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 
 Columns = Mapping[str, Sequence[str | float | int | None]]
 """Columns of equal length by their heads; None: not measured."""

@@ -15,7 +15,7 @@ from distprof.render.html import render_html
 from distprof.render.module_files import list_module_tables
 from distprof.render.timeline import render_trace
 from distprof.report.report import Report, to_plain
-from distprof.storage.run_folder import write_json, write_whole
+from distprof.storage.whole_file import write_json, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from distprof.render.page import make_page, show_section
 from distprof.render.sweep_sections import list_sweep_sections
 from distprof.render.sweep_svg import draw_jobs
 from distprof.report.sweep_report import SweepRatio, SweepReport, to_plain_sweep
-from distprof.storage.run_folder import write_json, write_whole
+from distprof.storage.whole_file import write_json, write_whole
 
 
 def write_sweep_files(folder: Path, report: SweepReport) -> Written:

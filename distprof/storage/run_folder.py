@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -25,10 +23,10 @@ from distprof.storage.last_stack import read_last_stack
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.opening import open_folder
-from distprof.storage.own_folder import require_own
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.rotation import cut_to_common, strip_earlier
 from distprof.storage.stream_part import MAX_WORLD, RankStream
+from distprof.storage.whole_file import write_json
 
 SCHEMA = "distprof.run/1.0"
 MAX_META_BYTES = 32 << 20
@@ -79,26 +77,6 @@ def rank_path(folder: Path, rank: int) -> Path:
 def kernel_path(folder: Path, rank: int) -> Path:
     """The path of the trace of a rank's kernel window."""
     return folder / "kernels" / f"rank-{rank:05d}.json.gz"
-
-
-def write_whole(path: Path, data: bytes | str) -> None:
-    """Writes a file atomically: it is there complete or not at all."""
-    require_own(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less what umask says
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def write_json(path: Path, value: object) -> None:
-    """Writes strict JSON atomically."""
-    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_meta(folder: Path, meta: RunMeta) -> None:

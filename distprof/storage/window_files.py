@@ -13,7 +13,8 @@ from typing import Literal
 from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.storage.json_file import read_object
-from distprof.storage.run_folder import kernel_path, write_json
+from distprof.storage.run_folder import kernel_path
+from distprof.storage.whole_file import write_json
 
 REQUEST, STATE = "window.request", "window.state"
 SCHEMA = "distprof.window/1.0"

@@ -1,26 +1,23 @@
-"""Reads and reduces all traces in parallel processes, each one file at a time to keep memory bounded."""
+"""Reads and reduces all traces in parallel processes, each one file at a time to keep memory bounded.
+
+What reads run folders and captures, and what starts processes, is imported only where it is needed: that takes as long
+as reading a small trace.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from distprof.errors import DataError
 from distprof.facts.run import Run
 from distprof.facts.trace import Trace
-from distprof.storage.run_folder import read_run
 from distprof.traces.assemble import assemble_run, attach_traces, list_dark
 from distprof.traces.join_cycles import find_cycles, join_cycles
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.nsys.export import export_report
-from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.one_job import require_after
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
@@ -70,6 +67,8 @@ def read_folder(
     Raises:
         DataError: The run is unreadable, or the run and the traces are of different jobs.
     """
+    from distprof.storage.run_folder import read_run
+
     run = read_run(folder)
     own: list[TracedRank] = []
     try:
@@ -106,6 +105,11 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
     """One trace per process in the file; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`."""
     if source.kind == "kineto":
         return [read_kineto(source.path)]
+    import tempfile
+
+    from distprof.traces.nsys.export import export_report
+    from distprof.traces.nsys.read_nsys import read_nsys
+
     if source.kind == "nsys":
         return read_nsys(source.path, all_processes=all_processes, only_times=only_times)
     with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
@@ -126,6 +130,21 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
             found.append(_reduce(source, names))
             tell(done, len(sources))
         return _part(found)
+    return _part(_reduce_in_parallel(sources, names, tell, workers))
+
+
+def _reduce_in_parallel(
+    sources: Sequence[Source], names: NameMap, tell: Tell, workers: int
+) -> list[list[TracedRank] | str]:
+    """What `_reduce` finds in every source.
+
+    Raises:
+        DataError: A worker process was killed.
+    """
+    import multiprocessing
+    from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
     results: dict[int, list[TracedRank] | str] = {}
     by_size = sorted(range(len(sources)), key=lambda index: -sources[index].size_bytes)
     start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
@@ -142,7 +161,7 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
             if isinstance(error, BrokenProcessPool):
                 raise DataError("a worker process that read traces was killed, probably for lack of memory") from None
             raise
-    return _part([results[index] for index in range(len(sources))])
+    return [results[index] for index in range(len(sources))]
 
 
 def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:

@@ -17,7 +17,7 @@ from distprof.traces.kineto.json_stream import BOM
 from distprof.traces.kineto.json_text import SPACE, JsonText
 from distprof.traces.kineto.read_kineto import SNIFF_BYTES, looks_like_kineto
 from distprof.traces.limits import USUAL_LIMITS
-from distprof.traces.nsys.read_nsys import looks_like_sqlite
+from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")

@@ -25,7 +25,8 @@ from distprof.record.signals import SignalWatch
 from distprof.render.progress import StepProgress
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_thread import WandbThread
-from distprof.storage.run_folder import add_note, write_whole
+from distprof.storage.run_folder import add_note
+from distprof.storage.whole_file import write_whole
 from distprof.train.data import Batch, make_batches
 from distprof.train.flop_count import count_work
 from distprof.train.inject import make_injection

@@ -22,7 +22,7 @@ from distprof.render.wandb_panels import PINNED, SECTIONS, STEP, Panel
 from distprof.render.wandb_sweep import log_sweep
 from distprof.report.report import Report
 from distprof.simulate import Delay, SimulatedJob, simulate
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 from tests.factories import MS, WORK
 from tests.render.test_sweep_sections import make_report as make_sweep_report
 from tests.wandb_file import WandbFile, read_wandb_file

@@ -12,7 +12,7 @@ import pytest
 
 from distprof.storage import own_folder
 from distprof.storage.own_folder import keep_in_mind, require_own
-from distprof.storage.run_folder import write_whole
+from distprof.storage.whole_file import write_whole
 
 
 @pytest.fixture

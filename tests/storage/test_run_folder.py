@@ -25,7 +25,8 @@ from distprof.facts.run import (
 )
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
-from distprof.storage.run_folder import create_run_folder, rank_path, read_run, write_json, write_meta, write_whole
+from distprof.storage.run_folder import create_run_folder, rank_path, read_run, write_meta
+from distprof.storage.whole_file import write_json, write_whole
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 META = RunMeta(

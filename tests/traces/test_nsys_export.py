@@ -14,7 +14,8 @@ from distprof.errors import DataError
 from distprof.facts.trace import UNKNOWN
 from distprof.traces.nsys import nsys_tool
 from distprof.traces.nsys.export import export_report
-from distprof.traces.nsys.read_nsys import looks_like_sqlite, read_nsys
+from distprof.traces.nsys.read_nsys import read_nsys
+from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 from tests.nsys_file import (
     make_training_export,
 )  # fmt: skip

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from distprof.errors import DataError
 from distprof.traces.limits import Limits
 from distprof.traces.nsys import database as nsys_database
-from distprof.traces.nsys.read_nsys import looks_like_sqlite, read_nsys
+from distprof.traces.nsys.read_nsys import read_nsys
+from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 from tests.nsys_file import PIDS, SyntheticExport, make_training_export
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"

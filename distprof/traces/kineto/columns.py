@@ -10,6 +10,7 @@ import math
 import zlib
 from collections import Counter, defaultdict
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ class KinetoColumns:
 
     def _read_args(self, args: list[Args], name: str) -> IntArray:
         """One number per event; invalid ones are counted and become unknown."""
-        values = [getattr(one, name) for one in args]
+        values = list(map(attrgetter(name), args))
         if set(map(type, values)) == {int}:
             return np.array(values, np.int64)  # within 62 bits, since decoding checks that
         found = [UNKNOWN if value is None else read_int(value) for value in values]
@@ -191,7 +192,8 @@ class KinetoColumns:
         """Thread and process numbers; "stream 7" becomes 7, other words get distinct negative numbers."""
         if set(map(type, values)) == {int}:
             return np.array(values, np.int64)
-        found = [_read_thread(value) for value in values]
+        read = {value: _read_thread(value) for value in set(values)}  # a file has few of them
+        found = [read[value] for value in values]
         strange = sum(isinstance(value, float) and number < 0 for value, number in zip(values, found, strict=True))
         self._count_strange(name, strange)
         return np.array(found, np.int64)

@@ -15,8 +15,8 @@ from typing import Any
 from distprof.errors import DataError
 from distprof.storage.opening import open_file
 from distprof.traces.limits import Limits
+from distprof.traces.nsys.sqlite_head import MAGIC
 
-MAGIC = b"SQLite format 3\0"
 WAL_FORMAT = 2
 MAX_SECONDS = 300.0
 SECONDS_BETWEEN_ALARMS = 0.05

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from distprof.errors import DataError
 from distprof.traces.nsys.nsys_tool import export_sqlite, find_nsys
-from distprof.traces.nsys.read_nsys import looks_like_sqlite
+from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 
 
 def export_report(path: Path, folder: Path) -> Path:

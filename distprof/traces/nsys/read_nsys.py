@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distprof.errors import DataError
 from distprof.facts.trace import Trace
-from distprof.storage.opening import open_file
 from distprof.traces.limits import USUAL_LIMITS, Limits
 from distprof.traces.nsys.capture import read_capture
-from distprof.traces.nsys.database import MAGIC, Database
+from distprof.traces.nsys.database import Database
 from distprof.traces.nsys.processes import split_capture
-
-
-def looks_like_sqlite(path: Path) -> bool:
-    """Whether a file begins like an SQLite database."""
-    try:
-        with open_file(path) as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except DataError:
-        return False
 
 
 def read_nsys(
