@@ -8,8 +8,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from distprof.errors import DataError
@@ -126,6 +124,15 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
             found.append(_reduce(source, names))
             tell(done, len(sources))
         return _part(found)
+    return _part(_reduce_in_parallel(sources, names, tell, workers))
+
+
+def _reduce_in_parallel(
+    sources: Sequence[Source], names: NameMap, tell: Tell, workers: int
+) -> list[list[TracedRank] | str]:
+    from concurrent.futures import Future, ProcessPoolExecutor, as_completed  # not to be had when Python ends
+    from concurrent.futures.process import BrokenProcessPool
+
     results: dict[int, list[TracedRank] | str] = {}
     by_size = sorted(range(len(sources)), key=lambda index: -sources[index].size_bytes)
     start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
@@ -142,7 +149,7 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
             if isinstance(error, BrokenProcessPool):
                 raise DataError("a worker process that read traces was killed, probably for lack of memory") from None
             raise
-    return _part([results[index] for index in range(len(sources))])
+    return [results[index] for index in range(len(sources))]
 
 
 def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:
