@@ -7,6 +7,7 @@ import sys
 from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
+from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
 from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
 from benchmarks.long import add_long, run_long
@@ -25,6 +26,7 @@ RUNNERS = {
     "attach": run_attach,
     "attach-cost": run_attach_cost,
     "attach-steps": run_attach_steps,
+    "attach-pipeline": run_attach_pipeline,
 }
 
 
@@ -41,6 +43,7 @@ def main(arguments: list[str]) -> int:
     add_attach(subjects)
     add_attach_cost(subjects)
     add_attach_steps(subjects)
+    add_attach_pipeline(subjects)
     options = parser.parse_args(arguments)
     return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.attach_cost_loop import CASES, WARMUP_BLOCKS
-from benchmarks.process_tree import run_fresh
+from benchmarks.process_tree import ProcessOutcome, run_fresh
 from distprof.cli.bench.comparison import bound_mean
 from distprof.cli.bench.overhead import order_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
@@ -64,8 +64,8 @@ def run_attach_cost(options: argparse.Namespace) -> int:
     return _show(taken)
 
 
-def run_script(script: Sequence[str], run: Path | None, options: Sequence[str], ranks: int = 1) -> None:
-    """Runs a script in a process of its own.
+def run_script(script: Sequence[str], run: Path | None, options: Sequence[str], ranks: int = 1) -> ProcessOutcome:
+    """Runs a script in a process of its own; returns what came of it.
 
     Args:
         script: It, and its arguments.
@@ -81,6 +81,7 @@ def run_script(script: Sequence[str], run: Path | None, options: Sequence[str], 
     outcome = run_fresh([sys.executable, *launch, *attach, *script])
     if outcome.exit_code:
         raise DistprofError(f"{script[0]}: exit code {outcome.exit_code}: {outcome.stderr[-2000:]}")
+    return outcome
 
 
 def _find_fast(times_ns: Sequence[float]) -> float:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 import torch.utils.data.dataloader as loaders
-from torch.distributed import checkpoint
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
+from distprof.observe.on_import import after_import
 from distprof.observe.optimizers import Optimizers
 from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
 from distprof.observe.reporting import Reporting
@@ -21,6 +21,7 @@ from distprof.observe.step_search import StepSearch
 _FORWARD, _BACKWARD, _GRAD_NORM, _DATA = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA)
 )
+_CHECKPOINT = "torch.distributed.checkpoint"
 _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
 
 
@@ -59,6 +60,10 @@ class Functions:
         self._data.replace(patches, [iterator], "__next__", self._watch_fetch)
         self._data.replace(patches, [loaders.DataLoader], "__iter__", self._watch_start)
         self._saving.replace(patches, [torch.serialization, torch], "save", self._watch_saving)
+        patches.add(after_import(_CHECKPOINT, lambda: self._saving.run(self._install_saving, patches)))
+
+    def _install_saving(self, patches: Patches) -> None:
+        checkpoint: Any = sys.modules[_CHECKPOINT]
         for name in ("save", "async_save"):
             if hasattr(checkpoint, name):
                 places = [checkpoint.state_dict_saver, checkpoint]

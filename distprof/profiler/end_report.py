@@ -1,4 +1,4 @@
-"""The report at the end of a job, from its run folder."""
+"""The report at the end of a job, from its run folder. Loaded at that end, on the rank that makes it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,32 @@ from distprof.traces.read import read_folder
 
 MOST_ENDS = 3
 """In how many ways ranks ended that are told at once."""
+
+
+def report_job(
+    folder: Path,
+    completed_rows: Mapping[int, int] | None,
+    *,
+    strategy: str | None,
+    precision: str | None,
+    early: bool,
+) -> list[str]:
+    """Completes a run folder, writes its report, and returns what the user is told.
+
+    Args:
+        folder: The run folder.
+        completed_rows: As for `write_report`.
+        strategy: As for `describe_job`.
+        precision: As for `describe_job`.
+        early: Whether the job has stopped early.
+
+    Raises:
+        DataError: The run folder is gone or damaged.
+        OSError: Something else has taken its place, or it cannot be written.
+    """
+    describe_job(folder, strategy=strategy, precision=precision)
+    _, report, written = write_report(folder, completed_rows)
+    return [*summarize(report, early=early), name_files(folder, written)]
 
 
 def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:

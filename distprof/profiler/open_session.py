@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distprof.config.check import check_profile
-from distprof.config.compose import read_choice
+from distprof.config.choice import read_choice
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
@@ -27,7 +27,6 @@ from distprof.facts.run import RunMeta, Work
 from distprof.profiler.agreement import STAND_BY_S, NotAllHere, Rendezvous
 from distprof.profiler.border import say_aside
 from distprof.profiler.early_watch import EarlyWatch
-from distprof.profiler.end_report import describe_job, name_files, summarize, write_report
 from distprof.profiler.exit_guard import ExitGuard
 from distprof.profiler.profiler import name_exit
 from distprof.profiler.provenance import describe_run
@@ -37,7 +36,6 @@ from distprof.profiler.watched import PrecisionWatch, describe_strategy, describ
 from distprof.record.on_signal import finish_first
 from distprof.record.peak import DTYPES
 from distprof.record.step_window import EARLIEST_STEP
-from distprof.report.report import Report
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_world, is_launched, read_identity
@@ -356,16 +354,16 @@ class OwnSession(Session):
         held = contextlib.nullcontext() if error is None else finish_first()
         try:
             with held:
-                describe_job(folder, strategy=strategy, precision=precision)
-                _, report, written = write_report(folder, self.completed_rows)
-                self._say_report(report, name_files(folder, written), early=error is not None)
+                from distprof.profiler.end_report import report_job  # a third of what a job would load at its start
+
+                told = report_job(
+                    folder, self.completed_rows, strategy=strategy, precision=precision, early=error is not None
+                )
+                for line in told if self._speaks else []:
+                    say_aside(f"distprof: {line}")
         except Exception as failure:
             said = str(failure).strip().splitlines() or [type(failure).__name__]
             say_aside(f"distprof: the report was not written ({said[0]}); try: distprof report {folder}")
-
-    def _say_report(self, report: Report, files: str, *, early: bool) -> None:
-        for line in [*summarize(report, early=early), files] if self._speaks else []:
-            say_aside(f"distprof: {line}")
 
 
 def _find_lonely_rank(world: World) -> int | None:

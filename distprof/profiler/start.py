@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -23,11 +24,9 @@ from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta, Work
 from distprof.profiler.agreement import Rendezvous
 from distprof.profiler.called_windows import plan_calls
 from distprof.profiler.host_readings import HostReadings
-from distprof.profiler.module_window import PredictMemory
 from distprof.profiler.overhead_budget import ShadowPlan
 from distprof.profiler.profiler import Profiler
 from distprof.profiler.provenance import describe_run
-from distprof.profiler.rank_zero import RankZero
 from distprof.profiler.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.run_files import agree_on_folder, open_streams
 from distprof.profiler.setting import OpenSetting, Setting, WarnOnce
@@ -49,6 +48,10 @@ from distprof.record.torch_device import TorchDevice
 from distprof.record.window_talk import WindowTalk
 from distprof.storage.last_position import open_place
 from distprof.world import World, find_largest, wait_for_ranks
+
+if TYPE_CHECKING:
+    from distprof.profiler.module_window import PredictMemory
+    from distprof.profiler.rank_zero import RankZero
 
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
 
@@ -370,6 +373,8 @@ class Job:
         return own, meeting
 
     def _open_rank_zero(self, opened: OpenSetting, meta: RunMeta) -> None:
+        from distprof.profiler.rank_zero import RankZero  # no other rank needs it
+
         desk = self._talk.desk = open_desk(opened, self._is_window_planned)
         on_start = self._hooks.on_start
         begin = None if on_start is None else partial(on_start, meta, opened.streams.ranks, opened.folder)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from torch.profiler import kineto_available
 
 from distprof.modules.ranges import ModuleRanges
-from distprof.profiler.module_window import PredictMemory, plan_modules
 from distprof.profiler.setting import OpenSetting
 from distprof.profiler.window_desk import WindowDesk
 from distprof.record.kernel_window import plan_window
@@ -16,6 +16,9 @@ from distprof.record.nvtx_ranges import tool_listens
 from distprof.record.recorder import Recorder
 from distprof.record.step_window import StepWindow
 from distprof.record.step_writer import StepWriter
+
+if TYPE_CHECKING:
+    from distprof.profiler.module_window import PredictMemory
 
 
 def plan_level(
@@ -26,6 +29,8 @@ def plan_level(
     predict_memory: PredictMemory | None,
 ) -> StepWindow | None:
     """The window of the level. None: it has none."""
+    from distprof.profiler.module_window import plan_modules  # most jobs have no such window
+
     window: StepWindow | None = None
     for plan_one in (
         partial(plan_window, name_modules=ModuleRanges),

@@ -16,6 +16,7 @@ from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
+from distprof.report.overhead_report import OverheadReport
 from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
@@ -204,21 +205,6 @@ class FlopsReport:
     analytic_flops_per_step: float | None
     analytic_error_ratio: float | None
     """|counted - analytic| / analytic, of the model FLOPs."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OverheadReport:
-    """What recording costs: recorded steps compared with the unrecorded (shadow) steps between them."""
-
-    clock: str
-    """"host" or, of a job on GPUs, "device"."""
-    ratio: float
-    """Median recorded step time over the median without recording, less 1; below 0 only through noise."""
-    low_ratio: float
-    """Lower end of the 95 % interval of the median; exact, whatever the noise."""
-    high_ratio: float
-    shadow_steps: int
-    """Number of unrecorded steps that it is based on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ def _reduce_in_parallel(
         DataError: A worker process was killed.
     """
     import multiprocessing
-    from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+    from concurrent.futures import Future, ProcessPoolExecutor, as_completed  # not to be had when Python ends
     from concurrent.futures.process import BrokenProcessPool
 
     results: dict[int, list[TracedRank] | str] = {}

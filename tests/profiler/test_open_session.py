@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import distprof
-from distprof.config.compose import read_choice
+from distprof.config.choice import read_choice
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work

@@ -15,7 +15,7 @@ from distprof.render.html import render_html
 from distprof.render.overhead import describe_overhead
 from distprof.render.terminal import render_terminal
 from distprof.render.wandb_scalars import make_points
-from distprof.report.report import OverheadReport
+from distprof.report.overhead_report import OverheadReport
 from tests.factories import MS, make_run
 
 COST = OverheadReport(clock="host", ratio=0.004, low_ratio=-0.002, high_ratio=0.011, shadow_steps=12)

@@ -22,6 +22,7 @@ from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.cli.bench.live_command import add_live, run_live
 from distprof.cli.bench.overhead import measure_workload
 from distprof.cli.bench.simulated_jobs import add_simulated, run_report, run_verdicts
+from distprof.config.conf_folder import find_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
@@ -124,8 +125,6 @@ def _read_workloads(options: argparse.Namespace) -> list[Workload]:
         raise UsageError(f"{slips[0]}: expected KEY=VALUE, as for a training job")
     strategy = options.strategy or ("single" if options.ranks == 1 else "ddp")
     trains = [train.strip() for train in options.train.split(",")]
-    from distprof.config.compose import find_conf  # loads Hydra and torch
-
     for group, name in (("strategy", strategy), *(("train", train) for train in trains)):
         known = sorted(path.stem for path in (find_conf() / group).glob("*.yaml") if path.stem != "base")
         if name not in known:

@@ -22,9 +22,9 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, flag_override
 
-from distprof.config.compose.files import find_conf
 from distprof.config.compose.limits import bounded
 from distprof.config.compose.request import JobRequest
+from distprof.config.conf_folder import find_conf
 from distprof.config.redact import MASK, is_secret_name, mask
 from distprof.errors import UsageError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from distprof.config.compose import read_choice
+from distprof.config.choice import read_choice
 from distprof.config.schema import WandbConfig, decode
 from distprof.facts.run import FloatArray
 from distprof.profiler.exit_guard import close_sessions_first

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,6 +105,8 @@ def read_capture(database: Database, *, only_times: bool = False) -> Capture:
     rows = database.count_rows([one.table for one in ALL_TABLES if database.has(one.table)])
     wanted = [_skim(one) if only_times else one for one in ALL_TABLES if one.table in rows]
     wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
+    from concurrent.futures import ThreadPoolExecutor  # not to be had when Python ends
+
     with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         warnings.simplefilter("error", DeprecationWarning)  # how NumPy reports text that is not a number
         tables = pool.map(lambda one: read_columns(database, one), wanted)

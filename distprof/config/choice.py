@@ -1,10 +1,11 @@
-"""Reads one choice of a configuration group without composing a whole configuration."""
+"""Reads one choice of a configuration group without composing a whole configuration, and without Hydra: a script that
+is watched waits for what is imported before its own first line."""
 
 from __future__ import annotations
 
-from omegaconf import OmegaConf
+import yaml  # type: ignore[import-untyped]
 
-from distprof.config.compose.files import find_conf
+from distprof.config.conf_folder import find_conf
 
 
 def read_choice(group: str, choice: str) -> dict[str, object]:
@@ -13,7 +14,7 @@ def read_choice(group: str, choice: str) -> dict[str, object]:
     Raises:
         UsageError: There is no ``conf/``.
     """
-    values = OmegaConf.to_container(OmegaConf.load(find_conf() / group / f"{choice}.yaml"))
+    values = yaml.safe_load((find_conf() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
     assert isinstance(values, dict)
     keys: dict[str, object] = {}
     for base in values.pop("defaults", ()):

@@ -13,7 +13,7 @@ def find_conf() -> Path:
     Raises:
         UsageError: They are in neither.
     """
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     for folder in (package / "conf", package.parent / "conf"):
         if (folder / "config.yaml").is_file():
             return folder

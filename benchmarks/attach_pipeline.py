@@ -1,0 +1,126 @@
+"""What attach adds to the stages of a pipeline: the time of a whole job, of its training, and of its processors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.attach_cost import ATTACHED, PLAIN, run_script
+from distprof.cli.bench.comparison import Comparison, compare_runs
+from distprof.cli.bench.overhead import order_runs
+from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
+from distprof.storage.run_folder import read_run
+
+RANKS = 4
+LIMIT_RATIO = 0.03
+WHOLE, TRAINING, PROCESSORS = "whole job", "training", "processors"
+SCRIPT = Path(__file__).with_name("attach_pipeline_program.py")
+DESCRIPTION = f"""\
+Runs a plain script with the stages of a pipeline (torch.distributed.pipelining, 1F1B, {RANKS} ranks, gloo) under
+torchrun, as it is and under attach in turn, in fresh processes. Compares how long the whole job takes, from the launch
+to the end of the last process with imports and report, how long the training loop does, and the processor time of all
+processes, which other programs disturb least; by rounds, with the 95 % interval of the mean. A job of another length
+has the same start and end: what those take is the difference of the first two. Exit code 1: some run was not recorded
+on every rank in every step, or named somebody; or the upper end of the interval of the whole job is above
+{LIMIT_RATIO:.0%}.
+"""
+
+
+def add_attach_pipeline(subjects: argparse._SubParsersAction[Any]) -> None:
+    """Adds the benchmark to the command line."""
+    pipeline = subjects.add_parser("attach-pipeline", help="a pipeline under attach", description=DESCRIPTION)
+    pipeline.add_argument("--rounds", type=int, default=10, help="rounds, of two jobs each (default: 10)")
+    pipeline.add_argument("--steps", type=int, default=600, help="steps of a job, some 100 ms each (default: 600)")
+
+
+def run_attach_pipeline(options: argparse.Namespace) -> int:
+    """Measures and prints; the exit code says whether attach is within the limit, and its reports right.
+
+    Raises:
+        UsageError: An option is wrong.
+        DistprofError: A job failed.
+    """
+    if options.rounds < 2 or options.steps < 10:
+        raise UsageError("--rounds must be 2 or more, and --steps 10 or more")
+    taken: dict[str, dict[str, list[float]]] = {
+        what: {PLAIN: [], ATTACHED: []} for what in (WHOLE, TRAINING, PROCESSORS)
+    }
+    fine = True
+    with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
+        for number, condition in enumerate(order_runs((PLAIN, ATTACHED), options.rounds)):
+            run = Path(parent) / f"run-{number}" if condition == ATTACHED else None
+            for what, time_s in time_job(run, options.steps).items():
+                taken[what][condition].append(time_s)
+            told = "" if run is None else describe_run(run, options.steps)
+            fine = fine and not told.startswith("wrong")
+            shown = ", ".join(f"{what} {times[condition][-1]:.1f} s" for what, times in taken.items())
+            print(f"{condition}: {shown}{told and '; '}{told}", file=sys.stderr, flush=True)
+    return EXIT_OK if show(taken, options.steps) and fine else EXIT_FAILED
+
+
+def time_job(run: Path | None, steps: int) -> dict[str, float]:
+    """Runs the job once; returns its times, s.
+
+    Args:
+        run: The run folder. None: without attach.
+        steps: Of the job.
+
+    Raises:
+        DistprofError: It failed.
+    """
+    before_s = _read_processors_s()
+    outcome = run_script([str(SCRIPT), str(steps)], run, (), RANKS)
+    told = re.search(r"steps in ([\d.]+) s", outcome.stderr)
+    if told is None:
+        raise DistprofError(f"{SCRIPT.name} did not say how long it took: {outcome.stderr[-2000:]}")
+    return {WHOLE: outcome.wall_s, TRAINING: float(told[1]), PROCESSORS: _read_processors_s() - before_s}
+
+
+def _read_processors_s() -> float:
+    """Processor time of all processes that have been started here and have ended, with those that they have started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def describe_run(run: Path, steps: int) -> str:
+    """Which ranks recorded how many steps, and what the report says; it begins with "wrong" if that is not so."""
+    facts = read_run(run)
+    rows = [int((facts.column("step")[rank] >= 0).sum()) for rank in range(len(facts.ranks))]
+    verdict = json.loads((run / "report.json").read_text(encoding="utf-8"))["verdict"]
+    wrong = "wrong: " if rows != [steps] * RANKS or verdict["rank"] is not None else ""
+    return f"{wrong}steps {rows}; verdict {verdict['kind']}: {verdict['reason']}"
+
+
+def show(taken: Mapping[str, Mapping[str, Sequence[float]]], steps: int) -> bool:
+    """Prints the table; returns whether the whole job is within the limit."""
+    found = {what: compare_runs(times, bare=PLAIN)[1] for what, times in taken.items()}
+    table = Table("seconds, median", PLAIN, ATTACHED, "against plain", "95 % interval")
+    for what, compared in found.items():
+        plain_s, attached_s = (statistics.median(taken[what][name]) for name in (PLAIN, ATTACHED))
+        table.add_row(what, f"{plain_s:.2f}", f"{attached_s:.2f}", f"{compared.ratio:+.2%}", _describe(compared))
+    Console().print(table)
+    apart_s = [statistics.median(_subtract(taken, name)) for name in (PLAIN, ATTACHED)]
+    print(f"outside the training loop: {apart_s[0]:.2f} s, under attach {apart_s[1]:.2f} s; {steps} steps")
+    high = found[WHOLE].high_ratio
+    fine = high is not None and high <= LIMIT_RATIO
+    print(f"the whole job: {'within' if fine else 'not shown to be within'} the limit of {LIMIT_RATIO:.0%}")
+    return fine
+
+
+def _subtract(taken: Mapping[str, Mapping[str, Sequence[float]]], name: str) -> list[float]:
+    return [whole - training for whole, training in zip(taken[WHOLE][name], taken[TRAINING][name], strict=True)]
+
+
+def _describe(compared: Comparison) -> str:
+    return f"{compared.low_ratio:+.2%} to {compared.high_ratio:+.2%}"
