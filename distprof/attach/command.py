@@ -31,13 +31,9 @@ class Watch:
 
     def end(self, error: BaseException | None = None) -> None:
         """The script has ended, with this error if there is one."""
-        if self._session is not None and self._session.closed:
-            self._session.end_process(error)
-        elif self._session is not None:
-            from distprof.profiler.exit_guard import EXIT_WAIT_S
-
+        if self._session is not None:
             well = isinstance(error, SystemExit) and error.code in (None, 0)
-            self._session.close_quietly(None if well else error, wait_s=EXIT_WAIT_S)
+            self._session.end_process(None if well else error)
         elif error is None:
             _say("the script has not imported torch: nothing is recorded")
 

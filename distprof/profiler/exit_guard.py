@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from multiprocessing import util
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -27,12 +27,6 @@ What it knows is in its file by then."""
 _guards: weakref.WeakSet[ExitGuard] = weakref.WeakSet()
 
 
-class CloseSession(Protocol):
-    """Closes a session; see `distprof.profiler.session.Session.close_quietly`."""
-
-    def __call__(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None: ...
-
-
 def close_sessions_first() -> None:
     """Open sessions end before a library that has been loaded since, and that they still need at their end."""
     for guard in tuple(_guards):
@@ -42,11 +36,11 @@ def close_sessions_first() -> None:
 class ExitGuard:
     """Closes a session at whichever end comes first, unless it is removed before."""
 
-    def __init__(self, close: CloseSession, leave_groups: Callable[[], None]) -> None:
+    def __init__(self, close: Callable[[BaseException | None], None], leave_groups: Callable[[], None]) -> None:
         """Watches from now on.
 
         Args:
-            close: Called at the end of the process.
+            close: Called at the end of the process, with the error that ends it if there is one.
             leave_groups: Called when the script leaves its process groups.
         """
         self._close, self._before = close, _read_last_error()
@@ -92,7 +86,7 @@ class ExitGuard:
 
     def _leave(self) -> None:
         error = sys.exception() or _read_last_error()
-        self._close(None if error is self._before else error, wait_s=EXIT_WAIT_S)
+        self._close(None if error is self._before else error)
 
 
 def _read_last_error() -> BaseException | None:

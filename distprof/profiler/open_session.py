@@ -24,10 +24,10 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
 from distprof.errors import DistprofError, UsageError, describe_error
 from distprof.facts.run import RunMeta, Work
+from distprof.profiler import exit_guard
 from distprof.profiler.agreement import STAND_BY_S, NotAllHere, Rendezvous
 from distprof.profiler.border import say_aside
 from distprof.profiler.early_watch import EarlyWatch
-from distprof.profiler.exit_guard import ExitGuard
 from distprof.profiler.profiler import name_exit
 from distprof.profiler.provenance import describe_run
 from distprof.profiler.session import Session
@@ -170,9 +170,10 @@ class OwnSession(Session):
         self._rendezvous, self._starting = Rendezvous(), threading.Lock()
         self._bystander: Job | None = None  # this process' part while it has had no step
         self._threads = threading.get_ident(), threading.get_native_id()
+        self._process_ends = False
         self._speaks = False  # whether this process tells the user how the job ended
         super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
-        self._exit_guard = ExitGuard(self.close_quietly, self._leave_groups)
+        self._exit_guard = exit_guard.ExitGuard(self.end_process, self._leave_groups)
         self._early = EarlyWatch(
             describe=self._describe_early, name=self._clean(name), runs_dir=options["runs_dir"],
             run_dir=options["run_dir"], say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
@@ -292,7 +293,11 @@ class OwnSession(Session):
             )  # fmt: skip
 
     def end_process(self, error: BaseException | None) -> None:
-        """The process of a closed session ends, with this error if there is one: its record says so."""
+        """As `Session.end_process`; if it is closed already, its record says how the process ended."""
+        if not self.closed:
+            self._process_ends = True
+            self.close_quietly(error, wait_s=exit_guard.EXIT_WAIT_S)
+            return
         if self.job is None or not self.job.joined or self._world is None or error is None:
             return
         ended, said = name_exit(error)
@@ -351,7 +356,8 @@ class OwnSession(Session):
     def _report(
         self, folder: Path, error: BaseException | None, *, strategy: str | None = None, precision: str | None = None
     ) -> None:
-        held = contextlib.nullcontext() if error is None else finish_first()
+        ends = self._process_ends
+        held = finish_first(process_ends=ends) if ends or error is not None else contextlib.nullcontext()
         try:
             with held:
                 from distprof.profiler.end_report import report_job  # a third of what a job would load at its start

@@ -152,7 +152,8 @@ class Session(Recording):
             self._finder.expect(optimizer)
 
     def end_process(self, error: BaseException | None) -> None:
-        """The process of a closed session ends, with this error if there is one."""
+        """The process ends, with this error if there is one: closes the session."""
+        self.close_quietly(error)
 
     def see_call(self, model: nn.Module) -> None:
         """An outermost module is found to be called, for the first time and now."""

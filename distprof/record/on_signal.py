@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from distprof.record.signals import SignalWatch, end_by_signal, watch_signals
+from distprof.record.signals import SignalWatch, end_by_signal, put_off_signals, watch_signals
 from distprof.record.step_writer import StepWriter
 
 REPORT_GRACE_S = 4.0
 """How long a process that ends by its own error may take to report it after a signal; less than `LAST_RESORT_S`."""
+ENDS_BY_LAUNCHER = (signal.SIGTERM, signal.SIGHUP)
+END_GRACE_S = 0.5
+"""How long a process whose report took that long may still take to end."""
 
 
 def end_on_signal(
@@ -45,8 +48,12 @@ def end_on_signal(
 
 
 @contextlib.contextmanager
-def finish_first() -> Iterator[None]:
-    """Has a signal end the process only after the block, or after `REPORT_GRACE_S` if that takes longer."""
+def finish_first(*, process_ends: bool = False) -> Iterator[None]:
+    """Has a signal end the process only after the block, or after `REPORT_GRACE_S` if that takes longer.
+
+    Args:
+        process_ends: Nothing of the program is left to run: the process then ends by itself, with its own exit code.
+    """
     watch = _watch_ending()
     if watch is None:
         yield
@@ -54,7 +61,10 @@ def finish_first() -> Iterator[None]:
     over = threading.Event()
 
     def wait(name: str) -> None:
+        until_s = time.monotonic() + REPORT_GRACE_S
         over.wait(REPORT_GRACE_S)
+        if process_ends:
+            time.sleep(max(until_s - time.monotonic(), END_GRACE_S))
 
     watch.add(wait)
     try:
@@ -62,11 +72,13 @@ def finish_first() -> Iterator[None]:
     finally:
         over.set()
         watch.close()
+        if process_ends:
+            put_off_signals(ENDS_BY_LAUNCHER)
 
 
 def _watch_ending() -> SignalWatch | None:
     """Watches for the signals that end the process, as the program would end without us. None: it handles them."""
-    watch = watch_signals((signal.SIGTERM, signal.SIGHUP))
+    watch = watch_signals(ENDS_BY_LAUNCHER)
     if watch is not None:
         watch.leave = end_by_signal
     return watch

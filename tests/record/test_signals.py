@@ -130,15 +130,20 @@ def hear(watch, number):
     heard.set()
     end(watch, number)
 signals.SignalWatch._end = hear
-with on_signal.finish_first():
+with on_signal.finish_first(process_ends=PROCESS_ENDS):
     os.kill(os.getpid(), signal.SIGTERM)
     assert heard.wait(30)
     print("finished", flush=True)
+if PROCESS_ENDS:
+    os.kill(os.getpid(), signal.SIGTERM)  # again, as while Python takes itself apart
+    raise SystemExit(3)
 time.sleep(60)
 """
 
 
-def test_what_is_begun_is_finished_before_a_signal_ends_the_process() -> None:
-    """As a report, when a launcher stops this rank because another one has failed."""
-    done = subprocess.run([sys.executable, "-c", FINISHES], capture_output=True, text=True, timeout=50, check=False)
-    assert (done.stdout, done.returncode) == ("finished\n", -signal.SIGTERM), done.stderr
+@pytest.mark.parametrize(("process_ends", "code"), [(False, -signal.SIGTERM), (True, 3)])
+def test_what_is_begun_is_finished_before_a_signal_ends_the_process(process_ends: bool, code: int) -> None:
+    """As a report, when a launcher stops this rank because another one has failed; a script's exit code is its own."""
+    program = FINISHES.replace("PROCESS_ENDS", str(process_ends))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.returncode) == ("finished\n", code), done.stderr
