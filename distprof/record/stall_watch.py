@@ -57,9 +57,13 @@ class StallWatch(threading.Thread):
         """Ends the watch."""
         self._closed.set()
 
+    def start(self) -> None:
+        """Begins; the first look is over when this returns: the thread may not get Python's lock again."""
+        self._looked(self._limit_s)
+        super().start()
+
     def run(self) -> None:
         """Looks until `close`."""
-        self._looked(self._limit_s)
         each = max(round(self._limit_s / LOOKS / PEERS_EVERY_S), 1)
         every_s, due_s = self._limit_s / LOOKS / each, time.monotonic()
         for number in itertools.count(1):
