@@ -42,8 +42,11 @@ def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank |
     others most.
 
     Returns:
-        None with fewer than two ranks whose phases were measured.
+        None with fewer than two ranks whose phases were measured, and where ranks wait for each other unseen.
     """
+    here = zip(measured_steps.run.ranks, measured_steps.present, strict=True)
+    if any(info.point_to_point for info, present in here if present):
+        return None  # to wait in recv looks like work
     everyone_ns = find_own(measured_steps, timing)
     there = np.flatnonzero(np.isfinite(everyone_ns))
     if len(there) < 2:

@@ -180,7 +180,8 @@ class OwnSession(Session):
             find_recorder=lambda: None if self.job is None else self.job.recorder,
             is_over=lambda: any(job is not None and job.joined for job in (self.job, self._bystander)),
         )  # fmt: skip
-        if is_launched():
+        self._launched = is_launched()
+        if self._launched:
             self._early.start()
 
     def watch(self, model: object) -> None:
@@ -268,6 +269,8 @@ class OwnSession(Session):
         said = str(error) if isinstance(error, DistprofError) else describe_error(error)  # the former on every rank
         if isinstance(error, NotAllHere):
             said += "; " + ("waited for them in vain" if self.finds_steps else "call distprof.start() on every rank")
+            if self.finds_steps and not self._launched:
+                said += "; no launcher started this process, and ranks that it starts are not watched: use torchrun"
         everywhere = isinstance(error, NotAllHere) or not isinstance(error, DistprofError)
         self.tell(f"nothing is recorded: {said}", everywhere=everywhere)
         self.lost = self.in_doubt = True

@@ -60,8 +60,9 @@ class Recording(Border):
         super().__init__(say)
         self._start, self._end = start, end
         self._warmup_steps, self._warmup_until, self._find = warmup_steps, warmup_steps, find
-        self._tried = False
+        self._tried = self._told_early = False
         self._models: list[weakref.ref[nn.Module]] = []
+        self._kept: list[nn.Module] = []  # until the job begins: what is watched may only hold the script's models
         self.job: Job | None = None
         """The started job. None: not yet, or it could not be started."""
         self.open = False
@@ -108,14 +109,14 @@ class Recording(Border):
         """
         if self._tried or self.closed:
             return
-        self._tried = True
+        self._tried, kept, self._kept = True, self._kept, []
         self.job = self._start()
         if self.job is None:
             return
         self._profiler, self._recorder = self.job.profiler, self.job.profiler.recorder
         for text in self.told:
             self._profiler.note(text)
-        for model in self.models:
+        for model in kept:
             self._guard("a model", self._profiler.watch, model)
         if self._find and self._finder is None:
             self._guard("what is found", self._begin_finder, False)
@@ -129,6 +130,7 @@ class Recording(Border):
             self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
         elif not any(model is part for known in self.models for part in known.modules()):
             self._models = [known for known in self._models if known() is not None] + [weakref.ref(model)]
+            self._kept += [] if self._tried else [model]
             if self._profiler is not None:
                 self._guard("a model", self._profiler.watch, model)
 
@@ -295,7 +297,11 @@ class Recording(Border):
         """Tells the user that something belongs into a step."""
         if self.closed:
             self.tell(f"{what} {self.why_closed}: nothing more is recorded")
-        elif self.job is not None or not self._tried:  # otherwise the user knows that nothing is recorded
+        elif not self._tried:  # as in the first round of a loop that ends with profiler.step()
+            if not self._told_early:
+                self._told_early = True
+                self.tell(f"{what} before the first step: not recorded, nor is what else precedes it")
+        elif self.job is not None:  # otherwise the user knows that nothing is recorded
             self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
 
     def tell_elsewhere(self, what: str) -> None:

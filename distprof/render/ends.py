@@ -62,6 +62,8 @@ def _describe_end(rank: RankReport) -> End | None:
         return severity, one + error, several + error
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
+    if rank.error == "KeyboardInterrupt":
+        return 3, f"was interrupted {since}", f"were interrupted {since}"
     if rank.ended == "terminated":
         return 3, f"was terminated {since}{error}", f"were terminated {since}{error}"
     end = f"{clean_text(rank.ended)} {since}{error}"

@@ -91,6 +91,7 @@ def test_where_ranks_send_point_to_point_nobody_is_named_and_nobody_cleared() ->
         report = analyze(dataclasses.replace(given, ranks=infos))
         assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ratio) == ("none", None, None)
         assert describe_verdict(report).startswith("no verdict: ranks send to each other point to point")
+        assert report.headline.busiest is None and analyze(given).headline.busiest is not None
 
 
 HIDDEN = {rank: {"unseen_per_step": 2.0} for rank in range(4)}

@@ -100,7 +100,9 @@ def test_a_bare_step_ends_a_step_as_torchs_profiler_does() -> None:
     case.session.close()
     assert case.times() == [100, 100]  # from the first call to the last: before and after is no step
     (said,) = case.said
-    assert said.startswith("distprof: profiler.phase('forward') outside a step: not recorded; what lies between")
+    assert said == (
+        "distprof: profiler.phase('forward') before the first step: not recorded, nor is what else precedes it"
+    )
 
 
 def test_nested_steps_are_one_and_said_once() -> None:

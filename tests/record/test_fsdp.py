@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +252,20 @@ def test_a_unit_gets_its_own_methods_back(monkeypatch: pytest.MonkeyPatch) -> No
     for undo in reversed(collective_watch.undo):
         undo()
     assert vars(group) == before and kept.reshard is users
+
+
+def test_what_puts_a_unit_back_does_not_keep_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distprof.record import fsdp
+
+    groups = [GroupOfTwo(0, [])]
+    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: groups)
+    collective_watch, held = CollectiveWatch(Recorder()), weakref.ref(groups[0])
+    watch_fsdp(make_unit(), collective_watch, stream_waits=True)
+    groups.clear()
+    gc.collect()
+    assert held() is None and collective_watch.undo
+    for undo in reversed(collective_watch.undo):
+        undo()
 
 
 class GroupOfTwo(SimpleNamespace):

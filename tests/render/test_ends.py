@@ -20,6 +20,11 @@ def make_silent(ago_s: float, *, lives: bool | None) -> dict[str, Any]:
     return {"ended": None, "last_write": LastWrite(at_utc=AT, ago_s=ago_s, writer_lives=lives)}
 
 
+def test_an_interrupt_is_called_one() -> None:
+    infos = {rank: {"ended": "terminated", "error": "KeyboardInterrupt"} for rank in range(2)}
+    assert describe_ends(analyze(make_run(infos=infos))) == ["ranks 0-1 were interrupted after step 3"]
+
+
 @pytest.mark.parametrize(
     ("infos", "lines"),
     [
