@@ -24,6 +24,9 @@ def _report_kind(measured_steps: MeasuredSteps, kind: CollectiveKind) -> Communi
         measured_steps.mean(f"{kind}_{fact}_ns")
         for fact in ("busy_host", "exposed_host", "busy_device", "exposed_device")
     )
+    overlapped_host_ns = np.maximum(busy_host_ns - exposed_host_ns, 0)
+    if not np.isfinite(busy_host_ns).any():
+        busy_host_ns, overlapped_host_ns = _measure_seen(measured_steps, kind)
     overlapped_device_ns = np.maximum(busy_device_ns - exposed_device_ns, 0)
     if not np.isfinite(busy_device_ns).any():
         busy_device_ns, overlapped_device_ns = _measure_timed(measured_steps, kind)
@@ -33,11 +36,29 @@ def _report_kind(measured_steps: MeasuredSteps, kind: CollectiveKind) -> Communi
         bytes_per_step=as_numbers(measured_steps.mean(f"{kind}_bytes")),
         busy_host_ns=as_numbers(busy_host_ns),
         exposed_host_ns=as_numbers(exposed_host_ns),
-        overlapped_host_ns=as_numbers(np.maximum(busy_host_ns - exposed_host_ns, 0)),
+        overlapped_host_ns=as_numbers(overlapped_host_ns),
         busy_device_ns=as_numbers(busy_device_ns),
         exposed_device_ns=as_numbers(exposed_device_ns),
         overlapped_device_ns=as_numbers(overlapped_device_ns),
     )
+
+
+def _measure_seen(measured_steps: MeasuredSteps, kind: CollectiveKind) -> tuple[FloatArray, FloatArray]:
+    """Busy and overlapped time on the host, mean over the steps in which all ends were seen there, ns.
+
+    Both ``[num_ranks]``; NaN: there is no such step. Of long jobs, buckets of gradients are seen to end in some only.
+    """
+    counted = measured_steps.counted
+    each_ns, exposed_ns = (
+        measured_steps.run.column(f"{kind}_{fact}_host_ns")[:, counted] for fact in ("busy", "exposed")
+    )
+    busy_ns, overlapped_ns = np.full((2, len(each_ns)), np.nan)
+    for position, seen in enumerate(np.isfinite(each_ns)):
+        if seen.any():
+            busy_ns[position] = each_ns[position, seen].mean()
+            beside_ns = each_ns[position, seen].mean() - exposed_ns[position, seen].mean()
+            overlapped_ns[position] = np.maximum(beside_ns, 0)
+    return busy_ns, overlapped_ns
 
 
 def _measure_timed(measured_steps: MeasuredSteps, kind: CollectiveKind) -> tuple[FloatArray, FloatArray]:

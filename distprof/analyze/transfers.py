@@ -10,7 +10,7 @@ from distprof.analyze.ahead import Ahead, bound_ahead, measure_ahead, split_wait
 from distprof.analyze.clocks import map_clocks
 from distprof.analyze.collective_order import OrderedCollectives
 from distprof.analyze.measured_steps import MeasuredSteps
-from distprof.facts.run import FloatArray
+from distprof.facts.run import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ def find_transfers(
         for group, members in parties:
             arrived = there[members, :, index].max(axis=0)
             started = np.maximum(arrived, free.get(group, arrived))
+            _fill_unseen(over, started, members, index)
             ended = over[members, :, index]
             took, shortest = ended - started, exposed_ns[members, :, index].min(axis=0)
             transfer_ns[members, :, index] = np.where(np.isfinite(took), np.maximum(took, 0), shortest)
@@ -52,6 +53,16 @@ def find_transfers(
     names = {measured_steps.run.ranks[position].host for position in ordered.positions.tolist()}
     ahead = None if len(names) == 1 else _find_ahead(ordered, there, over, transfer_ns)
     return Transfers(first_arrival_ns=there[:, :, 0].copy(), transfer_ns=transfer_ns, ahead=ahead)
+
+
+def _fill_unseen(over_ns: FloatArray, started_ns: FloatArray, members: IntArray, index: int) -> None:
+    """Puts the usual end in place of one that the host did not see, where it has seen some: of long jobs it sees
+    buckets of gradients end in some steps only."""
+    for member in members.tolist():
+        took_ns = over_ns[member, :, index] - started_ns
+        seen = np.isfinite(took_ns)
+        if seen.any() and not seen.all():
+            over_ns[member, ~seen, index] = started_ns[~seen] + np.median(took_ns[seen])
 
 
 def find_device_transfers(ordered: OrderedCollectives) -> Transfers:

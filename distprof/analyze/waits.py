@@ -83,12 +83,14 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
 
 
 def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:
-    """The counted steps, as positions in ``table.steps``, or every n-th of too many. On the device clock, only those in
-    which every end was seen, if there are any."""
+    """The counted steps in which every end is known, if there are any, else all, as positions in ``table.steps``; every
+    n-th of too many. On the host clock, an end is known by the wait for it, too."""
     counted = measured_steps.counted[table.steps]
-    if table.clock is Clock.DEVICE:
-        whole = counted & np.isfinite(table.end_ns).all(axis=(0, 2))
-        counted = whole if whole.any() else counted
+    known = np.isfinite(table.end_ns)
+    if table.clock is Clock.HOST:
+        known |= table.exposed_ns > 0
+    whole = counted & known.all(axis=(0, 2))
+    counted = whole if whole.any() else counted
     steps = np.flatnonzero(counted)
     cells = len(steps) * len(table.ranks) * len(table.kinds)
     return steps[:: max(1, -(-cells // MAX_CELLS))]

@@ -55,7 +55,8 @@ class CollectiveLog:
         self.flags: list[int] = []
         self.ends = [(-1, 0)] * MAX_COLLECTIVES
         """As in `Issued`, of any step."""
-        self._waits: list[tuple[int, int]] = []
+        self.waits: list[tuple[int, int]] = []
+        """As in `Issued`, so far."""
         self.first_ticket = self.lost = 0
 
     def begin(self, facts: Facts, flags: int) -> int:
@@ -82,28 +83,28 @@ class CollectiveLog:
     def wait(self, ticket: int, segment: int) -> None:
         """Records that a segment, given by its index, is the wait for a collective."""
         position = ticket - self.first_ticket
-        if 0 <= position < len(self.flags) and len(self._waits) < MAX_SEGMENTS:
-            self._waits.append((segment, position))
+        if 0 <= position < len(self.flags) and len(self.waits) < MAX_SEGMENTS:
+            self.waits.append((segment, position))
 
     def find_wait(self, segment: int) -> int:
         """The ticket of the collective that this segment waits for, if it is the newest wait; else -1."""
-        if self._waits and self._waits[-1][0] == segment:
-            return self.first_ticket + self._waits[-1][1]
+        if self.waits and self.waits[-1][0] == segment:
+            return self.first_ticket + self.waits[-1][1]
         return -1
 
     def retract(self, segment: int) -> None:
         """Takes back the newest wait if it is this segment."""
-        if self._waits and self._waits[-1][0] == segment:
-            self._waits.pop()
+        if self.waits and self.waits[-1][0] == segment:
+            self.waits.pop()
 
     def take(self) -> Issued:
         """Hands over what the step has issued and begins anew; older tickets become void."""
         if not self.flags:  # as in every step of a single process
             return _NOTHING
         issued = Issued(
-            facts=self.facts, flags=self.flags, ends=self.ends[: len(self.flags)], waits=self._waits,
+            facts=self.facts, flags=self.flags, ends=self.ends[: len(self.flags)], waits=self.waits,
             first_ticket=self.first_ticket, lost=self.lost,
         )  # fmt: skip
         self.first_ticket += MAX_COLLECTIVES
-        self.facts, self.flags, self._waits, self.lost = [], [], [], 0
+        self.facts, self.flags, self.waits, self.lost = [], [], [], 0
         return issued

@@ -16,6 +16,11 @@ MAX_COST_RATIO = 0.003
 """Of the time from one step's begin to the next one's, on the host: what timing collectives may take on average."""
 NUM_COSTS = 5
 """Newest steps whose costs count; a single one may have been held up."""
+END_NS, ENDS_NS = 5_000, 10_000
+"""What it takes to see a bucket of gradients end on the host, where a thread of torch's needs Python's lock for it, and
+what that may take of a step on average."""
+FIRST_STEPS = 64
+"""Steps at the begin of a job in which all of them are seen to end: a short job is known as well as a long one."""
 
 
 class CollectiveStride:
@@ -52,3 +57,13 @@ class CollectiveStride:
         """Adds what timing some of the step's collectives took on the host."""
         self._spent_ns += duration_ns
         self._number += collectives
+
+
+def sees_ends(step: int, buckets: int) -> bool:
+    """Whether the buckets of gradients of a step are seen to end on the host.
+
+    Args:
+        step: Its number.
+        buckets: How many the step before had, the same on all ranks.
+    """
+    return step < FIRST_STEPS or step % (1 << (max(buckets * END_NS - 1, 0) // ENDS_NS).bit_length()) == 0

@@ -159,7 +159,7 @@ class CollectiveWatch:
                 if name:
                     hide(name)
                 return original(*args, **options)
-            if self.off:
+            if self.inside or self.off:
                 return original(*args, **options)
             call: _Call | None = None
             try:

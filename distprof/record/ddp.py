@@ -24,9 +24,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.compiling import leave_to_python
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
-from distprof.record.collective_log import ASYNCHRONOUS, AWAITED, ON_DEVICE
+from distprof.record.collective_log import AWAITED, ON_DEVICE
+from distprof.record.collective_stride import sees_ends
 from distprof.record.collective_watch import Bucket, CollectiveWatch
-from distprof.record.recorder import KIND_CODE
+from distprof.record.recorder import KIND_CODE, Recorder
 from distprof.record.timeline import OTHER
 from distprof.signatures import require_fit
 
@@ -51,6 +52,9 @@ class _Reductions:
         self.around: _WatchedGroup | None = None
         """The group around the model's. A built-in hook may keep it, so it must live as long as the model. None: a hook
         of the user's takes its place."""
+        self._step, self._number, self.sees_ends = -1, 0, True
+        """Of the newest bucket: its step, which one it is in it, and whether the ends of that step's buckets are seen,
+        which only matters on a host."""
         self.tell(collective_watch)
         # Where a collective ends on the device, its future is done as soon as the work is queued.
         self.on_device = collective_watch.ends_on_device(self._group, torch.device(model.device_type))
@@ -86,21 +90,19 @@ class _Reductions:
         if not ready.asynchronous:
             self.collective_watch.recorder.mark(_ALL_REDUCE, ticket)
 
-    def issue(self, buffer: torch.Tensor) -> int:
+    def issue(self, buffer: torch.Tensor, recorder: Recorder) -> int:
         """A bucket is ready, and reduced from now on. Returns its ticket."""
-        recorder = self.collective_watch.recorder
-        recorder.retract()
-        flags = ON_DEVICE if self.on_device else AWAITED
-        if not recorder.recording or recorder.timeline.phase == OTHER:  # the end of backward is not known
-            flags = flags & ON_DEVICE | ASYNCHRONOUS
+        if recorder.step != self._step:
+            self._step, self.sees_ends = recorder.step, sees_ends(recorder.step, self._number)
+            self._number = 0
+        self._number += 1
         size_bytes = buffer.nbytes if buffer.layout is _STRIDED else _count_bytes(buffer)
-        return recorder.log_collective(_KIND, size_bytes, self._code if self._code >= 0 else self._find_code(), flags)
+        code = self._code if self._code >= 0 else self._find_code()
+        flags = ON_DEVICE if self.on_device else AWAITED * self.sees_ends
+        return recorder.begin_bucket(_KIND, size_bytes, code, flags)
 
-    def follow(self, ticket: int, work: Any) -> None:
-        """The bucket is issued, as for `wait`; torch's handle of the reduction tells when it ends."""
-        recorder = self.collective_watch.recorder
-        if recorder.recording and recorder.timeline.phase != OTHER:
-            recorder.mark_tail(ticket)
+    def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
+        """Has torch's handle of the reduction tell when it ends."""
         if not self.on_device:
             if ticket >= 0:
                 work.get_future().add_done_callback(functools.partial(self.end, ticket))
@@ -140,14 +142,18 @@ class _WatchedGroup(dist.ProcessGroup):
         # Of whole numbers: which parameters were used.
         if collective_watch.off or not (buffer.is_floating_point() or buffer.is_complex()):
             return self._group.allreduce(tensors, *options)
+        recorder = collective_watch.recorder
         try:
-            ticket = reductions.issue(buffer)
+            ticket = reductions.issue(buffer, recorder)
         except Exception as error:
             collective_watch.give_up(error)
             return self._group.allreduce(tensors, *options)
         work = self._group.allreduce(tensors, *options)
         try:
-            reductions.follow(ticket, work)
+            if recorder.recording and recorder.timeline.phase != OTHER:  # else the end of backward is not known
+                recorder.mark_tail(ticket)  # the rank waits for it from now on unless another one follows
+            if reductions.sees_ends or reductions.on_device:
+                reductions.follow(ticket, work, recorder)
         except Exception as error:
             collective_watch.give_up(error)
         return work

@@ -117,20 +117,30 @@ class _Watched:
         self.tickets: deque[int] = deque([-1], maxlen=1) if tickets is None else tickets
         """Tickets of its newest collectives."""
         self._group: Any = None  # of the last collective; what is known of it takes a call into torch to find out
-        self._group_code, self._on_device = 0, False
-        self.collective_watch, self._gathers = collective_watch, kind is CollectiveKind.ALL_GATHER
-        self._kind, self._code = KIND_CODE[kind], _ALL_GATHER if self._gathers else _ALL_REDUCE
+        self._group_code, self._on_device, self._held = 0, False, False
+        gathers = kind is CollectiveKind.ALL_GATHER
+        self.collective_watch, self._counted = collective_watch, "output_tensor" if gathers else "input_tensor"
+        self._kind, self._code = KIND_CODE[kind], _ALL_GATHER if gathers else _ALL_REDUCE
 
     def wrap(self, inner: Any) -> Callable[..., Any]:
         """What is called instead of the object, and allocates as it does. What fails in it never reaches the caller."""
-        collective_watch = self.collective_watch
+        collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
+        counted, kind, phase, begin_held, end_held = (
+            self._counted, self._kind, self._code, recorder.begin_held, recorder.end_held
+        )  # fmt: skip
 
         def watched(*args: Any, **options: Any) -> Any:
             if collective_watch.off or is_compiling():
                 return inner(*args, **options)
             try:
-                ticket = self._begin(*args, **options)
-            except TypeError as error:  # FSDP2 gives other arguments than it did
+                # What a host waits for needs no further call: each costs more than all that it does.
+                if self._held and options.get("group") is self._group and not options.get("async_op"):
+                    ticket = begin_held(kind, options[counted].nbytes, self._group_code, phase)
+                    self.tickets.append(ticket)
+                    collective_watch.newest = ticket
+                else:
+                    ticket = self._begin(args, options)
+            except (KeyError, TypeError) as error:  # FSDP2 gives other arguments than it did
                 collective_watch.lose(f"{KINDS[self._kind]} under FSDP2 is counted as compute", error)
                 return inner(*args, **options)
             except Exception as error:
@@ -141,22 +151,29 @@ class _Watched:
                 work = inner(*args, **options)
             finally:
                 collective_watch.inside -= 1
-                self._end(ticket, work)
+                try:
+                    if work is None and self._held:
+                        end_held(ticket)
+                    else:
+                        self._end(ticket, work)
+                except Exception as error:
+                    collective_watch.give_up(error)
             return work
 
         leave_to_python(watched, wholly=True)
         watched.allocate = getattr(inner, "allocate", None)  # type: ignore[attr-defined]
         return watched
 
-    def _begin(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
-    ) -> int:
-        """What all releases of torch give to a communication object, by position or by name. Returns the ticket."""
+    def _begin(self, args: tuple[Any, ...], options: dict[str, Any]) -> int:
+        """What is called is about to be issued. Returns the ticket."""
         collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
+        given = options if self._counted in options and "group" in options else _name(*args, **options)
+        buffer, group = given[self._counted], given["group"]
         if group is not self._group:
             self._group, self._group_code = group, collective_watch.find_code(group)
-            self._on_device = collective_watch.ends_on_device(group, output_tensor.device)
-        size_bytes = (output_tensor if self._gathers else input_tensor).nbytes
+            self._on_device = collective_watch.ends_on_device(group, buffer.device)
+            self._held = not self._on_device
+        size_bytes = buffer.nbytes
         flags = ASYNCHRONOUS if options.get("async_op") else 0
         if self._on_device:  # this only gives work to another stream: nothing waits here
             ticket = recorder.log_collective(self._kind, size_bytes, self._group_code, flags | ON_DEVICE)
@@ -170,20 +187,21 @@ class _Watched:
         return ticket
 
     def _end(self, ticket: int, work: Any) -> None:
-        """The object has returned, or failed."""
+        """The object has returned, or failed, and the host has not waited for it."""
         collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
-        try:
-            if work is None and not self._on_device:
-                recorder.end_held(ticket)
-                return
-            if not self._on_device:
-                recorder.resume()
-            if work is not None:
-                collective_watch.follow(work, ticket, self._code, on_device=self._on_device)
-            else:
-                recorder.end_on_device(ticket)
-        except Exception as error:
-            collective_watch.give_up(error)
+        if not self._on_device:
+            recorder.resume()
+        if work is not None:
+            collective_watch.follow(work, ticket, self._code, on_device=self._on_device)
+        else:
+            recorder.end_on_device(ticket)
+
+
+def _name(
+    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, *args: Any, **options: Any
+) -> dict[str, Any]:
+    """What all releases of torch give to a communication object, by position or by name."""
+    return {"output_tensor": output_tensor, "input_tensor": input_tensor, "group": group}
 
 
 def _wrap_gathering(group: Any, gather: _Watched, missing: set[str]) -> None:

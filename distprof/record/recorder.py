@@ -233,10 +233,10 @@ class Recorder:
         if not self.recording or self._stamping or self.ranges is not None:
             self.mark(ALL_REDUCE, ticket)
             return
+        timeline = self.timeline
         if self._tail is not None:
             self._keep_tail()
         self._tail = (self._now(), ticket)
-        timeline = self.timeline
         timeline.room, timeline.place[1] = 0, ALL_REDUCE  # whatever changes the phase now comes here first
 
     @property
@@ -329,30 +329,57 @@ class Recorder:
             group: Code of its process group.
             code: The phase of the wait.
         """
-        if not self.recording or self._tail is not None or self.ranges is not None:
+        log, timeline = self._issued, self.timeline
+        segment, position = timeline.count, len(log.flags)
+        if segment >= timeline.room or position >= MAX_COLLECTIVES:
             ticket = self.log_collective(kind, size_bytes, group, 0)
             self.mark(code, ticket)
             return ticket
-        log, timeline = self._issued, self.timeline
-        phase, now_ns, position = timeline.phase, timeline.switch(code), len(log.flags)
-        if self._stamping:
-            self._stamp()
-        self._interrupted = None
-        if position >= MAX_COLLECTIVES:
-            log.lost += 1
-            return -1
-        log.facts.append((kind, group, phase, size_bytes, now_ns))
+        timeline.stamps[segment] = now_ns = self._now()
+        timeline.codes[segment] = timeline.place[1] = code
+        timeline.count, self._interrupted = segment + 1, None
+        log.facts.append((kind, group, timeline.phase, size_bytes, now_ns))
         log.flags.append(0)
-        ticket = log.first_ticket + position
-        if not timeline.lost:
-            log.wait(ticket, timeline.count - 1)
-        return ticket
+        log.waits.append((segment, position))
+        return log.first_ticket + position
 
     def end_held(self, ticket: int) -> None:
         """Ends what `begin_held` began: `resume` and `end_collective`."""
-        now_ns = self.resume()
-        if ticket >= 0:
-            self._issued.end(ticket, now_ns)
+        timeline = self.timeline
+        segment = timeline.count
+        if segment >= timeline.room or self._interrupted is not None or ticket < 0:
+            now_ns = self.resume()
+            if ticket >= 0:
+                self._issued.end(ticket, now_ns)
+            return
+        timeline.stamps[segment] = now_ns = self._now()
+        timeline.codes[segment] = timeline.place[1] = timeline.phase
+        timeline.count = segment + 1
+        self._issued.ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
+
+    def begin_bucket(self, kind: int, size_bytes: int, group: int, flags: int) -> int:
+        """A bucket of gradients is ready, so that the one before was not the last: `retract` and `log_collective`.
+
+        Args:
+            kind: Index into `KINDS`.
+            size_bytes: As for `begin_collective`.
+            group: Code of its process group.
+            flags: As for `log_collective`; outside of all phases, where the end of a backward is not known, of these
+                only `ON_DEVICE` counts.
+        """
+        timeline, log = self.timeline, self._issued
+        if self._tail is not None:
+            self._tail, timeline.room = None, MAX_SEGMENTS - 1
+        elif timeline.codes[timeline.count - 1] != timeline.phase:
+            self.retract()
+        phase, position = timeline.phase, len(log.flags)
+        if phase == OTHER or not self.recording:
+            flags = flags & ON_DEVICE | ASYNCHRONOUS
+        if flags & ON_DEVICE or position >= MAX_COLLECTIVES or not self.recording:
+            return self.log_collective(kind, size_bytes, group, flags)
+        log.facts.append((kind, group, phase, size_bytes, self._now()))
+        log.flags.append(flags)
+        return log.first_ticket + position
 
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""

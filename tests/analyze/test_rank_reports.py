@@ -51,3 +51,13 @@ def test_kinds_that_were_seen_are_reported_with_what_could_be_told() -> None:
     assert (reduce.kind, reduce.count_per_step) == ("all_reduce", (2, 2))
     assert (gather.kind, gather.count_per_step, gather.bytes_per_step) == ("all_gather", (26, 24), (5e8, 5e8))
     assert gather.busy_host_ns == (None, 7)
+
+
+def test_what_is_seen_to_end_in_some_steps_only_is_busy_as_in_those() -> None:
+    columns = {
+        "all_reduce_count": 2,
+        "all_reduce_busy_host_ns": np.array([np.nan, np.nan, 50, 70]),
+        "all_reduce_exposed_host_ns": np.array([10, 10, 20, 30]),
+    }
+    (reduce,) = analyze(make_run(columns=columns)).communication
+    assert reduce.busy_host_ns == (60, 60) and reduce.overlapped_host_ns == (35, 35)

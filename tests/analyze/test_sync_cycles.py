@@ -84,6 +84,15 @@ def test_unseen_ends_are_the_waits_ends() -> None:
     assert cycles.transfer_ns[:, 0, 0].tolist() == [0, 0]  # nobody waits for it
 
 
+def test_an_end_that_is_seen_in_some_steps_only_is_where_it_usually_is_in_the_others() -> None:
+    """In step 0 the first bucket is over 20 after its last rank has come, at 1030; in step 1 that one comes at 1150."""
+    end_ns = np.full((2, 2, 2), np.nan)
+    end_ns[:, 0, 0] = 1050
+    cycles = find(make_two_steps(make_table(end_ns=end_ns)))
+    assert cycles.transfer_ns[:, :, 0].tolist() == [[20, 20], [20, 20]]
+    assert cycles.transfer_ns[:, 1, 1].tolist() == [5, 15]  # from 1190, when rank 1 has come, to 1195 and 1205
+
+
 def test_on_clocks_that_nobody_compared_the_shortest_wait_is_the_transfer() -> None:
     run = make_two_steps(make_table())
     apart = tuple(dataclasses.replace(info, host=f"host-{info.rank}") for info in run.ranks)

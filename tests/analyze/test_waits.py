@@ -48,6 +48,19 @@ def test_waits_by_hand() -> None:
     assert report.bound_ns == 0
 
 
+def test_steps_in_which_all_ends_are_seen_count_if_there_are_any() -> None:
+    """As of long jobs, in which buckets are seen to end in some steps only."""
+    run = make_waits_run()
+    (table,) = run.collectives
+    twice = {name: np.repeat(getattr(table, name), 2, axis=1) for name in ("arrival_ns", "end_ns", "exposed_ns")}
+    twice["end_ns"][:, 1] = np.nan
+    twice["arrival_ns"][1, 1, 0] += 1000
+    both = dataclasses.replace(table, steps=np.array([1, 2]), **twice)
+    run = dataclasses.replace(make_run(num_steps=3), collectives=(both,))
+    report = get_report(run)
+    assert report.steps_used == 1 and report.transfer_ns == (50 + 20) / 2 and report.wait_ns == (40, 0)
+
+
 def read_twice(offset_ns: int, bound_ns: int) -> tuple[ClockReading, ...]:
     return tuple(
         ClockReading(rank=1, at_ns=at, offset_ns=offset_ns, bound_ns=bound_ns) for at in (BEGIN, BEGIN + 10_000)

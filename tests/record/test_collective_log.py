@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collective_log import ASYNCHRONOUS, AWAITED
 from distprof.record.recorder import Recorder
 from distprof.record.step_record import SeenCollective, StepRecord, name_unseen
 from distprof.record.timeline import MAX_SEGMENTS, PhaseContext
@@ -235,10 +236,13 @@ def test_a_bucket_that_is_marked_later_leaves_what_a_mark_leaves(moves: list[tup
         phase = PhaseContext(recorder, recorder.timeline, PHASE_CODE[Phase.BACKWARD])
         for move, passed_ns in moves:
             clock.advance(passed_ns)
-            if move == "bucket":
+            if move == "bucket" and later:
+                recorder.mark_tail(recorder.begin_bucket(0, 100, 0, AWAITED))
+            elif move == "bucket":
                 recorder.retract()
-                ticket = recorder.log_collective(0, 100, 0, 0)
-                recorder.mark_tail(ticket) if later else recorder.mark(ALL_REDUCE, ticket)
+                flags = ASYNCHRONOUS if recorder.timeline.phase == OTHER else AWAITED
+                recorder.mark(ALL_REDUCE, recorder.log_collective(0, 100, 0, flags))
+            if move == "bucket":
                 assert recorder.running_code == ALL_REDUCE
             elif move == "enter":
                 phase.__enter__()

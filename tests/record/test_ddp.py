@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import PHASE_CODE, FloatArray, Phase
+from distprof.record.collective_stride import FIRST_STEPS, sees_ends
 from distprof.record.collective_watch import CollectiveWatch
 from distprof.record.ddp import watch_ddp
 from distprof.record.recorder import Recorder
@@ -175,3 +178,35 @@ def agrees(block: FloatArray, *, one_bucket: bool) -> bool:
     """DDP counts from the first bucket's start to the last one's end; with one bucket that is the union."""
     backward, exposed, busy = compare(block)
     return abs(backward - 1) < 0.05 and abs(exposed - 1) < 0.05 and busy <= 1.01 and (not one_bucket or busy > 0.95)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_of_long_jobs_many_buckets_are_seen_to_end_in_every_eighth_step_and_all_else_in_every_step(alone: None) -> None:
+    layers = [nn.Linear(16, 16, bias=False) for _ in range(13)]
+    model, recorder = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.9 * 1024 / 2**20), Recorder()
+    watch(model, recorder)
+    for step in range(FIRST_STEPS - 2, FIRST_STEPS + 18):
+        recorder.begin_step(step, warmup=False)
+        recorder.enter(PHASE_CODE[Phase.BACKWARD])
+        model(torch.ones(2, 16)).sum().backward()
+        recorder.exit()
+        recorder.end_step()
+    for record in recorder.drain()[1:]:  # in the first one DDP has not made its buckets yet
+        seen = record.collectives or []
+        assert [item.size_bytes for item in seen] == [1024] * 13
+        assert all(item.phase == PHASE_CODE[Phase.BACKWARD] and item.arrival_ns > 0 for item in seen)
+        assert [bool(item.exposed_ns) for item in seen] == [False] * 12 + [True]
+        ends = {item.end_ns is not None for item in seen}
+        assert ends == {record.step < FIRST_STEPS or record.step % 8 == 0}
+
+
+@pytest.mark.parametrize(("buckets", "every"), [(0, 1), (2, 1), (3, 2), (4, 2), (5, 4), (8, 4), (13, 8), (16, 8)])
+def test_the_more_buckets_the_fewer_steps_have_their_ends_seen(buckets: int, every: int) -> None:
+    steps = [step for step in range(2 * FIRST_STEPS) if sees_ends(step, buckets)]
+    assert steps == [*range(FIRST_STEPS), *range(FIRST_STEPS, 2 * FIRST_STEPS, every)]

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from distprof.cli.bench import wrapper_cost
 from distprof.cli.bench.figures import require_folder, write_figures
+from distprof.cli.bench.paired import AddedTime
 from distprof.cli.bench.recording_cost import (
     BUCKETS,
     LIMIT_RATIO,
@@ -35,16 +36,18 @@ _WRAPPED = {
 """What is measured, and what recording may add to a step, ns."""
 LIMITS_TEXT = ", ".join(f"{what}: {limit_ns // 1_000} us" for what, limit_ns in _WRAPPED.values())
 DESCRIPTION = f"""\
-Measures, without a GPU and in half a minute, what recording costs the host, in two ways:
+Measures, without a GPU and in a minute, what recording costs the host, in two ways:
 
-- what real steps of DDP and FSDP2 cost more with it than without: process time of two ranks over gloo, through
-  everything that distprof puts around torch. This is compared with the limits ({LIMITS_TEXT});
+- what real steps of DDP and FSDP2 cost more with it than without: processor time of one process, through everything
+  that distprof puts around torch, and with collectives that move nothing. Short blocks with and without it take turns;
+  the mean of their differences, without the largest and smallest fifth, has a 95 % interval, which is compared with the
+  limits ({LIMITS_TEXT}). If a limit lies inside it, that is undecided: more --turns decide it;
 - the recorder's own calls, as a training step on GPUs makes them, on a device whose events cost nothing: recording a
   real one takes about 1 us more, so add that for every event. Single collectives are timed in every k-th step; k is
   what the recorder would choose for steps of {STEP_MS} ms, and the average over all steps is compared with
   {100 * LIMIT_RATIO:.1f} % of that.
 
-Other processes disturb both; run it on an idle machine.
+Other processes make both dearer, as they take caches and the processor away; run it on an idle machine.
 """
 
 
@@ -52,11 +55,11 @@ def add_cost(subjects: argparse._SubParsersAction[Any]) -> None:
     """Adds ``bench cost``."""
     cost = subjects.add_parser(
         "cost", help="host time of recording a phase and a collective on a GPU; needs no GPU", description=DESCRIPTION,
-        epilog="Exit codes: 0 within the limit, 1 above it, 2 usage.",
+        epilog="Exit codes: 0 within the limits or undecided, 1 above one, 2 usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     cost.add_argument("--rounds", type=int, default=ROUNDS, help=f"of the recorder's calls (default: {ROUNDS})")
-    cost.add_argument("--turns", type=int, default=TURNS, help=f"of real steps (default: {TURNS})")
+    cost.add_argument("--turns", type=int, default=TURNS, help=f"pairs of blocks of real steps (default: {TURNS})")
     cost.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
 
 
@@ -100,14 +103,15 @@ def run_cost(options: argparse.Namespace) -> int:
 def _show_wrappers(console: Console, name: str, cost: WrapperCost) -> bool:
     """Shows what recording costs in real steps; returns whether that is above the limit."""
     what, limit_ns = _WRAPPED[name]
-    above = cost.training_ns > limit_ns
+    verdict = cost.added.judge(limit_ns)
+    said = "undecided by" if verdict == "undecided" else verdict
     console.print(
-        f"{what}, with everything around torch: {_format_us(cost.training_ns)} us of process time a step, "
-        f"{'above' if above else 'within'} the limit of {_format_us(limit_ns)} us; background thread: "
-        f"{_format_us(cost.background_ns)} us; the step itself: {_format_us(cost.step_ns)} us",
+        f"{what}, with everything around torch: {_format_added(cost.added)} us of processor time a step, {said} the "
+        f"limit of {_format_us(limit_ns)} us; of that on the training thread {_format_added(cost.training)} us. "
+        f"Background thread: {_format_us(cost.background_ns)} us; the step itself: {_format_us(cost.step_ns)} us",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
-    return above
+    return verdict == "above"
 
 
 def _tabulate(cost: RecordingCost) -> Table:
@@ -130,6 +134,10 @@ def _tabulate(cost: RecordingCost) -> Table:
         share = _format_ratio(step.fastest_ns / STEP_NS)
         table.add_row(what, _format_us(step.fastest_ns), _format_us(step.median_ns), share, str(step.events))
     return table
+
+
+def _format_added(added: AddedTime) -> str:
+    return f"{_format_us(added.middle_ns)} ({_format_us(added.low_ns)} to {_format_us(added.high_ns)})"
 
 
 def _format_us(value_ns: float) -> str:
