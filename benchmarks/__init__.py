@@ -1,1 +1,2 @@
-"""Comparisons with other tools, their synthetic inputs, and the fuzzer. Not part of the installed package."""
+"""Simulated jobs, comparisons with the truth and with other tools, and the fuzzer. Not part of the installed
+package."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks SUBJECT`, from a checkout: compares distprof with other tools and with jobs, and fuzzes it."""
+"""`python -m benchmarks SUBJECT`, from a checkout: how often distprof is right, what it costs, and what others say."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
 from benchmarks.buckets import add_buckets, run_buckets
+from benchmarks.device.device_command import add_device, run_device
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
+from benchmarks.live.live_command import add_live, run_live
 from benchmarks.long import add_long, run_long
 from benchmarks.modules import add_modules, run_modules
 from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
+from benchmarks.recording.cost_command import add_cost, run_cost
 from benchmarks.traces import add_traces, run_traces
+from benchmarks.verdicts.simulated_jobs import add_simulated, run_report, run_verdicts
 from distprof.cli.parser import Parser, run_safely
 
 RUNNERS = {
+    "verdicts": run_verdicts,
+    "live": run_live,
+    "device": run_device,
+    "cost": run_cost,
+    "report": run_report,
     "traces": run_traces,
     "tables": run_nsys_tables,
     "fuzz": run_fuzz,
@@ -34,6 +43,10 @@ def main(arguments: list[str]) -> int:
     """Runs one benchmark; returns its exit code."""
     parser = Parser(prog="python -m benchmarks", description=__doc__)
     subjects = parser.add_subparsers(dest="subject", required=True)
+    add_simulated(subjects)
+    add_live(subjects)
+    add_device(subjects)
+    add_cost(subjects)
     add_traces(subjects)
     add_nsys_tables(subjects)
     add_fuzz(subjects)

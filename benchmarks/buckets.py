@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from distprof.analyze.buckets import Buckets, find_buckets, fit_buckets, rebuild_cycles
-from distprof.analyze.forecasts import MIB, BucketForecasts, foretell_buckets
-from distprof.analyze.measured_steps import find_measured_steps, read_timing
-from distprof.analyze.replay import replay
-from distprof.analyze.sync_cycles import SyncCycles, find_cycles
-from distprof.analyze.transfer_fit import Fit
+from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.predict.buckets import Buckets, find_buckets, fit_buckets, rebuild_cycles
+from distprof.analyze.predict.forecasts import MIB, BucketForecasts, foretell_buckets
+from distprof.analyze.predict.transfer_fit import Fit
+from distprof.analyze.replay.replay import replay
+from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
 from distprof.errors import EXIT_OK, DistprofError
 from distprof.facts.run import Clock, Run
-from distprof.render.forecasts import describe_fit, describe_missing
+from distprof.render.sections.forecasts import describe_fit, describe_missing
 from distprof.report.forecast_report import NoForecast
 from distprof.storage.run_folder import read_run
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distprof.profiler.open_session import start
-    from distprof.profiler.session import Session
+    from distprof.profiler.session.session import Session
 
 __version__ = "0.1.0"
 __all__ = ["Session", "__version__", "start"]
-_PLACES = {"start": "distprof.profiler.open_session", "Session": "distprof.profiler.session"}
+_PLACES = {"start": "distprof.profiler.open_session", "Session": "distprof.profiler.session.session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ def main() -> None:
 
         ended.append(run_verb(arguments))
         sys.exit(ended[0])
-    from distprof.record.signals import watch_signals
+    from distprof.record.stalls.signals import watch_signals
 
     signals = watch_signals()  # loading torch takes seconds, and a signal may come before
     from distprof.cli.train import leave_now, run_training

@@ -18,7 +18,7 @@ say "ruff"
 if [[ ${1-} == --fast ]]; then # the rooms that need neither torch nor Hydra, while mypy takes the other core
     say "mypy, and pytest without training"
     "$venv/bin/mypy" & types=$!
-    "${pytest[@]}" -n 2 -m "not slow" tests/{analyze,facts,render,report,simulate,storage,traces,test_architecture.py,test_documents.py} "${@:2}" || failed=1
+    "${pytest[@]}" -n 2 -m "not slow" tests/{analyze,benchmarks/simulate,facts,render,report,storage,traces,test_architecture.py,test_documents.py} "${@:2}" || failed=1
     wait $types
     exit "${failed-0}"
 fi

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import ClassVar
 
-from distprof.simulate.device import HostClock as FakeClock
-from distprof.simulate.device import SimulatedDevice
+from benchmarks.simulate.device import HostClock as FakeClock
+from benchmarks.simulate.device import SimulatedDevice
 
 __all__ = ["FakeAnnotation", "FakeClock", "make_device"]
 

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distprof.cli.bench.verdict_rows import ROWS
-from distprof.simulate import simulate
+from benchmarks.simulate import simulate
+from benchmarks.verdicts.verdict_rows import ROWS
 from tests.faults.run_folder import write_run
 from tests.reference_export import make_reference_export
 

@@ -22,27 +22,38 @@ PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 
 ROOMS: tuple[str, ...] = (
     "errors", "facts world compiling signatures", "report config", "storage",
-    "record traces simulate modules observe", "analyze",
+    "record traces modules observe", "analyze",
     "render", "profiler", "train", "attach", "cli", "__main__",
 )  # fmt: skip
 """From the bottom up; rooms on one floor do not know each other. A module imports from lower floors and from its room.
 """
 
+SUB_ROOMS: dict[str, tuple[str, ...]] = {
+    "analyze": (
+        "stats", "clocks", "cycles", "replay", "links traces/findings", "traces summary predict", "causes", "live", ".",
+    ),
+    "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
+    "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),
+    "profiler": ("job budget metrics", "windows loggers", "rank", "session", "."),
+}  # fmt: skip
+"""The large rooms from the bottom up, by the same law; ``.``: the files beside the sub-rooms."""
+MOST_FILES, MOST_AT_THE_TOP = 25, 3
+"""Of a folder beside its ``__init__.py``, and of those in `SUB_ROOMS` beside their sub-rooms."""
+
 ALLOWED = {
     "torch": "world compiling record modules observe profiler train attach cli/model_target.py cli/bench/wrapped.py "
-    "cli/bench/wrapper_cost.py cli/bench/loops cli/doctor/torch_facts.py",
+    "cli/doctor/torch_facts.py",
     "accelerate": "train attach",
     "transformers": "attach/transformers.py",
     "lightning": "attach/lightning.py",
     "pytorch_lightning": "attach/lightning.py",
-    "wandb": "render/wandb_log.py render/wandb_sweep.py",
+    "wandb": "render/wandb/wandb_log.py render/wandb/wandb_sweep.py",
     "opentelemetry": "profiler/loggers/opentelemetry.py",
     "tensorboard": "profiler/loggers/tensorboard.py",
-    "wandb_workspaces": "render/wandb_workspace.py",
-    "rich": "render/terminal.py render/terminal_tables.py render/nsys_tables.py render/progress.py cli __main__ "
-    "train/job.py",
+    "wandb_workspaces": "render/wandb/wandb_workspace.py",
+    "rich": "render/terminal cli __main__ train/job.py",
     "nvtx": "record",
-    "pyarrow": "render/column_files.py",
+    "pyarrow": "render/files/column_files.py",
     "hydra": "config/compose cli/sweep",
     "omegaconf": "config/compose cli/sweep",
 }
@@ -59,6 +70,10 @@ ALL_ROOMS = sorted(" ".join(ROOMS).split())
 
 def name_file(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
+
+
+def name_module(path: Path) -> str:
+    return ".".join(("distprof", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def name_room(path: Path) -> str:
@@ -129,6 +144,37 @@ def test_imports_go_down(room: str) -> None:
         assert not wrong, f"{name_file(path)} imports {sorted(wrong)}, which do not lie below '{room}'"
 
 
+def find_sub_floor(room: str, folder: str) -> int:
+    found = [floor for floor, folders in enumerate(SUB_ROOMS[room]) if folder in folders.split()]
+    assert found, (
+        f"distprof/{room}/{folder}: no sub-room; put its files into one, or build one in SUB_ROOMS and say why"
+    )
+    return found[0]
+
+
+@pytest.mark.parametrize("room", sorted(SUB_ROOMS))
+def test_imports_go_down_inside_the_large_rooms(room: str) -> None:
+    modules = {name_module(path): path.relative_to(PACKAGE / room).parent.as_posix() for path in list_room(room)}
+    for path in list_room(room):
+        here = path.relative_to(PACKAGE / room).parent.as_posix()
+        floor = find_sub_floor(room, here)
+        others = {modules[name] for name in modules.keys() & read_imports(path)} - {here}
+        wrong = {other for other in others if find_sub_floor(room, other) >= floor}
+        assert not wrong, f"{name_file(path)} imports from {sorted(wrong)}, which do not lie below {here!r}"
+
+
+def test_the_sub_rooms_are_there() -> None:
+    for room, floors in SUB_ROOMS.items():
+        listed = sorted(" ".join(floors).split())
+        assert listed == sorted({path.relative_to(PACKAGE / room).parent.as_posix() for path in list_room(room)})
+
+
+def test_no_folder_holds_more_than_one_can_see() -> None:
+    counts = Counter(path.parent for path in FILES if path.name != "__init__.py")
+    assert not {name_file(folder): count for folder, count in counts.items() if count > MOST_FILES}
+    assert not {room: counts[PACKAGE / room] for room in SUB_ROOMS if counts[PACKAGE / room] > MOST_AT_THE_TOP}
+
+
 def test_contributing_lists_the_rooms_and_no_others() -> None:
     """From the top floor to the bottom, as the table says."""
     lines = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
@@ -155,13 +201,13 @@ def test_foreign_packages_stay_where_they_belong() -> None:
 def test_the_page_is_made_without_rich() -> None:
     """The terminal and the page share sections and nothing of each other: followed through every module imported."""
     modules = {".".join(("distprof", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
-    found, new = set[str](), {"distprof.render.html"}
+    found, new = set[str](), {"distprof.render.html.html"}
     while new:
         found |= new
         new = {name for module in new for name in modules.keys() & read_imports(modules[module])} - found
-    assert "distprof.render.sections" in found
+    assert "distprof.render.sections.sections" in found
     wrong = sorted(name for name in found if any(word.split(".")[0] == "rich" for word in read_imports(modules[name])))
-    assert not wrong, f"render/html.py imports {wrong}, which import rich"
+    assert not wrong, f"render/html/html.py imports {wrong}, which import rich"
 
 
 def test_slow_imports_wait_until_they_are_needed() -> None:

@@ -16,15 +16,15 @@ import pytest
 import torch
 
 from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, FloatArray, Phase
-from distprof.profiler import overhead_budget as budget
-from distprof.profiler.overhead_budget import ShadowPlan, keep_budget
-from distprof.profiler.profiler import Profiler
-from distprof.record.flight_recorder import read_ring
-from distprof.record.gather import Exchange, GatherThread
-from distprof.record.live import LiveSteps
-from distprof.record.recorder import Recorder
-from distprof.record.step_record import STEPS_AT_ONCE
-from distprof.record.step_writer import StepWriter
+from distprof.profiler.budget import overhead_budget as budget
+from distprof.profiler.budget.overhead_budget import ShadowPlan, keep_budget
+from distprof.profiler.rank.profiler import Profiler
+from distprof.record.collectives.flight_recorder import read_ring
+from distprof.record.gather.gather import Exchange, GatherThread
+from distprof.record.gather.live import LiveSteps
+from distprof.record.gather.step_writer import StepWriter
+from distprof.record.step.recorder import Recorder
+from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.storage.rank_stream import StreamWriter
 from tests.factories import make_info
 

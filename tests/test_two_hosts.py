@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.clocks import map_clocks
+from distprof.analyze.clocks.clocks import map_clocks
 from distprof.facts.run import Run
 from distprof.report.wait_report import CauseReport
 from distprof.storage.run_folder import read_run

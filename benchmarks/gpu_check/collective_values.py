@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.gpu_check.check_result import NotHere
 from distprof.facts.run import Collectives, FloatArray, Run
-from distprof.record.kernel_window import METADATA_KEY
+from distprof.record.windows.kernel_window import METADATA_KEY
 from distprof.storage.run_folder import kernel_path
 
 ALLOWED_RATIO, ALLOWED_NS = 0.02, 20_000.0

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.gpu_check.check_result import CheckResult
 from benchmarks.gpu_check.gpu import CheckedGpu
-from distprof.cli.bench.recording_cost import (
+from benchmarks.recording.recording_cost import (
     BUCKETS,
     SHARDS,
     STEP_NS,
@@ -17,12 +17,12 @@ from distprof.cli.bench.recording_cost import (
     find_stride,
     measure_recording_cost,
 )
-from distprof.record.torch_device import TorchDevice
-from distprof.simulate.device import HostClock, SimulatedDevice
+from benchmarks.simulate.device import HostClock, SimulatedDevice
+from distprof.record.device.torch_device import TorchDevice
 
 ROUNDS = 50
 MOST_PERCENT = 0.5
-"""Of a step of 100 ms; without the events' own cost it is 0.3, see `distprof bench cost`."""
+"""Of a step of 100 ms; without the events' own cost it is 0.3, see `python -m benchmarks cost`."""
 
 
 def check_cost(gpu: CheckedGpu, *, dry: bool) -> Iterator[CheckResult]:

@@ -25,7 +25,7 @@ from benchmarks.gpu_check.collective_values import (
 from benchmarks.gpu_check.made_up import make_up
 from distprof.analyze import analyze
 from distprof.facts.run import Run
-from distprof.render.files import describe_plain
+from distprof.render.files.files import describe_plain
 from distprof.storage.run_folder import read_run
 
 LATE_MS, LATE_FROM = 50.0, 15

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu_check.collective_values import find_took
+from benchmarks.simulate import SimulatedJob, simulate
 from distprof.facts.run import COLUMN, PHASES, Clock, Run
-from distprof.record.kernel_window import METADATA_KEY
-from distprof.simulate import SimulatedJob, simulate
+from distprof.record.windows.kernel_window import METADATA_KEY
 from distprof.storage.run_folder import kernel_path
 
 WINDOW = range(47, 50)

@@ -6,28 +6,29 @@ import dataclasses
 import math
 
 from distprof import __version__
-from distprof.analyze.bandwidth import report_bandwidths
-from distprof.analyze.between import report_between
-from distprof.analyze.causes import find_causes, report_causes
-from distprof.analyze.clock_report import note_device_clocks, report_clocks, report_device_clocks
-from distprof.analyze.communication import report_communication
-from distprof.analyze.coverage import report_coverage
-from distprof.analyze.efficiency import measure_efficiency, report_flops
-from distprof.analyze.forecasts import report_forecasts
-from distprof.analyze.hang import find_hang
-from distprof.analyze.headline import report_headline
-from distprof.analyze.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
-from distprof.analyze.merge_traces import report_activity
-from distprof.analyze.modules import report_modules
-from distprof.analyze.overhead import measure_overhead
-from distprof.analyze.phases import report_phases, report_step
-from distprof.analyze.ranks import report_ranks
-from distprof.analyze.slow_module import find_slow_module
-from distprof.analyze.stalls import list_stalls
-from distprof.analyze.sync_cycles import find_cycles
-from distprof.analyze.verdict import find_shortage, find_verdict
-from distprof.analyze.waits import report_waits
-from distprof.analyze.what_if import list_what_ifs
+from distprof.analyze.causes.causes import find_causes, report_causes
+from distprof.analyze.causes.slow_module import find_slow_module
+from distprof.analyze.causes.stalls import list_stalls
+from distprof.analyze.causes.verdict import find_verdict
+from distprof.analyze.clocks.clock_report import note_device_clocks, report_clocks, report_device_clocks
+from distprof.analyze.cycles.shortage import find_shortage
+from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.predict.forecasts import report_forecasts
+from distprof.analyze.predict.what_if import list_what_ifs
+from distprof.analyze.stats.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
+from distprof.analyze.stats.overhead import measure_overhead
+from distprof.analyze.summary.bandwidth import report_bandwidths
+from distprof.analyze.summary.between import report_between
+from distprof.analyze.summary.communication import report_communication
+from distprof.analyze.summary.coverage import report_coverage
+from distprof.analyze.summary.efficiency import measure_efficiency, report_flops
+from distprof.analyze.summary.hang import find_hang
+from distprof.analyze.summary.headline import report_headline
+from distprof.analyze.summary.modules import report_modules
+from distprof.analyze.summary.phases import report_phases, report_step
+from distprof.analyze.summary.ranks import report_ranks
+from distprof.analyze.summary.waits import report_waits
+from distprof.analyze.traces.merge_traces import report_activity
 from distprof.facts.run import Clock, Run
 from distprof.report.report import SCHEMA, Report
 

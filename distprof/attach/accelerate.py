@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from accelerate.tracking import GeneralTracker
 
 from distprof.profiler.open_session import start
-from distprof.profiler.session import Session
+from distprof.profiler.session.session import Session
 
 T = TypeVar("T")
 _END = object()

@@ -14,7 +14,7 @@ from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError, describe_error
 from distprof.observe.on_import import after_import
 
 if TYPE_CHECKING:
-    from distprof.profiler.session import Session
+    from distprof.profiler.session.session import Session
 
 REFUSAL_GRACE_S = 10.0
 """How long a rank waits for rank 0 to say why nothing runs, before it says so itself: its host may be the only one."""

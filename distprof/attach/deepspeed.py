@@ -10,7 +10,7 @@ from typing import Any
 
 from distprof.observe.engines import find_optimizer
 from distprof.profiler.open_session import start
-from distprof.profiler.session import Session
+from distprof.profiler.session.session import Session
 
 
 def watch_engine(engine: Any, name: str = "training", **options: Any) -> Session:

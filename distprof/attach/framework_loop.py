@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from distprof.profiler.border import guard_methods, say_aside
-from distprof.profiler.session import Session
+from distprof.profiler.session.border import guard_methods, say_aside
+from distprof.profiler.session.session import Session
 
 
 class FrameworkCallback:

@@ -15,8 +15,8 @@ except ImportError:  # the older package, which has the same one
 
 from distprof.attach.framework_loop import FrameworkCallback, FrameworkLoop
 from distprof.errors import UsageError
-from distprof.profiler.border import answer_nothing, answers, guard_methods
 from distprof.profiler.open_session import start
+from distprof.profiler.session.border import answer_nothing, answers, guard_methods
 
 
 @guard_methods

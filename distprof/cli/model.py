@@ -14,12 +14,12 @@ from rich.console import Console
 from distprof.cli.output_folder import write_into
 from distprof.cli.standard_streams import require_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
-from distprof.render.column_files import NO_PARQUET, can_write_parquet, list_writers
-from distprof.render.files import write_each
-from distprof.render.module_files import list_profile_columns
-from distprof.render.module_sections import NOTE_LIMIT, TOP, list_module_sections
-from distprof.render.section_types import Section, make_columns
-from distprof.render.terminal import render_sections
+from distprof.render.files.column_files import NO_PARQUET, can_write_parquet, list_writers
+from distprof.render.files.files import write_each
+from distprof.render.files.module_files import list_profile_columns
+from distprof.render.sections.module_sections import NOTE_LIMIT, TOP, list_module_sections
+from distprof.render.sections.section_types import Section, make_columns
+from distprof.render.terminal.terminal import render_sections
 from distprof.render.units import clean_text, format_bytes
 from distprof.report.module_report import ModuleReport
 from distprof.storage.whole_file import write_whole

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from distprof.render.files import Written
+from distprof.render.files.files import Written
 from distprof.render.units import clean_text
 
 LONGEST_NAME = 1000

@@ -14,9 +14,9 @@ from distprof.analyze import analyze
 from distprof.cli.standard_streams import require_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
-from distprof.render.terminal import render_terminal
+from distprof.render.terminal.terminal import render_terminal
+from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
-from distprof.render.unread import list_unread
 from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.read import read_paths
@@ -116,7 +116,7 @@ def run_report(options: argparse.Namespace) -> int:
 def _write(folder: Path, run: Run, report: Report) -> bool:
     """Whether all files were written."""
     from distprof.cli.output_folder import write_into
-    from distprof.render.files import write_files
+    from distprof.render.files.files import write_files
 
     return write_into(folder, partial(write_files, run=run, report=report)).whole
 

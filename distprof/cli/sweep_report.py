@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distprof.analyze.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
+from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.cli.output_folder import LONGEST_NAME, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
-from distprof.render.column_files import NO_PARQUET, can_write_parquet
-from distprof.render.sweep_files import write_sweep_files
-from distprof.render.sweep_sections import list_sweep_sections
-from distprof.render.terminal import render_sections
+from distprof.render.files.column_files import NO_PARQUET, can_write_parquet
+from distprof.render.files.sweep_files import write_sweep_files
+from distprof.render.sections.sweep_sections import list_sweep_sections
+from distprof.render.terminal.terminal import render_sections
 from distprof.render.units import clean_text
 from distprof.report.sweep_report import SweepReport
 from distprof.storage.run_folder import read_run

@@ -16,9 +16,9 @@ from distprof.cli.standard_streams import require_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.trace import IntArray, Trace
-from distprof.render.nsys_tables import render_table, write_csv
+from distprof.render.terminal.nsys_tables import render_table, write_csv
+from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
-from distprof.render.unread import list_unread
 from distprof.storage.whole_file import write_whole
 from distprof.traces.one_job import require_one_job
 from distprof.traces.read import read_traces

@@ -23,9 +23,9 @@ from distprof.config.compose import JobRequest, compose, read_request
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import Config, WandbConfig, decode
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
-from distprof.record.signals import SignalWatch
+from distprof.record.stalls.signals import SignalWatch
 from distprof.render.units import clean_text, strip_controls
-from distprof.render.wandb_log import end_service, require_wandb
+from distprof.render.wandb.wandb_log import end_service, require_wandb
 from distprof.world import Identity, join, leave, read_identity, resolve_device_type
 
 LONGEST_MESSAGE = 2000

@@ -148,7 +148,7 @@ class ProfileConfig:
     the profiler and is dropped."""
     kernel_from: int | None = None
     """The step at which a kernel window begins. None: after the last measured step; in your own loop, the first step
-    that is not warm-up and not before `distprof.record.step_window.EARLIEST_STEP`."""
+    that is not warm-up and not before `distprof.record.gather.step_window.EARLIEST_STEP`."""
     window_on: Literal["none", "slow"] = "none"
     """When the job orders a kernel window itself. slow: when the steps of a rank leave the band of its latest ones."""
     max_windows: int = 3

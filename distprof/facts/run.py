@@ -65,6 +65,9 @@ class CollectiveKind(enum.StrEnum):
     OTHER = "other"
 
 
+PASSES = {CollectiveKind.ALL_REDUCE: 2.0, CollectiveKind.ALL_GATHER: 1.0, CollectiveKind.REDUCE_SCATTER: 1.0}
+"""How often a buffer goes round: what is reduced is scattered and gathered."""
+
 PHASES: tuple[Phase, ...] = tuple(Phase)
 PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)}
 COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)

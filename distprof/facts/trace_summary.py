@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 from distprof.facts.trace import TraceHead
 
+LONGEST_NAME = 1_000
+"""Characters of a name that a report holds."""
+
 
 class Category(enum.StrEnum):
     """What a kernel is for, according to its name."""

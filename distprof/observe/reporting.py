@@ -1,4 +1,4 @@
-"""What is told about the loop. Implemented by `distprof.profiler.session.Session`."""
+"""What is told about the loop. Implemented by `distprof.profiler.session.session.Session`."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
-from distprof.render.ends import describe_ends
-from distprof.render.files import Written, write_files
-from distprof.render.hangs import describe_hang
-from distprof.render.headline import list_headline
-from distprof.render.verdict import describe_verdict
+from distprof.render.files.files import Written, write_files
+from distprof.render.sections.ends import describe_ends
+from distprof.render.sections.hangs import describe_hang
+from distprof.render.sections.headline import list_headline
+from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import complete_ends, read_meta, write_meta

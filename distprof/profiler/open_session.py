@@ -24,18 +24,24 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
 from distprof.errors import DistprofError, UsageError, describe_error
 from distprof.facts.run import RunMeta, Work
-from distprof.profiler import exit_guard
-from distprof.profiler.agreement import STAND_BY_S, NotAllHere, Rendezvous
-from distprof.profiler.border import say_aside
-from distprof.profiler.early_watch import EarlyWatch
-from distprof.profiler.profiler import name_exit
-from distprof.profiler.provenance import describe_run
-from distprof.profiler.session import Session
-from distprof.profiler.start import Hooks, Job, start_profiler
-from distprof.profiler.watched import PrecisionWatch, describe_strategy, describe_wrapping, find_device, name_strategies
-from distprof.record.on_signal import finish_first
-from distprof.record.peak import DTYPES
-from distprof.record.step_window import EARLIEST_STEP
+from distprof.profiler.job import exit_guard
+from distprof.profiler.job.agreement import STAND_BY_S, NotAllHere, Rendezvous
+from distprof.profiler.job.early_watch import EarlyWatch
+from distprof.profiler.job.provenance import describe_run
+from distprof.profiler.job.watched import (
+    PrecisionWatch,
+    describe_strategy,
+    describe_wrapping,
+    find_device,
+    name_strategies,
+)
+from distprof.profiler.rank.profiler import name_exit
+from distprof.profiler.rank.start import Hooks, Job, start_profiler
+from distprof.profiler.session.border import say_aside
+from distprof.profiler.session.session import Session
+from distprof.record.device.peak import DTYPES
+from distprof.record.gather.end_on_signal import finish_first
+from distprof.record.gather.step_window import EARLIEST_STEP
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_world, is_launched, read_identity

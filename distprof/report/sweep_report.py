@@ -1,7 +1,7 @@
 """The conclusions about a sweep: each job's steps in numbers, and what each swept key did to them.
 
-Made by `distprof.analyze.sweep` from a `distprof.facts.sweep.Sweep` and the runs of its jobs. ``None`` means *not
-measured*.
+Made by `distprof.analyze.predict.sweep` from a `distprof.facts.sweep.Sweep` and the runs of its jobs. ``None`` means
+*not measured*.
 """
 
 from __future__ import annotations

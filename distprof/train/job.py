@@ -19,12 +19,12 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.modules.names import list_modules
 from distprof.profiler.end_report import name_files, write_report
-from distprof.profiler.session import Session
-from distprof.profiler.start import Hooks, start_profiler
-from distprof.record.signals import SignalWatch
-from distprof.render.progress import StepProgress
-from distprof.render.terminal import render_terminal
-from distprof.render.wandb_thread import WandbThread
+from distprof.profiler.rank.start import Hooks, start_profiler
+from distprof.profiler.session.session import Session
+from distprof.record.stalls.signals import SignalWatch
+from distprof.render.terminal.progress import StepProgress
+from distprof.render.terminal.terminal import render_terminal
+from distprof.render.wandb.wandb_thread import WandbThread
 from distprof.storage.run_folder import add_note
 from distprof.storage.whole_file import write_whole
 from distprof.train.data import Batch, make_batches

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from distprof.config.schema import TrainConfig
 from distprof.facts.run import Phase
-from distprof.profiler.session import Session
+from distprof.profiler.session.session import Session
 from distprof.train.data import Batch
 from distprof.train.strategy import Strategy
 

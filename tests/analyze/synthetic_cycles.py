@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.sync_cycles import SyncCycles
+from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray
 from tests.factories import MS
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.analyze.elapsed import ElapsedSteps
-from distprof.analyze.sweep import measure_job
+from distprof.analyze.live.elapsed import ElapsedSteps
+from distprof.analyze.live.live_metrics import make_points
+from distprof.analyze.predict.sweep import measure_job
 from distprof.cli.bench.comparison import read_step_ns
 from distprof.facts.run import COLUMN, Clock, FloatArray, Run
-from distprof.profiler.metrics import Metrics
-from distprof.render.progress import StepProgress
-from distprof.render.wandb_scalars import make_points
+from distprof.profiler.metrics.metrics import Metrics
+from distprof.render.terminal.progress import StepProgress
 from tests.factories import MS, make_run
 
 WARMUP = 1

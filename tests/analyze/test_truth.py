@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
+from benchmarks.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes import find_causes
-from distprof.analyze.clocks import map_clocks
-from distprof.analyze.measured_steps import MeasuredSteps, find_measured_steps, read_timing
-from distprof.analyze.replay import replay
-from distprof.analyze.sync_cycles import SyncCycles, find_cycles
-from distprof.analyze.waits import measure_waits
-from distprof.analyze.what_if import list_what_ifs
+from distprof.analyze.causes.causes import find_causes
+from distprof.analyze.clocks.clocks import map_clocks
+from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.predict.what_if import list_what_ifs
+from distprof.analyze.replay.replay import replay
+from distprof.analyze.stats.measured_steps import MeasuredSteps, find_measured_steps, read_timing
+from distprof.analyze.summary.waits import measure_waits
 from distprof.facts.run import Clock, Collectives, FloatArray, Phase, Run
-from distprof.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 
 NUM_RUNS, NUM_BATCHES = 500, 10
 MS = 1_000_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from distprof.attach.accelerate import steps
-from tests.profiler.test_session import Case
+from tests.profiler.session.test_session import Case
 
 DATA = 0
 

@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
-from distprof.record.recorder import Recorder
+from distprof.record.step.recorder import Recorder
 from distprof.traces.read import read_folder
 from tests.conftest import find_missing_sharding
 from tests.faults.forked import make_rank, run
@@ -45,15 +45,15 @@ STRETCHES = ("evaluation", "checkpoint", "logging")
 DDP = "data forward backward all_reduce optimizer"
 ALONE = "data forward backward optimizer"
 SEARCH, RECORDER, WATCH, OPTIMIZERS = (
-    "observe.step_search:StepSearch", "record.recorder:Recorder", "record.collective_watch:CollectiveWatch",
-    "observe.optimizers:Optimizers",
+    "observe.step_search:StepSearch", "record.step.recorder:Recorder",
+    "record.collectives.collective_watch:CollectiveWatch", "observe.optimizers:Optimizers",
 )  # fmt: skip
 EVERYWHERE = (
     *(f"{RECORDER}.{name}" for name in vars(Recorder) if not name.startswith("__") and name != "listening"),
     *(f"{WATCH}.{name}" for name in ("issue", "follow", "issue_bucket", "find_code", "ends_on_device")),
-    *(f"record.step_writer:StepWriter.{name}" for name in ("take", "take_rest", "note", "end", "save_state")),
+    *(f"record.gather.step_writer:StepWriter.{name}" for name in ("take", "take_rest", "note", "end", "save_state")),
     *(f"{SEARCH}.{name}" for name in ("begin_forward", "end_optimizer", "change_mode", "begin_save", "finish")),
-    "profiler.overhead_budget:ShadowPlan.next_is_shadow", "analyze.make_report:analyze",
+    "profiler.budget.overhead_budget:ShadowPlan.next_is_shadow", "analyze.make_report:analyze",
 )  # fmt: skip
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
@@ -81,10 +81,12 @@ RUNS = {
                                  broken=(f"{RECORDER}.resume", f"{WATCH}.issue")),
     "broken_unit": Watched(program="fsdp2", steps=12, phases="forward backward grad_norm optimizer",
                            broken=(f"{RECORDER}.begin_collective",)),
-    "broken_start": Watched(program="no_loader", steps=None, phases="", broken=("profiler.start:Job._open_rank_zero",)),
+    "broken_start": Watched(program="no_loader", steps=None, phases="",
+                            broken=("profiler.rank.start:Job._open_rank_zero",)),
     "broken_everywhere": Watched(program="nanogpt", steps=None, phases="", broken=EVERYWHERE),
     "other_torch": Watched(program="plain_ddp", steps=16, phases=DDP, other_torch=True),
-    "other_group": Watched(program="plain_ddp", steps=16, phases=ALONE, broken=("record.ddp:_WatchedGroup.__init__",)),
+    "other_group": Watched(program="plain_ddp", steps=16, phases=ALONE,
+                           broken=("record.collectives.ddp:_WatchedGroup.__init__",)),
     "alone": Watched(program="alone", steps=12, phases=ALONE, alone=True),
     "fails": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("fail",)),
     "exits": Watched(program="alone", steps=12, phases=ALONE, alone=True, arguments=("7",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.buckets import list_table, measure
-from tests.analyze.test_forecasts import make_job, run_job
+from tests.analyze.predict.test_forecasts import make_job, run_job
 
 SIZES_MB = (5.0, 10.0, 100.0)
 

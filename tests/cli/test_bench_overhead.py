@@ -183,3 +183,8 @@ def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert [item["condition"] for item in found["overhead"]["gpt2_tiny"]] == names
     assert all(item["median_step_ns"] > 0 for item in found["overhead"]["gpt2_tiny"])
+
+
+def test_where_the_other_subjects_have_gone_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(["bench", "cost", "--turns", "3"]) == EXIT_USAGE
+    assert capsys.readouterr().err.endswith("bench cost: is now, from a checkout, python -m benchmarks cost\n")

@@ -13,7 +13,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 NEEDLESS = {
     "concurrent.futures", "multiprocessing", "subprocess", "sqlite3", "tempfile", "logging", "secrets", "rich.progress",
     "distprof.storage.run_folder", "distprof.storage.rank_stream", "distprof.traces.nsys.capture",
-    "distprof.render.html", "distprof.render.timeline",
+    "distprof.render.html.html", "distprof.render.files.timeline",
 }  # fmt: skip
 """What reading one trace and showing its report needs nothing of."""
 PROGRAM = """
@@ -50,7 +50,7 @@ def list_imported(*command: str) -> set[str]:
 
 def test_a_report_without_files_imports_only_what_it_needs() -> None:
     found = list_imported("-m", "distprof", "report", str(DATA / "mi250_toy.json.gz"), "--no-write")
-    assert "distprof.render.terminal" in found and not found & NEEDLESS
+    assert "distprof.render.terminal.terminal" in found and not found & NEEDLESS
 
 
 def test_the_version_is_printed_without_numpy() -> None:
@@ -59,7 +59,7 @@ def test_the_version_is_printed_without_numpy() -> None:
 
 def test_tables_of_a_trace_import_no_reader_of_captures() -> None:
     found = list_imported("-m", "distprof", "tables", str(DATA / "mi250_toy.json.gz"))
-    assert "distprof.render.nsys_tables" in found
+    assert "distprof.render.terminal.nsys_tables" in found
     assert not found & (NEEDLESS - {"tempfile"})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from distprof.cli import train as application
-from distprof.render import wandb_log
+from distprof.render.wandb import wandb_log
 
 
 class LeftError(BaseException):

@@ -12,7 +12,7 @@ import pytest
 from distprof import __main__ as entry
 from distprof.cli import wandb_dashboard
 from distprof.cli.parser import run_verb
-from distprof.render import wandb_workspace
+from distprof.render.wandb import wandb_workspace
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 

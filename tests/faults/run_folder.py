@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.facts.run import Phase, Run
-from distprof.simulate import Delay, SimulatedJob, simulate
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import rank_path, write_meta

@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 ATTACH = """\
 import sys
 from distprof.attach.command import attach
-from distprof.profiler import exit_guard
+from distprof.profiler.job import exit_guard
 exit_guard.EXIT_WAIT_S = 0.5
 attach(sys.argv[1:])
 """

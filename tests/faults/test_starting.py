@@ -14,12 +14,13 @@ import torch.distributed as dist
 from torch import nn
 
 import distprof
-from distprof.profiler import agreement, early_watch, open_session
-from distprof.profiler.agreement import Rendezvous
-from distprof.profiler.session import Session
+from distprof.profiler import open_session
+from distprof.profiler.job import agreement, early_watch
+from distprof.profiler.job.agreement import Rendezvous
+from distprof.profiler.session.session import Session
 from distprof.storage.run_folder import read_run
 from distprof.world import World
-from tests.profiler.session_case import LONG
+from tests.profiler.session.session_case import LONG
 from tests.ranks import call_on_ranks
 
 STEPS = 6

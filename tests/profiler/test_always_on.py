@@ -15,7 +15,7 @@ import pytest
 
 import distprof
 from distprof.analyze import analyze
-from distprof.profiler.metrics import Metrics
+from distprof.profiler.metrics.metrics import Metrics
 from distprof.storage.run_folder import read_run
 from tests.factories import MS, make_run
 

@@ -21,9 +21,9 @@ import distprof
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
 from distprof.errors import UsageError
-from distprof.profiler.session import Session
-from distprof.profiler.signal_count import SignalCount
-from distprof.record.gather import Exchange
+from distprof.profiler.budget.signal_count import SignalCount
+from distprof.profiler.session.session import Session
+from distprof.record.gather.gather import Exchange
 from distprof.storage.window_files import STATE, WindowRequest, WindowState, publish_request, read_state
 from distprof.traces.read import read_folder
 from distprof.traces.sources import list_called

@@ -24,10 +24,10 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
-from distprof.profiler.recording import Recording
-from distprof.profiler.watched import describe_strategy, find_device, find_wrapped, name_strategies
+from distprof.profiler.job.watched import describe_strategy, find_device, find_wrapped, name_strategies
+from distprof.profiler.session.recording import Recording
 from distprof.storage.run_folder import read_run
-from tests.profiler.session_case import LONG, find_run
+from tests.profiler.session.session_case import LONG, find_run
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,9 +19,10 @@ from torch.multiprocessing import ProcessExitedException
 from torch.nn.parallel import DistributedDataParallel
 
 import distprof
-from distprof.profiler import agreement, exit_guard, open_session
+from distprof.profiler import open_session
+from distprof.profiler.job import agreement, exit_guard
 from distprof.world import World
-from tests.profiler.session_case import LONG, find_run
+from tests.profiler.session.session_case import LONG, find_run
 from tests.ranks import call_on_ranks
 
 

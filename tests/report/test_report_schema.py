@@ -16,13 +16,14 @@ import jsonschema
 import numpy as np
 import pytest
 
+from benchmarks.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.between import PARTS as BETWEEN
+from distprof.analyze.summary.between import PARTS as BETWEEN
 from distprof.facts.presence import LastWrite
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render import finding_texts
-from distprof.render.files import describe_plain
+from distprof.render.files.files import describe_plain
 from distprof.report import (
     bandwidth_report,
     finding_report,
@@ -35,7 +36,6 @@ from distprof.report import (
 )
 from distprof.report.report import SCHEMA, Report
 from distprof.report.wait_report import VerdictKind
-from distprof.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from tests.factories import USUAL_NS, drop_rows, make_run, make_shadow_stall
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.record.recorder import Recorder
-from distprof.record.timeline import PhaseContext
+from distprof.record.step.recorder import Recorder
+from distprof.record.step.timeline import PhaseContext
 from distprof.storage.last_position import describe_place, drop_place, open_place, read_place
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
-from distprof.render.html import render_html
+from distprof.render.html.html import render_html
 from distprof.traces.assemble import assemble_run
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.reduce.phase_names import NameMap

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.render.nsys_tables import write_csv
+from distprof.render.terminal.nsys_tables import write_csv
 from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.tables.projection import PROJECTIONS
 from tests.nsys_file import Copy, EventType, Generation, SyntheticExport, make_training_export

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.render.nsys_tables import write_csv
+from distprof.render.terminal.nsys_tables import write_csv
 from distprof.traces.nsys.read_nsys import read_nsys
 from distprof.traces.tables.six_tables import TABLES, make_table
 from tests.nsys_file import Copy, EventType, Generation, SyntheticExport, make_training_export, pack_pid

@@ -11,9 +11,9 @@ import pytest
 from distprof.analyze import analyze
 from distprof.facts.trace import Trace
 from distprof.facts.trace_summary import ModuleTotal
-from distprof.render.html import render_html
-from distprof.render.module_files import list_module_tables
-from distprof.render.sections import list_sections
+from distprof.render.files.module_files import list_module_tables
+from distprof.render.html.html import render_html
+from distprof.render.sections.sections import list_sections
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.read import read_paths
 from distprof.traces.reduce import module_calls, modules

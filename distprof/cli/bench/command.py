@@ -16,12 +16,8 @@ from rich.table import Table
 from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
 from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
-from distprof.cli.bench.cost_command import add_cost, run_cost
-from distprof.cli.bench.device_command import add_device, run_device
 from distprof.cli.bench.figures import require_folder, write_figures
-from distprof.cli.bench.live_command import add_live, run_live
 from distprof.cli.bench.overhead import measure_workload
-from distprof.cli.bench.simulated_jobs import add_simulated, run_report, run_verdicts
 from distprof.config.conf_folder import find_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
@@ -31,6 +27,8 @@ if TYPE_CHECKING:
     from distprof.cli.bench.phase_cost import PhaseCost
 
 TINY_STEPS, STEPS = 60, 5
+MOVED = ("verdicts", "live", "device", "cost", "report")
+"""Subjects that measure distprof itself and not a user's job; said for one release."""
 DESCRIPTION = """\
 Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
 under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
@@ -51,15 +49,17 @@ Exit codes: 0 measured, 1 a run failed, 2 usage.
 def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb ``bench`` to the command line."""
     bench = verbs.add_parser(
-        "bench", help="measure distprof: what it costs, and how often its verdict is right",
-        epilog="In a checkout, python -m benchmarks compares distprof with other tools (traces, tables) and reports on "
-        "randomly damaged inputs (fuzz).",
+        "bench", help="measure what recording costs on this machine",
+        epilog="In a checkout, python -m benchmarks measures distprof itself: how often its verdict is right "
+        "(verdicts, live, device), what recording costs the host (cost), what other tools say (traces, tables).",
     )  # fmt: skip
-    subjects = bench.add_subparsers(dest="subject", required=True)
+    subjects = bench.add_subparsers(dest="subject", required=True, metavar="overhead")
     overhead = subjects.add_parser(
         "overhead", help="step times with and without recording", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    for moved in MOVED:
+        subjects.add_parser(moved, add_help=False, prefix_chars="\0").add_argument("rest", nargs="*")
     overhead.add_argument(
         "--train", default="gpt2_tiny", help="models, comma-separated: files of conf/train (default: gpt2_tiny)"
     )
@@ -75,28 +75,17 @@ def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
     overhead.add_argument("--strategy", help="a file of conf/strategy (default: ddp; with one rank single)")
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further configuration of the training")
-    add_cost(subjects)
-    add_simulated(subjects)
-    add_device(subjects)
-    add_live(subjects)
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Runs one of the benches; see `_compare_profilers` and the functions that it names."""
-    benches = {
-        "overhead": _compare_profilers, "cost": run_cost, "verdicts": run_verdicts, "report": run_report,
-        "device": run_device, "live": run_live,
-    }  # fmt: skip
-    return benches[options.subject](options)
-
-
-def _compare_profilers(options: argparse.Namespace) -> int:
     """Measures, printing each run as it ends, and then one table per model.
 
     Raises:
         DistprofError: A run failed.
         UsageError: An option is wrong.
     """
+    if options.subject in MOVED:
+        raise UsageError(f"bench {options.subject}: is now, from a checkout, python -m benchmarks {options.subject}")
     workloads = _read_workloads(options)
     console, conditions = Console(), list_conditions()
     from distprof.cli.bench.phase_cost import measure_phase_cost

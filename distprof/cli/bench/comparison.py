@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.measured_steps import find_measured_steps, read_timing
-from distprof.analyze.overhead import choose_clock
+from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.overhead import choose_clock
 from distprof.facts.run import FloatArray, Run
 
 _T_95 = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from distprof.config.schema import HardwareConfig, ProfileConfig
 
 if TYPE_CHECKING:
-    from distprof.profiler.session import Session
+    from distprof.profiler.session.session import Session
 
 PHASES_PER_STEP = 200
 ROUNDS = 300
@@ -37,8 +37,8 @@ class PhaseCost:
 
 def measure_phase_cost() -> PhaseCost:
     """Times the profiler on this host, without NVTX and without device events."""
-    from distprof.profiler.session import Session  # loads torch: only for those who measure
-    from distprof.profiler.start import start_profiler
+    from distprof.profiler.rank.start import start_profiler
+    from distprof.profiler.session.session import Session  # loads torch: only for those who measure
     from distprof.world import join, leave, read_identity
 
     world = join(read_identity(), device="cpu", backend="gloo", timeout_s=60.0)

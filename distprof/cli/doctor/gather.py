@@ -19,7 +19,7 @@ from distprof.cli.doctor.facts import UNLIMITED, Facts, Limit, TorchFacts
 from distprof.cli.doctor.host_time import read_clock_facts
 from distprof.config.decode import decode
 from distprof.errors import DataError
-from distprof.render.wandb_log import is_logged_in
+from distprof.render.wandb.wandb_log import is_logged_in
 from distprof.traces.nsys.nsys_tool import find_nsys
 
 TORCH_TIMEOUT_S = 60.0

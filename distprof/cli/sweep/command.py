@@ -16,9 +16,9 @@ from distprof.config.compose import Composed, JobRequest
 from distprof.config.redact import secret_values
 from distprof.config.schema import WandbConfig
 from distprof.errors import EXIT_FAILED, UsageError
-from distprof.record.signals import SignalWatch
-from distprof.render.wandb_log import require_wandb
-from distprof.render.wandb_sweep import log_sweep
+from distprof.record.stalls.signals import SignalWatch
+from distprof.render.wandb.wandb_log import require_wandb
+from distprof.render.wandb.wandb_sweep import log_sweep
 from distprof.storage.sweep_folder import write_sweep
 from distprof.traces.nsys.nsys_tool import find_nsys
 

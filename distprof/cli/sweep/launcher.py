@@ -28,7 +28,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 CAPTURE = (sys.executable, "-m", "distprof.cli.capture", "--no-report", "--")
 """What `launch/nsys.sh` runs: torchrun under Nsight Systems."""
 SIGNAL_GRACE_S = 3.0
-"""Less than a process that got a signal has before it exits, see `distprof.record.signals`."""
+"""Less than a process that got a signal has before it exits, see `distprof.record.stalls.signals`."""
 
 
 class TorchrunLauncher(Launcher):

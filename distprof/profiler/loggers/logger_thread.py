@@ -8,7 +8,7 @@ from collections.abc import Callable
 from distprof.errors import describe_error
 from distprof.facts.run import FloatArray
 from distprof.profiler.loggers.metric_logger import LoggedJob, MetricLogger
-from distprof.record.live import Listener
+from distprof.record.gather.live import Listener
 
 LOGGERS = {
     "jsonl": ("json_lines", "JsonLinesLogger"),

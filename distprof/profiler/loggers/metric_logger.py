@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from distprof.analyze.live.live_metrics import Points
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
-from distprof.render.wandb_scalars import Points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from distprof.facts.run import PHASES, Clock, FloatArray
 from distprof.profiler.loggers.metric_logger import LoggedJob
-from distprof.profiler.metrics import GAUGES
+from distprof.profiler.metrics.metrics import GAUGES
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")

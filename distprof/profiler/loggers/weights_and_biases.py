@@ -7,9 +7,9 @@ import os
 from distprof.config.choice import read_choice
 from distprof.config.schema import WandbConfig, decode
 from distprof.facts.run import FloatArray
-from distprof.profiler.exit_guard import close_sessions_first
+from distprof.profiler.job.exit_guard import close_sessions_first
 from distprof.profiler.loggers.metric_logger import LoggedJob
-from distprof.render.wandb_log import WandbLogger
+from distprof.render.wandb.wandb_log import WandbLogger
 
 
 class BesideWandbLogger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distprof.render.finding_texts.kernel_names import name_kernel
 from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
     FigureText,
@@ -17,7 +18,6 @@ from distprof.render.finding_texts.parts import (
     say_window,
     say_worst,
 )
-from distprof.render.kernel_names import name_kernel
 from distprof.render.units import format_count, format_factor, format_ratio, format_time
 from distprof.report.finding_report import Figure, Finding, Trait
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distprof.analyze.findings.idle import MOST_RATIO
+from distprof.analyze.traces.findings.idle import MOST_RATIO
 from distprof.facts.trace_summary import HostState
+from distprof.render.finding_texts.kernel_names import name_kernel
 from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
     FigureText,
@@ -19,7 +20,6 @@ from distprof.render.finding_texts.parts import (
     say_window,
     say_worst,
 )
-from distprof.render.kernel_names import name_kernel
 from distprof.render.units import format_count, format_ratio, format_time
 from distprof.report.finding_report import Figure, Finding, Trait
 

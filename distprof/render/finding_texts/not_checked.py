@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.analyze.findings.siblings import MIN_SIBLINGS
+from distprof.analyze.traces.findings.siblings import MIN_SIBLINGS
 from distprof.render.finding_texts.parts import name_some
 from distprof.render.units import format_ratio
 from distprof.report.finding_report import Lack, NotChecked

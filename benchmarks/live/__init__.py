@@ -1,0 +1,1 @@
+"""How often the verdict is right on real ranks of this machine."""

@@ -1,0 +1,1 @@
+"""What recording costs the host, without a GPU."""

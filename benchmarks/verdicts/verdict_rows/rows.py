@@ -1,0 +1,12 @@
+"""All rows, in the order of the table."""
+
+from __future__ import annotations
+
+from benchmarks.verdicts.verdict_rows.links import LINK_ROWS
+from benchmarks.verdicts.verdict_rows.noise import NOISE_ROWS
+from benchmarks.verdicts.verdict_rows.ranks import RANK_ROWS
+from benchmarks.verdicts.verdict_rows.row import Row
+from benchmarks.verdicts.verdict_rows.unusual import UNUSUAL_ROWS
+
+ROWS: dict[str, Row] = {row.name: row for row in (*RANK_ROWS, *NOISE_ROWS, *UNUSUAL_ROWS, *LINK_ROWS)}
+"""By name."""

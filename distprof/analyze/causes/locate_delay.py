@@ -1,0 +1,83 @@
+"""Before which collectives of a cycle does a part of a rank's own time lie?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.stats.measured_steps import BoolArray
+from distprof.facts.run import FloatArray, Part, Phase, Stretch
+
+_ORDER: dict[Part, int] = {
+    Phase.DATA: 0, Phase.FORWARD: 1, Phase.BACKWARD: 2, Phase.GRAD_NORM: 3, Phase.OPTIMIZER: 4,
+    **dict.fromkeys(Stretch, 5),
+}  # fmt: skip
+_COUNT = 6
+SURE = 3.0
+"""Standard errors."""
+
+
+def find_gaps(cycles: SyncCycles, part: Part) -> BoolArray:
+    """The gaps in which a part can lie, ``[num_collectives]``: those between its neighbours in the order of a step.
+
+    A gap reaches from the part in which the collective before it is issued to the part in which its own is.
+    """
+    count = cycles.gap_ns.shape[2]
+    if part not in _ORDER or len(cycles.issued) != count or count == 1:
+        return np.ones(count, dtype=bool)
+    return np.array([_reaches(cycles.issued[index - 1], cycles.issued[index], part, index) for index in range(count)])
+
+
+def _reaches(before: Part, own: Part, part: Part, index: int) -> bool:
+    if before not in _ORDER or own not in _ORDER:
+        return True
+    first, last, at = _ORDER[before], _ORDER[own], _ORDER[part]
+    if last < first or (index == 0 and last == first):
+        last += _COUNT  # it begins in the step before, or in the micro-step before
+    return first <= at <= last or first <= at + _COUNT <= last
+
+
+def _follows_backward(cycles: SyncCycles) -> BoolArray:
+    """The gaps after a wait in a backward, up to the next collective of one, ``[num_collectives]``.
+
+    The wait may have been the end of that backward, and anything may follow: the passes of another model, as of a GAN,
+    or of the next micro-step.
+    """
+    count = cycles.gap_ns.shape[2]
+    if len(cycles.issued) != count:
+        return np.zeros(count, dtype=bool)
+    ends = [part is Phase.BACKWARD and bool(waits) for part, waits in zip(cycles.issued, cycles.blocking, strict=True)]
+    return np.array(
+        [before and part is Phase.BACKWARD for before, part in zip([False, *ends], cycles.issued, strict=False)]
+    )
+
+
+def place(
+    cycles: SyncCycles, allowed: BoolArray, late_ns: FloatArray, error_ns: FloatArray, total_ns: float
+) -> FloatArray:
+    """Spreads an excess over gaps, ns, ``[num_collectives]``.
+
+    Of what a rank makes up for before it arrives, nobody notices anything: where its gaps are longer by less than the
+    excess beyond doubt, only so much is spread, and in gaps after the end of a backward what is beyond doubt there.
+
+    Args:
+        cycles: As recorded.
+        allowed: The gaps in which it can lie.
+        late_ns: Usual excess of the rank's gaps that is not yet explained, ``[num_collectives]``.
+        error_ns: Their standard errors.
+        total_ns: What is spread.
+    """
+    noticed_ns = np.where(allowed, np.maximum(late_ns, 0), 0.0)
+    if (noticed_ns + np.where(allowed, SURE * error_ns, 0.0)).sum() < total_ns:
+        noticed_ns = noticed_ns + np.where(
+            _follows_backward(cycles) & ~allowed & (late_ns > SURE * error_ns), late_ns, 0.0
+        )
+        capped: FloatArray = noticed_ns * min(1.0, total_ns / max(noticed_ns.sum(), 1.0))
+        return capped
+    sure = np.where(allowed & (late_ns > SURE * error_ns), late_ns, 0.0)
+    share = sure if sure.sum() >= 0.5 * total_ns else noticed_ns
+    if share.sum() <= 0:
+        usual_ns = np.where(allowed, np.median(cycles.gap_ns, axis=(0, 1)), -1.0)
+        share = (np.arange(len(usual_ns)) == int(usual_ns.argmax())).astype(float)
+    spread: FloatArray = share * (total_ns / share.sum())
+    return spread

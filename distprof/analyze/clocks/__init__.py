@@ -1,0 +1,1 @@
+"""How the clocks of hosts and devices relate, and how far a host runs ahead of its device."""

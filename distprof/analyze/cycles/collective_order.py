@@ -1,0 +1,185 @@
+"""Which collectives of different ranks belong together? Merges the groups' tables into one order per step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Phase, Run
+
+MAX_CELLS = 1_250_000
+"""Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
+
+ROUNDED_NS = 1.0
+"""Differences of times on one clock up to this are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedCollectives:
+    """Every rank's collectives in order of issue; the same index means the same kind and phase on every rank.
+
+    On the device clock, waits that begin later than their collective is issued are entries of their own.
+    """
+
+    positions: IntArray
+    """Positions in ``Run.ranks``, ``[num_ranks]``."""
+    steps: IntArray
+    """``[num_steps]``"""
+    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
+    """For each collective the groups that run it: name, and members as rows of axis 0 below; empty: a later wait."""
+    phases: tuple[Phase, ...]
+    """``[num_collectives]``, like the next two."""
+    kinds: tuple[CollectiveKind, ...]
+    sizes_bytes: tuple[int | None, ...]
+    """Of the group that is listed first; None: not known."""
+    blocking: BoolArray
+    """``[num_collectives]``"""
+    arrival_ns: FloatArray
+    """On the rank's own clock, ``[num_ranks, num_steps, num_collectives]``; so are the next two."""
+    end_ns: FloatArray
+    exposed_ns: FloatArray
+    clock: Clock = Clock.HOST
+    awaits: IntArray | None = None
+    """As in `distprof.analyze.cycles.sync_cycles.SyncCycles`; so is the next."""
+    follows: IntArray | None = None
+    took_ns: FloatArray | None = None
+    """On the device clock, from when it could start on a rank until its end there; NaN: nothing follows from it."""
+
+
+def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | None:
+    """Aligns the ranks' collectives, up to the last one that a rank waits for.
+
+    Returns:
+        None where the ranks do not issue the same kinds in the same order, or none is waited for.
+    """
+    positions = np.flatnonzero(measured_steps.present)
+    tables, steps = find_steps(measured_steps, len(positions))
+    if not len(steps):
+        return None
+    found = [_find_order(tables, int(position), steps) for position in positions]
+    first, orders = found[0], [item for item in found if item is not None]
+    if first is None or len(orders) < len(found) or any(other.shape != first.shape for other in orders):
+        return None
+    shape = (len(positions), len(steps), len(first.order))
+    arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
+    for row, item in enumerate(orders):
+        for index, (number, member, column) in enumerate(item.order):
+            table = tables[number]
+            at = np.searchsorted(table.steps, steps)
+            arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
+            end_ns[row, :, index] = table.end_ns[member, at, column]
+            exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
+    blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
+    if not blocking.any():
+        return None
+    count = int(np.flatnonzero(blocking)[-1]) + 1
+    parties = tuple(find_parties(tables, [item.order[index][0] for item in orders]) for index in range(count))
+    return OrderedCollectives(
+        positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
+        kinds=tuple(CollectiveKind(kind) for kind, _ in first.shape[:count]),
+        sizes_bytes=tuple(tables[number].sizes_bytes[column] for number, _, column in first.order[:count]),
+        blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
+        exposed_ns=exposed_ns[:, :, :count],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """One rank's collectives in the order it issues them."""
+
+    shape: tuple[tuple[str, Phase], ...]
+    """Kind and phase of each."""
+    order: tuple[tuple[int, int, int], ...]
+    """Where each is: number of the table, member's row, column."""
+
+
+def list_tables(run: Run, clock: Clock) -> tuple[Collectives, ...]:
+    """The tables whose times are on one clock."""
+    return run.device_collectives if clock is Clock.DEVICE else run.collectives
+
+
+def choose_tables(measured_steps: MeasuredSteps, clock: Clock = Clock.HOST) -> list[Collectives]:
+    """Each group's table with the most counted steps; groups without counted steps are left out."""
+    best: dict[tuple[str, tuple[int, ...]], tuple[int, Collectives]] = {}
+    for table in list_tables(measured_steps.run, clock):
+        key = (table.group, tuple(table.ranks.tolist()))
+        used = int(measured_steps.counted[table.steps].sum())
+        if used > best.get(key, (0, None))[0]:
+            best[key] = (used, table)
+    return [table for _, table in best.values()]
+
+
+def find_steps(
+    measured_steps: MeasuredSteps, num_ranks: int, clock: Clock = Clock.HOST
+) -> tuple[list[Collectives], IntArray]:
+    """The tables of the groups that take part in most steps, and the counted steps in which these and no others do.
+
+    Where these are too many, every n-th of them. A group that is used now and then, as for a barrier before a
+    checkpoint, so costs the steps that it is used in, and not all others.
+    """
+    chosen = choose_tables(measured_steps, clock)
+    counts = [int(measured_steps.counted[table.steps].sum()) for table in chosen]
+    tables = [table for table, count in zip(chosen, counts, strict=True) if count > max(counts) / 2]
+    usual = {(table.group, tuple(table.ranks.tolist())) for table in tables}
+    steps = np.flatnonzero(measured_steps.counted)
+    for table in tables:
+        steps = np.intersect1d(steps, table.steps, assume_unique=True)
+    for table in list_tables(measured_steps.run, clock):
+        if (table.group, tuple(table.ranks.tolist())) not in usual:
+            steps = np.setdiff1d(steps, table.steps, assume_unique=True)
+    widths = np.zeros(len(measured_steps.present), dtype=np.int64)
+    for table in tables:
+        widths[table.ranks] += len(table.kinds)
+    every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)
+    return tables, steps[:: max(every, 1)]
+
+
+def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
+    seen = []
+    for number, table in enumerate(tables):
+        for member in np.flatnonzero(table.ranks == position).tolist():
+            at = np.searchsorted(table.steps, steps)
+            begin_ns = table.arrival_ns[member, at].min(axis=1)
+            seen += [
+                (table.arrival_ns[member, at, column], begin_ns, (number, member, column))
+                for column in range(len(table.kinds))
+            ]
+    if not seen:
+        return None
+    earliest_ns = np.min([begin_ns for _, begin_ns, _ in seen], axis=0)
+    seen.sort(key=lambda item: float((item[0] - earliest_ns).mean()))
+    order = tuple(where for _, _, where in seen)
+    return _Order(
+        shape=tuple((tables[number].kinds[column].value, tables[number].phases[column]) for number, _, column in order),
+        order=order,
+    )
+
+
+def find_parties(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple[tuple[str, IntArray], ...]:
+    """The groups that run a collective, with their members, from the number of each rank's table."""
+    members: dict[int, list[int]] = {}
+    for row, number in enumerate(numbers):
+        members.setdefault(number, []).append(row)
+    return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())
+
+
+def find_resumed(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatArray:
+    """When each rank goes on after each collective, in the shape of the arrivals and on the same clocks.
+
+    A host may issue several collectives before it waits for the first one. Then the waits follow each other, and none
+    of them is own time.
+
+    Args:
+        ordered: The collectives.
+        exposed_ns: Waited for each; 0 where not blocking.
+    """
+    arrival_ns = ordered.arrival_ns
+    resume_ns: FloatArray = arrival_ns + exposed_ns
+    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1] - ROUNDED_NS).any():
+        for index in range(1, arrival_ns.shape[2]):
+            begin_ns = np.maximum(arrival_ns[:, :, index], resume_ns[:, :, index - 1])
+            resume_ns[:, :, index] = begin_ns + exposed_ns[:, :, index]
+    return resume_ns

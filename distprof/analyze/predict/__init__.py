@@ -1,0 +1,1 @@
+"""What would be: without a cause, with another setting, and between the jobs of a sweep."""

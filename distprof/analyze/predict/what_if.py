@@ -1,0 +1,163 @@
+"""What would fixing it save? Replays the recorded steps with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import Suspect
+from distprof.analyze.replay.cost import Judgement
+from distprof.analyze.replay.replay import replay
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.statistics import estimate, find_median
+from distprof.facts.run import OWN_PARTS, FloatArray, Phase
+from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
+
+MIN_SAVED_RATIO = 0.001
+"""Share of the step; a change that saves less is not listed."""
+MAX_RANKS = 4096
+"""The largest job that is extrapolated to."""
+
+
+def list_what_ifs(
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles | None,
+    judgement: Judgement | None,
+    *,
+    step_ns: float | None,
+    tokens_per_s: float | None,
+) -> list[WhatIf]:
+    """Every change that the facts allow, the largest saving first.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        cycles: None: nothing to replay.
+        judgement: The causes with a name, each of which may go.
+        step_ns: Of the job as it ran, like the next; the replay says what share of it is saved. None: the mean cycle.
+        tokens_per_s: None: not counted.
+    """
+    if cycles is None or not len(cycles.steps):
+        return []
+    as_is_ns = replay(cycles)
+    now_ns, count = float(as_is_ns.mean()) if step_ns is None else step_ns, len(cycles.positions)
+    nothing = np.zeros_like(cycles.transfer_ns)
+    found = [
+        _report(
+            "perfect overlap", now_ns, _save(as_is_ns, replay(cycles, transfer_ns=nothing)), count, tokens_per_s,
+            "transfers never hold a rank up; waiting for a late rank still does",
+        ),
+        _report(
+            "no data wait", now_ns, _save(as_is_ns, replay(cycles, gap_ns=_without_data(cycles))), count, tokens_per_s,
+            "every batch is ready when it is asked for",
+        ),
+    ]  # fmt: skip
+    for change, saved, assumption in _list_fixes(measured_steps, cycles, judgement):
+        found.append(_report(change, now_ns, saved, count, tokens_per_s, assumption))
+    found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
+    found.sort(key=lambda item: -item.saved_ratio.value)
+    return [*found, *_guess_sizes(cycles, as_is_ns, now_ns, tokens_per_s)]
+
+
+def _list_fixes(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement | None
+) -> Iterator[tuple[str, Estimate, str]]:
+    """What each cause with a name would save if only it went, and all of them together."""
+    if judgement is None:
+        return
+    for item, cost in judgement.named:
+        yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
+    if len(judgement.named) > 1:
+        change = f"all {len(judgement.named)} causes with a name gone"
+        yield change, judgement.together_ratio, "each of them as above"
+
+
+def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> str:
+    rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) else None
+    match item.kind:
+        case VerdictKind.SLOW_RANK:
+            return f"rank {rank} as fast as the others"
+        case VerdictKind.SLOW_HOST:
+            return f"host {item.hosts[0]} as fast as the others"
+        case VerdictKind.SLOW_LINK:
+            return f"the link {' - '.join(item.hosts)} as fast as others"
+        case VerdictKind.UNEQUAL_DATA:
+            return "equal data on every rank"
+    return "no stalls" if rank is None else f"no stalls of rank {rank}"
+
+
+def _save(as_is_ns: FloatArray, would_be_ns: FloatArray) -> Estimate:
+    return estimate(as_is_ns - np.minimum(would_be_ns, as_is_ns), float(as_is_ns.mean()))[1]
+
+
+def _report(
+    change: str, now_ns: float, saved: Estimate, count: int, tokens_per_s: float | None, assumption: str
+) -> WhatIf:  # fmt: skip
+    then_ns = now_ns * (1 - saved.value)
+    return WhatIf(
+        change=change, step_ns=then_ns, saved_ratio=saved,
+        tokens_per_s=None if tokens_per_s is None or then_ns <= 0 else tokens_per_s * now_ns / then_ns,
+        rank_hours_per_day=24 * count * saved.value if saved.value > 0 else None,
+        assumption=assumption,
+    )  # fmt: skip
+
+
+def _without_data(cycles: SyncCycles) -> FloatArray:
+    """Own times without the data phase, which comes first and is removed from the front."""
+    left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PARTS.index(Phase.DATA)])
+    gap_ns = cycles.gap_ns.copy()
+    for index in range(gap_ns.shape[2]):
+        taken = np.minimum(gap_ns[:, :, index], left_ns)
+        gap_ns[:, :, index] -= taken
+        left_ns = left_ns - taken
+    return gap_ns
+
+
+def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, now_ns: float, tokens_per_s: float | None) -> list[WhatIf]:
+    """Half and twice the ranks, if one group holds them all: own times are drawn from the existing ranks."""
+    count = len(cycles.positions)
+    if any(len(parties) != 1 for parties in cycles.waited) or count < 4:
+        return []
+    found = []
+    for size in (count // 2, count * 2):
+        if not 2 <= size <= MAX_RANKS:
+            continue
+        then_ns = _replay_with(cycles, size)
+        _, saved = estimate(as_is_ns - then_ns, float(as_is_ns.mean()))
+        ratio = float(as_is_ns.mean() / then_ns.mean())
+        found.append(
+            WhatIf(
+                change=f"{size} ranks", step_ns=now_ns / ratio, saved_ratio=saved,
+                tokens_per_s=None if tokens_per_s is None else tokens_per_s * ratio * size / count,
+                rank_hours_per_day=None,
+                assumption="same work per rank, similar ranks, and a ring over similar links",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
+    """Cycles with another number of ranks; the time of a ring grows with (ranks - 1) / ranks."""
+    count = len(cycles.positions)
+    scale = (size - 1) / size * count / (count - 1)
+    draws = np.random.default_rng(size)
+    total_ns = np.zeros(len(cycles.steps))
+    rounds = 8 if count <= 64 else 1
+    for _ in range(rounds):
+        order = np.argsort(draws.random((count, len(cycles.steps))), axis=0)
+        chosen = order[:size] if size <= count else draws.integers(count, size=(size, len(cycles.steps)))
+        there = (chosen, np.arange(len(cycles.steps)))
+        now = np.zeros((size, len(cycles.steps)))
+        free = np.zeros_like(now)
+        over: list[FloatArray] = []
+        for index, awaited in enumerate(cycles.find_awaited().tolist()):
+            now += cycles.gap_ns[*there, index]
+            if awaited == index:
+                free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[*there, index] * scale
+            over.append(free if awaited == index else over[awaited])
+            if cycles.blocking[index]:
+                absent = False if cycles.skipped is None else cycles.skipped[:, index]
+                now = np.where(absent, now, np.maximum(now, over[index]))
+        total_ns += find_median(now, axis=0)
+    return total_ns / rounds

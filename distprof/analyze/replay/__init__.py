@@ -1,0 +1,1 @@
+"""What a cause costs: the cycles are replayed without it."""

@@ -1,0 +1,194 @@
+"""What does each cause cost? The recorded cycles are replayed without it, alone and after all others have gone.
+
+Of two ranks that are late together, each hides what the other costs, so a cause stands if it costs something in either
+case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest last; in
+each order they add up to what removing everything saves. Jitter is what remains when the causes with a name have gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.cycles.sync_cycles import SyncCycles, take_cycles
+from distprof.analyze.replay.candidate import MIN_SHARE, Suspect
+from distprof.analyze.replay.counterfactual import Removal, replay_without, take_removal
+from distprof.analyze.stats.statistics import estimate
+from distprof.facts.run import FloatArray
+from distprof.report.wait_report import Estimate
+
+MAX_CELLS = 2_000_000
+"""Largest ranks x cycles x collectives that are replayed; of longer runs, every n-th cycle is."""
+MAX_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a cause costs per step, ns and as a share of the step."""
+
+    lost_ns: Estimate
+    lost_ratio: Estimate
+    alone_ns: Estimate
+    alone_ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The causes that stand, and everything that makes cycles longer than they need be."""
+
+    named: tuple[tuple[Suspect, Cost], ...]
+    """By what they cost once all others are gone, the largest first; stalls that are nobody's come last."""
+    jitter: Cost
+    """That a different rank is last at every collective."""
+    communication: Cost
+    """That moving data takes time."""
+    joint_ns: tuple[float, ...]
+    """Parts of what removing everything saves: of the causes with a name, of jitter, and of communication."""
+    step_ns: float
+    ideal_ns: float
+    """The mean of the median rank's own times, or what is left when everything has gone, if that is shorter."""
+    together_ratio: Estimate
+    """What removing all causes with a name saves, as a share of the step."""
+
+
+def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement:
+    """Replays the cycles without each suspect, and drops those that cost nothing worth mentioning."""
+    every = max(1, -(-cycles.gap_ns.size // MAX_CELLS))
+    chosen = np.arange(0, len(cycles.steps), every)
+    thin = cycles if every == 1 else take_cycles(cycles, chosen)
+    suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
+    as_is_ns = replay_without(thin, ())
+    standing = _widen(thin, _drop_small(thin, as_is_ns, suspects))
+    kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
+    removals = [item.removal for item, _ in kept]
+    joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
+    own_ns = thin.gap_ns.sum(axis=2)
+    return Judgement(
+        named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
+        step_ns=float(as_is_ns.mean()), together_ratio=_price_all(thin, as_is_ns, removals),
+        ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
+    )  # fmt: skip
+
+
+def _thin(item: Suspect, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Suspect:
+    return dataclasses.replace(
+        item, acts=item.acts[chosen], removal=take_removal(item.removal, chosen),
+        excess_ns=None if item.excess_ns is None else item.excess_ns[chosen],
+    )  # fmt: skip
+
+
+def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect]) -> list[tuple[Suspect, Cost]]:
+    """Those that cost enough, first or last; judged again without those that do not."""
+    left = list(suspects)
+    while left:
+        judged = [(item, _judge(cycles, as_is_ns, left, item)) for item in left]
+        standing = [pair for pair in judged if _stands(pair[1])]
+        if len(standing) == len(left):
+            return standing
+        left = [item for item, _ in standing]
+    return []
+
+
+def _judge(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect], item: Suspect) -> Cost:
+    """What one of several suspects costs, first and last."""
+    first_ns = last_ns = as_is_ns - replay_without(cycles, [item.removal])
+    others = [other.removal for other in suspects if other is not item and other.has_name]
+    if others:
+        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
+    return _price(item, as_is_ns, first_ns, last_ns)
+
+
+def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tuple[Suspect, Cost]]:
+    """Intervals that also hold what the causes cost if transfers were ahead by the least, or by the most."""
+    suspects = [item for item, _ in standing]
+    for supposed in _list_supposed(cycles):
+        as_is_ns = replay_without(supposed, ())
+        standing = [(item, _join(cost, _judge(supposed, as_is_ns, suspects, item))) for item, cost in standing]
+    return standing
+
+
+def _price_all(cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]) -> Estimate:
+    """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
+    whole_ns = float(as_is_ns.mean())
+    _, found = estimate(as_is_ns - replay_without(cycles, removals), whole_ns)
+    for supposed in _list_supposed(cycles):
+        saved_ns = replay_without(supposed, ()) - replay_without(supposed, removals)
+        found = _join_intervals(found, estimate(saved_ns, whole_ns)[1])
+    return found
+
+
+def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
+    """The cycles if transfers were ahead by the least, and by the most, where that is not what is measured."""
+    ahead = cycles.ahead
+    found = [] if ahead is None else [ahead.suppose(ahead_ns) for ahead_ns in (ahead.least_ns, ahead.most_ns)]
+    return [dataclasses.replace(cycles, ahead=item) for item in found if item is not None]
+
+
+def _join(found: Cost, other: Cost) -> Cost:
+    return Cost(
+        lost_ns=_join_intervals(found.lost_ns, other.lost_ns),
+        lost_ratio=_join_intervals(found.lost_ratio, other.lost_ratio),
+        alone_ns=_join_intervals(found.alone_ns, other.alone_ns),
+        alone_ratio=_join_intervals(found.alone_ratio, other.alone_ratio),
+    )
+
+
+def _join_intervals(found: Estimate, other: Estimate) -> Estimate:
+    return Estimate(value=found.value, low=min(found.low, other.low), high=max(found.high, other.high))
+
+
+def _stands(cost: Cost) -> bool:
+    return any(part.value >= MIN_SHARE and part.low > 0 for part in (cost.lost_ratio, cost.alone_ratio))
+
+
+def _price(item: Suspect | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray) -> Cost:
+    whole_ns = float(as_is_ns.mean())
+    lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
+    alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns)
+    return Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio)
+
+
+def _estimate(item: Suspect | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
+    """Mean over all cycles; the interval is from those in which the cause acts."""
+    saved_ns = np.where(np.abs(saved_ns) < 1.0, 0.0, saved_ns)  # rounding errors
+    if item is None or item.acts.all():
+        return estimate(saved_ns, whole_ns, None if item is None else item.excess_ns)
+    share = float(item.acts.mean())
+    excess_ns = None if item.excess_ns is None else item.excess_ns[item.acts]
+    acting_ns = saved_ns[item.acts] if item.acts.any() else saved_ns
+    _, ratio = estimate(acting_ns, whole_ns, excess_ns, most_ns=whole_ns / max(share, 1 / len(saved_ns)))
+    value = float(saved_ns.mean()) / whole_ns
+    low, high = min(ratio.low * share, value), max(ratio.high * share, value)
+    found = Estimate(value=value, low=low, high=high)
+    return Estimate(value=value * whole_ns, low=low * whole_ns, high=high * whole_ns), found
+
+
+def _divide(
+    cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]
+) -> tuple[tuple[float, ...], Cost, Cost]:
+    """The parts of the joint saving, and what jitter and communication cost."""
+    count = len(removals)
+
+    def replay_to(first: int, end: int, *, punctual: bool = False, free: bool = False) -> FloatArray:
+        return replay_without(cycles, removals[first:end], punctual=punctual, free=free)
+
+    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1)), replay_to(0, count, punctual=True)]
+    nothing_ns = replay_to(0, count, punctual=True, free=True)
+    up = [replay_to(first, count, free=True) for first in range(count, -1, -1)]
+    free_ns, named_gone_ns = up[0], down[count]
+    removed_first = [*_measure_steps(down), float((down[-1] - nothing_ns).mean())]
+    moving_ns, *last = _measure_steps([as_is_ns, *up, nothing_ns])
+    removed_last = [*last[:count][::-1], last[count], moving_ns]
+    joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
+    last_ns = named_gone_ns - down[-1]
+    jitter = _price(None, as_is_ns, last_ns, last_ns)
+    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - up[-1])
+    return joint_ns, jitter, communication
+
+
+def _measure_steps(replayed: Sequence[FloatArray]) -> list[float]:
+    return [float((before - after).mean()) for before, after in itertools.pairwise(replayed)]

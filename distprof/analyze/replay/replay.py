@@ -1,0 +1,146 @@
+"""How long would the cycles take with other own times or transfers? Replays the recorded steps by their rules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.cycles.early_transfer import find_lead
+from distprof.analyze.cycles.sync_cycles import SyncCycles, find_middle
+from distprof.analyze.stats.statistics import find_median
+from distprof.facts.run import FloatArray, IntArray
+
+MAX_ROUNDS = 4
+"""Cycles after which a change is no longer followed to the next one."""
+
+
+def replay(
+    cycles: SyncCycles,
+    *,
+    gap_ns: FloatArray | None = None,
+    transfer_ns: FloatArray | None = None,
+    punctual: bool = False,
+) -> FloatArray:
+    """Replays every cycle from when its ranks left the wait before.
+
+    A collective starts when its last member has arrived and those before it, of its group or on its stream, have ended.
+    It takes its transfer time, and ranks that wait for it, there or later, go on when it ends. What the others have
+    moved before the last one arrives takes its time after all if that one comes earlier. So less own time, shorter
+    transfers or punctual ranks never make a cycle longer.
+
+    Args:
+        cycles: The cycles as they were.
+        gap_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
+        transfer_ns: Other transfer times, same shape. None: as recorded.
+        punctual: Every collective starts when its median member arrives, and the ranks that wait for it go on as if
+            they had arrived then.
+
+    Returns:
+        Length of each cycle, ns, ``[num_cycles]``: as in ``SyncCycles.cycle_ns``.
+    """
+    recorded = gap_ns is None and transfer_ns is None and not punctual
+    gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
+    transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
+    through_ns = _play(cycles, cycles.start_ns, gap_ns, transfer_ns, punctual=punctual)
+    if recorded or len(cycles.parties[-1]) == 1 or not cycles.knows_starts:
+        return cycles.find_length(through_ns)  # all leave the last wait together
+    usual_ns = _play(cycles, cycles.start_ns, cycles.gap_ns, cycles.transfer_ns, punctual=False)
+    start_ns = cycles.start_ns
+    for _ in range(MAX_ROUNDS):
+        before_ns, start_ns = start_ns, _carry_over(cycles, through_ns - usual_ns)
+        if np.abs(start_ns - before_ns).max() < 1.0:
+            break
+        through_ns = _play(cycles, start_ns, gap_ns, transfer_ns, punctual=punctual)
+    return cycles.find_length(through_ns)
+
+
+def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:
+    """When the ranks start if they leave the waits before at other times, in the form of ``SyncCycles.start_ns``.
+
+    Args:
+        cycles: As recorded.
+        later_ns: By how much later each rank leaves its last wait, ``[num_ranks, num_cycles]``. Where the cycle before
+            is not there, the usual is taken.
+    """
+    follows = np.diff(cycles.steps, prepend=cycles.steps[0]) == 1
+    before_ns = np.roll(later_ns, 1, axis=1)
+    start_ns = cycles.start_ns + np.where(follows, before_ns, find_median(later_ns, axis=1, keepdims=True))
+    moved: FloatArray = start_ns - find_middle(start_ns)
+    return moved
+
+
+def _play(
+    cycles: SyncCycles, start_ns: FloatArray, gap_ns: FloatArray, transfer_ns: FloatArray, *, punctual: bool
+) -> FloatArray:
+    """When each rank leaves its last wait, from the same moment as its start, ``[num_ranks, num_cycles]``."""
+    now = start_ns.copy()
+    free: dict[str, FloatArray] = {}
+    waited, over = cycles.waited, dict[int, FloatArray]()
+    needed = {index for indices in (cycles.awaits, cycles.follows) if indices is not None for index in indices.tolist()}
+    for index, parties in enumerate(cycles.parties):
+        now += gap_ns[:, :, index]
+        ready = now
+        if cycles.follows is not None and int(cycles.follows[index]) in over:
+            ready = np.maximum(now, over[int(cycles.follows[index])])
+        if index in needed:
+            over[index] = now.copy()  # of ranks in none of the groups
+        if cycles.awaits is not None and cycles.blocking[index] and int(cycles.awaits[index]) in over:
+            now = _wait(now, over[int(cycles.awaits[index])], waited[index], punctual=punctual)
+        for group, members in parties:
+            here = ready if len(members) == len(now) else ready[members]
+            arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
+            took = _pick(transfer_ns[:, :, index], members)
+            if cycles.ahead is not None and cycles.ahead.usual_ns[:, index].any():
+                ahead_ns = cycles.ahead.usual_ns[:, index]
+                left_ns = 0.0 if punctual else np.minimum(ahead_ns, find_lead(here))
+                took = took + (ahead_ns - left_ns) * _find_scale(cycles, index, transfer_ns)
+            ended = np.maximum(arrived, free.get(group, arrived)) + took
+            free[group] = ended
+            if index in needed:
+                over[index][members] = ended
+            if cycles.blocking[index]:
+                left = ended if punctual else np.maximum(here, ended)
+                absent = None if cycles.skipped is None else cycles.skipped[:, index]
+                now[members] = left if absent is None or not absent.any() else np.where(absent, here, left)
+    return now
+
+
+def _wait(
+    now: FloatArray, over_ns: FloatArray, parties: tuple[tuple[str, IntArray], ...], *, punctual: bool
+) -> FloatArray:
+    """When ranks go on that come to a wait for an earlier collective, which ended at ``over_ns``. If they are punctual,
+    nobody comes to it later than the median member."""
+    if punctual:
+        now = now.copy()
+        for _, members in parties:
+            now[members] = np.minimum(now[members], find_median(now[members], axis=0))
+    return np.maximum(now, over_ns)
+
+
+def measure_saved(
+    cycles: SyncCycles,
+    *,
+    gap_ns: FloatArray | None = None,
+    transfer_ns: FloatArray | None = None,
+    punctual: bool = False,
+) -> FloatArray:
+    """How much shorter the cycles get with less own time, shorter transfers or punctual ranks: see `replay`.
+
+    Returns:
+        ns, ``[num_cycles]``; never below 0: rounding errors are cut off.
+    """
+    then_ns = replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, punctual=punctual)
+    saved: FloatArray = np.maximum(replay(cycles) - then_ns, 0)
+    return saved
+
+
+def _find_scale(cycles: SyncCycles, index: int, transfer_ns: FloatArray) -> FloatArray:
+    """Transfers of one collective over the recorded ones, ``[num_ranks, num_cycles]``."""
+    recorded_ns = cycles.transfer_ns[:, :, index]
+    scale: FloatArray = np.divide(
+        transfer_ns[:, :, index], recorded_ns, out=np.zeros(recorded_ns.shape), where=recorded_ns > 0
+    )
+    return scale
+
+
+def _pick(values: FloatArray, members: IntArray) -> FloatArray:
+    return values if len(members) == len(values) else values[members]

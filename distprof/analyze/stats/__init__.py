@@ -1,0 +1,1 @@
+"""Facts about measured steps, and the statistics that everything above uses."""

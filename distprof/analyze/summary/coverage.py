@@ -1,0 +1,199 @@
+"""What are the numbers based on, and what is missing?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.stats.exposed import find_exposed
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
+from distprof.analyze.summary.sources import list_sources
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import KINDS, Clock, Run
+from distprof.report.report import Coverage
+
+MAX_GROUPS = 4
+MOST_SHARED = 8
+"""So many GPUs are named of those that ranks share."""
+"""Groups with missing members that a note names."""
+
+
+def report_coverage(
+    measured_steps: MeasuredSteps,
+    timings: Sequence[Timing],
+    headline: Timing | None,
+    cycles: SyncCycles | None,
+    *,
+    notes: Iterable[str] = (),
+) -> Coverage:
+    """Ranks and steps present, what was lost, and every note.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        timings: The clocks measured.
+        headline: The one the headline uses.
+        cycles: What the verdict is based on.
+        notes: Those of other parts of the report.
+    """
+    run = measured_steps.run
+    traced = {item.rank for item in run.activity}
+    present = [
+        info.rank for info, there in zip(run.ranks, measured_steps.present, strict=True) if there or info.rank in traced
+    ]
+    at_work = {info.rank for info in run.ranks if info.last_write is not None and info.last_write.writer_lives}
+    whole = (
+        {info.rank for info in run.ranks if info.source == "trace" or info.ended is not None} & set(present)
+    ) | at_work
+    planned = _read_planned_steps(run.meta.config)
+    warmup = (run.column("warmup") == 1).any(axis=0)
+    return Coverage(
+        complete=_is_complete(measured_steps, planned),
+        world_size=run.meta.world_size,
+        ranks_present=tuple(present),
+        ranks_missing=tuple(rank for rank in sorted(_expect_ranks(run)) if rank not in whole),
+        steps_measured=int(measured_steps.counted.sum()),
+        steps_warmup=int(warmup.sum()),
+        steps_planned=planned,
+        rows_lost=sum(info.rows_lost for info in run.ranks),
+        segments_lost=int(np.nansum(run.column("segments_lost"))),
+        clocks=tuple(timing.clock.value for timing in timings),
+        sources=tuple(list_sources(measured_steps, timings, cycles)),
+        notes=tuple(
+            dict.fromkeys([*_note_steps(measured_steps, timings, headline), *notes, *_collect_notes(measured_steps)])
+        ),
+    )
+
+
+def _expect_ranks(run: Run) -> Iterable[int]:
+    """The ranks that the job had, as far as known; where only file names tell the rank numbers, those and no others."""
+    there = {info.rank for info in run.ranks}
+    return there if there and max(there) >= run.meta.world_size else range(run.meta.world_size)
+
+
+def _is_complete(measured_steps: MeasuredSteps, planned: int | None) -> bool:
+    run = measured_steps.run
+    if run.unread:
+        return False
+    everyone = {info.rank for info in run.ranks} == set(_expect_ranks(run))
+    ended_well = all(
+        info.rows_lost == 0 and (info.source == "trace" or info.ended == "completed") for info in run.ranks
+    )
+    if run.activity and not measured_steps.recorded.size:
+        return everyone  # traces without steps
+    dropped = np.array([info.rows_dropped for info in run.ranks], dtype=np.int64)
+    wanted = max(planned or 0, measured_steps.recorded.shape[1] + int(dropped.max(initial=0)))
+    return (
+        everyone and ended_well and bool((measured_steps.recorded.sum(axis=1) + dropped == wanted).all()) and wanted > 0
+    )
+
+
+def _read_planned_steps(config: Mapping[str, object]) -> int | None:
+    """Warm-up and measured steps that the configuration asks for; None: it does not say."""
+    train = config.get("train")
+    if not isinstance(train, Mapping):
+        return None
+    match train.get("steps"), train.get("warmup_steps"):
+        case int(steps), int(warmup_steps):
+            return steps + warmup_steps
+    return None
+
+
+def _collect_notes(measured_steps: MeasuredSteps) -> list[str]:
+    """Notes made while recording and reading; a note that several ranks share appears once and names them."""
+    run = measured_steps.run
+    ranks_by_note: dict[str, list[int]] = {}
+    for info in run.ranks:
+        for note in info.notes:
+            ranks_by_note.setdefault(note, []).append(info.rank)
+    noted = [
+        note if len(ranks) == run.meta.world_size else f"{name_ranks(ranks)}: {note}"
+        for note, ranks in ranks_by_note.items()
+    ]
+    return [*run.meta.notes, *_note_shared(run), *run.warnings, *noted]
+
+
+def _note_shared(run: Run) -> list[str]:
+    """Which ranks share a GPU, unless the job has noted that itself."""
+    by_device: dict[str, list[int]] = {}
+    for info in run.ranks:
+        if info.device_uuid is not None:
+            by_device.setdefault(info.device_uuid, []).append(info.rank)
+    shared = [ranks for ranks in by_device.values() if len(ranks) > 1]
+    if not shared or any("GPU(s): device times include" in note for note in run.meta.notes):
+        return []
+    who = "; ".join(map(name_ranks, shared[:MOST_SHARED])) + ("; ..." if len(shared) > MOST_SHARED else "")
+    return [f"ranks share a GPU ({who}): device times include the other ranks' turns"]
+
+
+def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
+    run = measured_steps.run
+    notes = [f"not readable and left out: {reason}" for reason in run.unread]
+    if not measured_steps.counted.any():
+        notes.append("no measured step was reported by every rank present: every statistic is n/a")
+    if failed := int((run.column("failed") == 1).any(axis=0).sum()):
+        notes.append(f"{failed} step(s) failed on some rank and are left out")
+    shadow = run.column("shadow") == 1
+    if shadow[:, measured_steps.counted].any():
+        notes.append("recording was off in every step that is kept: their times are known, and nothing else")
+    elif shadows := int(shadow.any(axis=0).sum()):
+        notes.append(f"{shadows} step(s) ran without recording (shadow steps, or it was off) and are left out")
+    window = run.column("window") == 1
+    if windows := int(window.any(axis=0).sum()):
+        notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")
+    left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
+    left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted
+    if partial := int(left_out.any(axis=0).sum()):
+        notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
+    notes.extend(
+        f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
+        for timing in timings
+        if (lacking := int(measured_steps.counted.sum() - timing.used.sum()))
+    )
+    notes.extend(_note_missing(measured_steps))
+    if headline is not None and headline.clock is Clock.HOST and len(timings) > 1:
+        notes.append("not every rank has device times: the headline is on the host clock")
+    if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
+        notes.append("phases were not recorded: step time only")
+    elif headline and run.meta.world_size > 1 and not np.isfinite(find_exposed(measured_steps, headline)).any():
+        notes.append(
+            f"exposed communication is not measured: on the {headline.clock} clock no range marks it, so it is part of "
+            "the other phases"
+        )
+    elif _lacks_collectives(measured_steps):
+        notes.append(
+            "no collective was seen: if the ranks synchronised at all, their waiting is part of the other phases "
+            "(profiler.watch(model) separates it)"
+        )
+    return notes
+
+
+def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
+    """What cannot be known while ranks of the job, or members of a group, are missing."""
+    notes, run = [], measured_steps.run
+    short = {
+        f"{table.group} ({table.size - len(table.ranks)} of {table.size})": None
+        for table in (*run.device_collectives, *run.collectives) if 1 < len(table.ranks) < table.size
+    }  # fmt: skip
+    if short:
+        names = ", ".join(list(short)[:MAX_GROUPS]) + (", ..." if len(short) > MAX_GROUPS else "")
+        notes.append(
+            f"members of {names} are missing: waits are at least what is shown, and neither who arrived last "
+            "nor the transfer is known"
+        )
+    if measured_steps.num_missing and measured_steps.counted.any():
+        notes.append("ranks are missing, and may hold up those that are present: what a change would save is not known")
+    return notes
+
+
+def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
+    """Whether several ranks recorded collectives and none was seen."""
+    counts = np.array([measured_steps.mean(f"{kind}_count")[measured_steps.present] for kind in KINDS])
+    counts = counts[np.isfinite(counts).any(axis=1)]  # kinds that the recorder did not know say nothing
+    return (
+        measured_steps.run.meta.world_size > 1
+        and bool(measured_steps.counted.any())
+        and counts.size > 0
+        and bool((counts == 0).all())
+    )

@@ -1,0 +1,72 @@
+"""How fast is the job, and how much of it is waiting?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.stats.exposed import find_exposed
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
+from distprof.analyze.stats.statistics import as_number, find_share, spread_over_ranks
+from distprof.analyze.summary.busiest import find_busiest
+from distprof.analyze.summary.efficiency import Efficiency
+from distprof.facts.run import Clock
+from distprof.report.report import Headline
+from distprof.report.spread import Spread
+
+
+def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
+    """The job in a few numbers.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        timing: The headline clock; None: nothing was measured.
+        reached: Each rank's efficiency on the same clock.
+    """
+    if timing is None:
+        return Headline(
+            clock=Clock.HOST.value, step_mean_ns=None, step_median_ns=None, step_p95_ns=None, between_ratio=None,
+            tokens_per_s=None, achieved_flops_per_s=None, mfu_ratio=None, hfu_ratio=None, exposed_ratio=None,
+            exposed_ns=None, busiest=None,
+        )  # fmt: skip
+    elapsed_ns = timing.elapsed_ns
+    exposed_ns = find_exposed(measured_steps, timing)
+    there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
+    return Headline(
+        clock=timing.clock.value,
+        step_mean_ns=float(elapsed_ns.mean()),
+        step_median_ns=float(np.median(elapsed_ns)),
+        step_p95_ns=float(np.percentile(elapsed_ns, 95)),
+        between_ratio=_find_between_ratio(timing),
+        tokens_per_s=_count_tokens(measured_steps, timing, float(elapsed_ns.sum())),
+        achieved_flops_per_s=_spread_achieved(measured_steps, reached),
+        mfu_ratio=_mean_or_none([item.mfu_ratio for item in there]),
+        hfu_ratio=_mean_or_none([item.hfu_ratio for item in there]),
+        exposed_ratio=find_share(exposed_ns, timing.mean_step_ns),
+        exposed_ns=as_number(float(exposed_ns[timing.measured].mean())),
+        busiest=find_busiest(measured_steps, timing),
+    )
+
+
+def _find_between_ratio(timing: Timing) -> float | None:
+    """Share of the job's step time that lies between steps; None: no time."""
+    whole_ns, inside_ns = float(timing.elapsed_ns.mean()), float(timing.step_ns[timing.measured].mean())
+    return max(1 - inside_ns / whole_ns, 0.0) if whole_ns > 0 else None
+
+
+def _count_tokens(measured_steps: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:
+    """None when tokens were not measured, or the training loop does not count them: that is not a throughput of 0."""
+    tokens = float(measured_steps.run.column("tokens")[measured_steps.present][:, timing.used].sum())
+    return tokens / time_ns * 1e9 if tokens > 0 and time_ns > 0 else None
+
+
+def _spread_achieved(measured_steps: MeasuredSteps, reached: Sequence[Efficiency]) -> Spread | None:
+    values = [np.nan if item.achieved_flops_per_s is None else item.achieved_flops_per_s for item in reached]
+    return spread_over_ranks(np.array(values), measured_steps.numbers) if np.isfinite(values).any() else None
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    """None when a rank's is missing: the mean of some ranks is not the mean of the job."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

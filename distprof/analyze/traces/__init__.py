@@ -1,0 +1,1 @@
+"""What traces say of a job: device time, kernels, ranges, modules, and the findings."""

@@ -1,0 +1,136 @@
+"""Which copies and calls inside a step move data from the host, or make the host wait for the device?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distprof.analyze.traces.findings.evidence import (
+    Result,
+    average,
+    divide,
+    find_idle_ratio,
+    find_rank,
+    list_on_device,
+    order_ranks,
+    pick,
+)
+from distprof.analyze.traces.findings.traced_time import sum_steps_ns
+from distprof.facts.run import Run
+from distprof.facts.trace_summary import LONGEST_NAME, CopyTotal, TraceSummary
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
+
+COPY_RATIO = 0.01
+"""Of the step: the token numbers of a batch take far less, so more than them is copied."""
+SYNC_RATIO = 0.05
+"""Of the step on the host: nobody would notice a step that is shorter by less."""
+SYNCS_PER_STEP = 1
+"""Fewer come from logging every few steps."""
+TO_DEVICE = "host to device"
+KINDS: dict[str, bool | None] = {"pageable memory": True, "pinned memory": False, "memory of unknown kind": None}
+_MAX_CALLS = 3
+
+
+def check_copies_in_step(run: Run) -> Result:
+    """Device time of copies from the host inside the steps by rank, those from pageable memory separately."""
+    rule = RuleName.COPIES_IN_STEP
+    if not (on_device := list_on_device(run)):
+        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+    items = [item for item in on_device if item.num_steps]
+    if not items:
+        return NotChecked(rule=rule, lack=Lack.NO_STEPS)
+    shares = {item.rank: _sum_ratio(item, _list_copies(item)) for item in items}
+    if beyond := tuple(rank for rank, share in shares.items() if share > 1):
+        return NotChecked(rule=rule, lack=Lack.COPIES_TOO_LONG, ranks=beyond)
+    fired = {rank: share for rank, share in shares.items() if share >= COPY_RATIO}
+    if not fired:
+        return None
+    ranks = order_ranks(fired)
+    item = find_rank(items, ranks[0])
+    assert item.device is not None
+    facts = {"memory_only_ratio": divide(item.device.memory_ns, item.device.span_ns)}
+    if pageable := [copy for copy in _list_copies(item) if copy.pageable and copy.total_ns]:
+        facts["pageable_ratio"] = _sum_ratio(item, pageable)
+    could_pin = any(_could_pin(find_rank(items, rank)) for rank in fired)
+    return Finding(
+        rule=rule,
+        share_ratio=fired[item.rank],
+        ranks=ranks,
+        ranks_checked=len(items),
+        by_rank={"copies_ratio": pick(fired, ranks)},
+        facts=facts,
+        traits=() if could_pin else (Trait.PINNED,),
+        figures=tuple(_count_kinds(item)),
+    )
+
+
+def _could_pin(item: TraceSummary) -> bool:
+    """Whether copies of memory that may not be pinned matter: by the rule's threshold, or as half of all copies."""
+    loose = [copy for copy in _list_copies(item) if copy.pageable is not False]
+    return _sum_ratio(item, loose) >= min(COPY_RATIO, _sum_ratio(item, _list_copies(item)) / 2)
+
+
+def _list_copies(item: TraceSummary) -> list[CopyTotal]:
+    return [copy for copy in item.copies if copy.direction == TO_DEVICE]
+
+
+def _sum_ratio(item: TraceSummary, copies: list[CopyTotal]) -> float:
+    """Time of copies, of the span."""
+    assert item.device is not None
+    return divide(sum(copy.total_ns for copy in copies), item.device.span_ns)
+
+
+def _count_kinds(item: TraceSummary) -> Iterator[Figure]:
+    for sign, pageable in KINDS.items():
+        for copy in _list_copies(item):
+            if copy.pageable is pageable:
+                numbers = {"copies_count": average(copy.count, item), "device_ns": average(copy.total_ns, item)}
+                if copy.size_bytes is not None:
+                    numbers["size_bytes"] = average(copy.size_bytes, item)
+                yield Figure(sign=sign, name=None, ranks=(item.rank,), numbers=numbers)
+
+
+def check_sync_in_step(run: Run) -> Result:
+    """Calls inside the steps in which the host waits for the device, by rank."""
+    rule = RuleName.SYNC_IN_STEP
+    if all(item.calls_ns is None for item in run.activity):
+        return NotChecked(rule=rule, lack=Lack.NO_CALLS)
+    steps_ns = {item.rank: ns for item in run.activity if item.num_steps and (ns := sum_steps_ns(run, item))}
+    items = [item for item in run.activity if item.rank in steps_ns and item.calls_ns is not None]
+    if not items:
+        return NotChecked(rule=rule, lack=Lack.NO_STEPS)
+    shares = {item.rank: divide(_sum_syncs(item), steps_ns[item.rank]) for item in items}
+    # calls that end after the steps, or on many threads at once
+    if beyond := tuple(rank for rank, share in shares.items() if share > 1):
+        return NotChecked(rule=rule, lack=Lack.CALLS_TOO_LONG, ranks=beyond)
+    often = {item.rank for item in items if average(_count_syncs(item), item) >= SYNCS_PER_STEP}
+    fired = {rank: share for rank, share in shares.items() if share >= SYNC_RATIO and rank in often}
+    if not fired:
+        return None
+    ranks = order_ranks(fired)
+    item = find_rank(items, ranks[0])
+    facts = {"calls_count": average(_count_syncs(item), item)}
+    if item.device is not None:
+        facts["idle_host_ratio"] = find_idle_ratio(item)
+    return Finding(
+        rule=rule,
+        share_ratio=min(1.0, fired[item.rank], find_idle_ratio(item)),
+        ranks=ranks,
+        ranks_checked=len(items),
+        by_rank={"waiting_ratio": pick(fired, ranks)},
+        facts=facts,
+        figures=tuple(_count_calls(item)),
+    )
+
+
+def _sum_syncs(item: TraceSummary) -> int:
+    return sum(sync.total_ns for sync in item.syncs)
+
+
+def _count_syncs(item: TraceSummary) -> int:
+    return sum(sync.count for sync in item.syncs)
+
+
+def _count_calls(item: TraceSummary) -> Iterator[Figure]:
+    for sync in sorted(item.syncs, key=lambda sync: -sync.total_ns)[:_MAX_CALLS]:
+        numbers = {"calls_count": average(sync.count, item), "host_ns": average(sync.total_ns, item)}
+        yield Figure(sign="call", name=sync.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)

@@ -1,0 +1,1 @@
+"""What recording may cost, and how it is turned off and on."""

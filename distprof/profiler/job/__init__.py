@@ -1,0 +1,1 @@
+"""What a rank knows of its job: the other ranks, the folder, the model, the versions."""

@@ -1,0 +1,129 @@
+"""What rank 0 does with the rows of all ranks: files for distant ranks, the overhead budget, and the live display."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from distprof.errors import DistprofError
+from distprof.facts.run import FloatArray, RunMeta
+from distprof.profiler.budget.overhead_budget import keep_budget
+from distprof.profiler.job.setting import OpenSetting
+from distprof.profiler.loggers.logger_thread import HURRY_S, LoggerThread, open_logger
+from distprof.profiler.loggers.metric_logger import LoggedJob
+from distprof.profiler.metrics.metrics import Metrics
+from distprof.profiler.metrics.metrics_server import MetricsServer
+from distprof.profiler.windows.step_bands import StepBands
+from distprof.profiler.windows.window_desk import WindowDesk
+from distprof.record.gather.live import Listener, LiveSteps
+from distprof.record.gather.remote import RemoteStreams
+from distprof.record.gather.step_writer import StepWriter
+from distprof.storage.run_folder import add_note
+
+
+class RankZero:
+    """Receives every rank's rows. `deliver` belongs to the gather thread, `finish` to the end of the job."""
+
+    def __init__(
+        self,
+        setting: OpenSetting,
+        step_writer: StepWriter,
+        *,
+        meta: RunMeta,
+        on_start: Callable[[], Callable[[FloatArray], None] | None] | None,
+        stop_recording: Callable[[], None],
+        desk: WindowDesk,
+    ) -> None:
+        """Starts the live display and the metrics, if they are wanted.
+
+        Args:
+            setting: Of rank 0.
+            step_writer: Keeps notes of what could not be written.
+            meta: Of the job.
+            on_start: Called on a thread of its own; returns what gets the whole steps. None: there is no display.
+            stop_recording: Asks every rank to stop recording phases.
+            desk: Orders kernel windows.
+        """
+        self._folder, self._warn, self._desk = setting.folder, setting.warn, desk
+        self._remote = RemoteStreams(setting.streams.apart, step_writer.refuse)
+        self._listener: Listener | None = None
+        if on_start is not None:
+            self._listener = Listener(on_start, what="the display of steps", failed=setting.warn)
+            self._listener.start()
+        self._metrics = _serve_metrics(setting, meta, step_writer)
+        receivers = [] if self._listener is None else [self._listener.tell]
+        if self._metrics is not None:
+            receivers.append(self._metrics[0].add)
+        self._loggers = _open_loggers(setting, meta, step_writer)
+        receivers += [logger.tell for logger in self._loggers]
+        if setting.profile.window_on == "slow":
+            bands = StepBands(desk.order, max_windows=setting.profile.max_windows, clock=setting.clock)
+            receivers.append(bands.add)
+        on_steps = keep_budget(
+            setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
+            say=setting.say, on_steps=partial(_tell_all, receivers) if receivers else None,
+        )  # fmt: skip
+        self._live = None if on_steps is None else LiveSteps(setting.world.size, on_steps)
+
+    def deliver(self, tables: list[FloatArray]) -> None:
+        """Takes the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each."""
+        self._remote.write(tables)
+        if self._live is not None:
+            self._live.add(tables)
+
+    def leave(self) -> None:
+        """However training has ended: closes the port, the desk and the loggers."""
+        self._desk.close()
+        for logger in self._loggers:
+            logger.end(HURRY_S)
+        if self._metrics is not None:
+            self._metrics[1].close()
+
+    def finish(self) -> None:
+        """After every rank's last row: ends the files written for other ranks, and waits briefly for the display."""
+        self._remote.end()
+        for logger in self._loggers:
+            logger.end()
+        if self._listener is None:
+            return
+        self._listener.finish()
+        if missed := self._listener.missed_steps:
+            note = f"{missed} step(s) were not shown while the job ran: what on_start gave was too slow, or failed"
+            self._warn(note)
+            with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
+                add_note(self._folder, note)
+
+
+def _tell_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArray) -> None:
+    for receiver in receivers:
+        receiver(rows)
+
+
+def _open_loggers(setting: OpenSetting, meta: RunMeta, step_writer: StepWriter) -> list[LoggerThread]:
+    def note(text: str) -> None:
+        setting.warn(text)
+        step_writer.note(text)
+
+    job = LoggedJob(meta=meta, ranks=setting.streams.ranks, folder=setting.folder, say=setting.say)
+    return [open_logger(name, job, note) for name in dict.fromkeys(setting.profile.loggers)]
+
+
+def _serve_metrics(
+    setting: OpenSetting, meta: RunMeta, step_writer: StepWriter
+) -> tuple[Metrics, MetricsServer] | None:
+    """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
+    profile = setting.profile
+    if profile.metrics_port is None:
+        return None
+    metrics = Metrics(meta, setting.streams.ranks)
+    address, port = profile.metrics_address, profile.metrics_port
+    try:
+        server = MetricsServer(metrics.render, address=address, port=port)
+    except OSError as error:
+        text = f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}"
+        setting.warn(text)
+        step_writer.note(text)
+        return None
+    setting.say(f"distprof: live metrics: {server.url}")
+    return metrics, server

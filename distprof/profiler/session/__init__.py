@@ -1,0 +1,1 @@
+"""What a training loop is given, and the border behind which nothing of it raises."""

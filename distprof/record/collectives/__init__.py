@@ -1,0 +1,1 @@
+"""Collectives as they are seen: calls of torch, buckets of DDP, FSDP's groups, NCCL's ring."""

@@ -1,0 +1,298 @@
+"""Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
+
+DDP's reducer issues the all-reduce of a bucket through its process group when the bucket's gradients are ready. A group
+around that group sees it, and passes everything on: what is computed is DDP's own. After the last bucket all gradients
+of the model are computed, so from there until ``backward()`` returns the rank only waits: the exposed part. No bucket
+is known to be the last when it is issued, so the wait is taken back when another one follows.
+
+A communication hook takes the reducer's place. A user's that is registered while the profiler is open runs inside one
+of ours; until it issues something, its time is the rank's own. A hook registered before is left alone. What it issues
+is seen, so the exposed part begins with the last collective that it issues in a backward.
+"""
+# No postponed annotations: DDP inspects those of the hook and needs the types themselves.
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from distprof.compiling import leave_to_python
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.record.collectives.collective_watch import Bucket, CollectiveWatch
+from distprof.record.step.collective_log import AWAITED, ON_DEVICE
+from distprof.record.step.collective_stride import sees_ends
+from distprof.record.step.recorder import KIND_CODE, Recorder
+from distprof.record.step.timeline import OTHER
+from distprof.signatures import require_fit
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_ALL_REDUCE, _KIND = PHASE_CODE[Phase.ALL_REDUCE], KIND_CODE[CollectiveKind.ALL_REDUCE]
+_STRIDED = torch.strided
+_HIDDEN = (
+    "a communication hook was registered before distprof started: waits are known only for what the hook itself issues "
+    "through torch.distributed"
+)
+_BUILT_IN = "a built-in communication hook of DDP is registered: all_reduce is counted as backward"
+_PASSED_ON = ("allgather", "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "reduce_scatter")
+"""What the reducer might have its group do, besides `allreduce`."""
+
+
+class _Reductions:
+    """The buckets of one model."""
+
+    def __init__(self, model: DistributedDataParallel, collective_watch: CollectiveWatch) -> None:
+        self._group = model.process_group
+        self.around: _WatchedGroup | None = None
+        """The group around the model's. A built-in hook may keep it, so it must live as long as the model. None: a hook
+        of the user's takes its place."""
+        self._step, self._number, self.sees_ends = -1, 0, True
+        """Of the newest bucket: its step, which one it is in it, and whether the ends of that step's buckets are seen,
+        which only matters on a host."""
+        self.tell(collective_watch)
+        # Where a collective ends on the device, its future is done as soon as the work is queued.
+        self.on_device = collective_watch.ends_on_device(self._group, torch.device(model.device_type))
+
+    def tell(self, collective_watch: CollectiveWatch) -> None:
+        """Tells another recorder from now on."""
+        self.collective_watch, self._code = collective_watch, -1
+
+    def run(self, action: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+        """Calls one of the following. None: it fails, now or before, and nothing is recorded any more."""
+        collective_watch = self.collective_watch
+        if collective_watch.off:
+            return None
+        try:
+            return action(*args, **options)
+        except Exception as error:
+            collective_watch.give_up(error)
+            return None
+
+    def begin(self, buffer: torch.Tensor) -> Bucket:
+        """A bucket is ready."""
+        collective_watch = self.collective_watch
+        collective_watch.recorder.retract()  # the bucket before was not the last, or was another model's
+        return Bucket(
+            size_bytes=_count_bytes(buffer), code=self._find_code(),
+            asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
+            on_device=self.on_device,
+        )  # fmt: skip
+
+    def wait(self, ready: Bucket) -> None:
+        """The bucket is issued, and the rank waits for it from now on unless another one follows."""
+        ticket = self.collective_watch.issue_bucket(ready)
+        if not ready.asynchronous:
+            self.collective_watch.recorder.mark(_ALL_REDUCE, ticket)
+
+    def issue(self, buffer: torch.Tensor, recorder: Recorder) -> int:
+        """A bucket is ready, and reduced from now on. Returns its ticket."""
+        if recorder.step != self._step:
+            self._step, self.sees_ends = recorder.step, sees_ends(recorder.step, self._number)
+            self._number = 0
+        self._number += 1
+        size_bytes = buffer.nbytes if buffer.layout is _STRIDED else _count_bytes(buffer)
+        code = self._code if self._code >= 0 else self._find_code()
+        flags = ON_DEVICE if self.on_device else AWAITED * self.sees_ends
+        return recorder.begin_bucket(_KIND, size_bytes, code, flags)
+
+    def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
+        """Has torch's handle of the reduction tell when it ends."""
+        if not self.on_device:
+            if ticket >= 0:
+                work.get_future().add_done_callback(functools.partial(self.end, ticket))
+        elif recorder.on_device.times_collectives and not recorder.on_device.captures():
+            work.get_future().then(functools.partial(self.end, ticket))
+
+    def end(self, ticket: int | None, future: Any = None) -> None:
+        """The bucket has been reduced: on the host now, on a device in a stream that waits for it. On any thread."""
+        collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
+        if ticket is None or collective_watch.off:
+            return
+        try:
+            recorder.end_on_device(ticket) if self.on_device else recorder.end_collective(ticket)
+        except Exception as error:
+            collective_watch.give_up(error)
+
+    def _find_code(self) -> int:
+        if self._code < 0:  # finding the name of a group takes long
+            self._code = self.collective_watch.find_code(self._group)
+        return self._code
+
+
+class _WatchedGroup(dist.ProcessGroup):
+    """A process group that records what DDP's reducer has reduced by the one inside it."""
+
+    def __init__(self, group: Any, reductions: _Reductions) -> None:
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
+        self._group, self._reductions = group, reductions
+
+    def getBackendName(self) -> str:  # noqa: N802 torch's name for it
+        name: str = self._group.name()
+        return name
+
+    def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:  # type: ignore[override]
+        reductions, buffer = self._reductions, tensors[0]
+        collective_watch = reductions.collective_watch
+        # Of whole numbers: which parameters were used.
+        if collective_watch.off or not (buffer.is_floating_point() or buffer.is_complex()):
+            return self._group.allreduce(tensors, *options)
+        recorder = collective_watch.recorder
+        try:
+            ticket = reductions.issue(buffer, recorder)
+        except Exception as error:
+            collective_watch.give_up(error)
+            return self._group.allreduce(tensors, *options)
+        work = self._group.allreduce(tensors, *options)
+        try:
+            if recorder.recording and recorder.timeline.phase != OTHER:  # else the end of backward is not known
+                recorder.mark_tail(ticket)  # the rank waits for it from now on unless another one follows
+            if reductions.sees_ends or reductions.on_device:
+                reductions.follow(ticket, work, recorder)
+        except Exception as error:
+            collective_watch.give_up(error)
+        return work
+
+
+def _pass_on(name: str) -> Callable[..., Any]:
+    return lambda self, *args: getattr(self._group, name)(*args)  # all have the same code
+
+
+for _name in _PASSED_ON:
+    setattr(_WatchedGroup, _name, _pass_on(_name))
+# The reducer calls these from C++, also while a compiled model or step runs.
+for _name in ("allreduce", "getBackendName", "broadcast"):
+    leave_to_python(getattr(_WatchedGroup, _name), wholly=True)
+for _name in ("run", "end"):
+    leave_to_python(getattr(_Reductions, _name), wholly=True)
+
+
+_reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reductions] = weakref.WeakKeyDictionary()
+"""Of the models that are watched, or were."""
+
+
+def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch, note: Callable[[str], None]) -> None:
+    """Sees a DDP model's all-reduces from now on, until the watch is undone.
+
+    Args:
+        model: Not in its backward.
+        collective_watch: Of the recorder to use.
+        note: Receives what cannot be measured.
+    """
+    reductions = _reductions.get(model)
+    if reductions is not None:
+        reductions.tell(collective_watch)
+    elif hooks := getattr(model, "_comm_hooks", None):
+        note(_HIDDEN)
+        collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _find_code(hook)) is not None}
+    elif _has_builtin_hook(model):
+        note(_BUILT_IN)
+    elif getattr(model, "reducer", None) is not None:
+        with collective_watch.leave_out("DDP's reductions, which count as backward, are"):
+            require_fit(model.reducer, "_update_process_group")
+            reductions = _Reductions(model, collective_watch)
+            reductions.around = _WatchedGroup(model.process_group, reductions)
+            _reductions[model] = reductions
+    if reductions is not None and reductions.around is not None:
+        model.reducer._update_process_group(reductions.around)
+        collective_watch.undo.append(functools.partial(_put_back, weakref.ref(model)))
+
+
+def _put_back(model: weakref.ref[DistributedDataParallel]) -> None:
+    watched = model()
+    if watched is not None:
+        watched.reducer._update_process_group(watched.process_group)
+
+
+def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
+    """Makes hooks that users register on DDP models from now on run inside ours.
+
+    Returns:
+        A function that undoes it; registered hooks stay, and work.
+    """
+    original = require_fit(DistributedDataParallel, "register_comm_hook", {1: "state", 2: "hook"})
+    require_fit(DistributedDataParallel, "_check_comm_hook", {1: "hook"})
+
+    @functools.wraps(original)
+    def register_comm_hook(
+        self: DistributedDataParallel, state: object, hook: Callable[..., Any], *args: Any, **options: Any
+    ) -> None:
+        self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
+        watched, shown = hook, list(getattr(self, "_comm_hooks", ()))
+        try:
+            reductions = _reductions.get(self) or _Reductions(self, collective_watch)
+            watched = _surround(hook, reductions)
+        except Exception as error:
+            collective_watch.give_up(error)
+        original(self, state, watched, *args, **options)
+        if watched is not hook:
+            _reductions[self] = reductions
+            with collective_watch.leave_out("the name of a communication hook is"):
+                self._comm_hooks[:] = [*shown, (hook, state)]  # a saved model holds what its user registered
+                if self.logger is not None:
+                    self.logger._set_comm_hook_name(hook.__qualname__)
+
+    def restore() -> None:
+        if DistributedDataParallel.register_comm_hook is register_comm_hook:
+            DistributedDataParallel.register_comm_hook = original  # type: ignore[method-assign]
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
+    return restore
+
+
+def _surround(hook: Callable[..., Any], reductions: _Reductions) -> Callable[..., Any]:
+    """A user's hook, with what it reduces recorded."""
+
+    def distprof_hook(
+        state: object,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        ready = reductions.run(reductions.begin, bucket.buffer())
+        if ready is None:
+            reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
+            return reduced
+        collective_watch = reductions.collective_watch
+        collective_watch.bucket, collective_watch.synchronising = ready, True
+        try:
+            reduced = hook(state, bucket)
+        finally:
+            collective_watch.bucket, collective_watch.synchronising = None, False
+        reductions.run(reductions.wait, ready)
+
+        if reductions.on_device and collective_watch.recorder.on_device.captures():
+            return reduced
+
+        def finish(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            reductions.end(ready.ticket)
+            return future.value()
+
+        return reduced.then(finish)
+
+    leave_to_python(distprof_hook)  # the user's own is compiled where it would be without this one
+    return distprof_hook
+
+
+def _count_bytes(buffer: torch.Tensor) -> int:
+    """Bytes of the gradients of a bucket, which may be sparse."""
+    if buffer.layout == torch.strided:
+        return buffer.nbytes
+    return buffer._values().nbytes + buffer._indices().nbytes
+
+
+def _find_code(hook: Any) -> CodeType | None:
+    """What runs when a hook is called; None: it is not written in Python."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    function = hook if inspect.isroutine(hook) else type(hook).__call__
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _has_builtin_hook(model: DistributedDataParallel) -> bool:
+    read: Callable[[], dict[str, Any]] | None = getattr(model, "_get_ddp_logging_data", None)
+    return bool(read is not None and read().get("comm_hook"))

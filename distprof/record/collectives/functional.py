@@ -1,0 +1,147 @@
+"""Functional collectives, such as the one that DTensors issue inside ``clip_grad_norm_`` under FSDP2.
+
+They are issued immediately and waited for where the result is first used; that wait is recorded too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from distprof.facts.run import CollectiveKind
+from distprof.record.collectives.collective_watch import CollectiveWatch
+from distprof.signatures import require_fit
+
+_FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
+    "all_reduce": (CollectiveKind.ALL_REDUCE, 2, False),
+    "all_gather_single": (CollectiveKind.ALL_GATHER, 2, True),
+    "all_gather_tensor": (CollectiveKind.ALL_GATHER, 2, True),
+    "reduce_scatter_single": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "reduce_scatter_tensor": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "broadcast": (CollectiveKind.OTHER, 2, False),
+    "all_to_all_single": (CollectiveKind.ALL_TO_ALL, 3, False),
+    "all_gather_single_autograd": (CollectiveKind.ALL_GATHER, 2, True),  # whose backward C++ issues, and waits for
+    "all_gather_tensor_autograd": (CollectiveKind.ALL_GATHER, 2, True),
+    "reduce_scatter_single_autograd": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "reduce_scatter_tensor_autograd": (CollectiveKind.REDUCE_SCATTER, 3, False),
+    "all_to_all_single_autograd": (CollectiveKind.ALL_TO_ALL, 3, False),
+}
+"""Kind, position of the group argument, and whether the tensor is one rank's part of the whole."""
+_NEWER = {
+    "all_gather_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single",
+    "all_gather_tensor_autograd": "all_gather_single_autograd",
+    "reduce_scatter_tensor_autograd": "reduce_scatter_single_autograd",
+}  # fmt: skip
+_MAX_PENDING = 1024
+_ISSUING = -1
+_HELD_NS = 50_000
+"""If a wait is shorter than this, the collective was over before, at an unknown time."""
+
+
+def watch_functional(collective_watch: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
+    """Records functional collectives and the waits for them from now on.
+
+    Args:
+        collective_watch: Of the recorder to use.
+        is_ours: Whether a call made now should be recorded.
+
+    Returns:
+        A function that undoes it.
+
+    Raises:
+        ImportError: This torch has none.
+        Misfit: It has others.
+    """
+    functional: Any = import_module("torch.distributed._functional_collectives")
+    pending: dict[int, tuple[int, bool]] = {}
+    originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+    for name in ("_resolve_group_name", "AsyncCollectiveTensor"):
+        require_fit(functional, name)
+    wait = require_fit(functional, "wait_tensor")
+    for name, (_, position, _) in _FORMS.items():
+        if not hasattr(functional, _NEWER.get(name, "")) and (name not in _NEWER.values() or hasattr(functional, name)):
+            with collective_watch.leave_out(f"functional {name} is"):
+                original = require_fit(functional, name, {position: "group"})
+                originals[name] = (original, _wrap_issue(functional, name, collective_watch, is_ours, pending))
+    originals["wait_tensor"] = (wait, _wrap_wait(wait, collective_watch, is_ours, pending))
+    for name, (_, watched) in originals.items():
+        setattr(functional, name, watched)
+
+    def restore() -> None:
+        for name, (original, watched) in originals.items():
+            if getattr(functional, name) is watched:
+                setattr(functional, name, original)
+
+    return restore
+
+
+def _wrap_issue(
+    functional: Any,
+    name: str,
+    collective_watch: CollectiveWatch,
+    is_ours: Callable[[], bool],
+    pending: dict[int, tuple[int, bool]],
+) -> Callable[..., Any]:
+    original, (kind, position, is_part) = getattr(functional, name), _FORMS[name]
+
+    def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if _ISSUING in pending:  # a differentiable one that calls the other
+            return call(*args, **options)
+        try:
+            tensor = args[0]
+            given = args[position] if len(args) > position else options["group"]
+            group = functional._resolve_group_name(given, options.get("tag", ""))
+            code = collective_watch.find_code(group)
+            size_bytes, on_device = tensor.nbytes, collective_watch.ends_on_device(group, tensor.device)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # torch raises its own error
+            return call(*args, **options)
+        size_bytes *= collective_watch.find_size(code) if is_part else 1
+        ticket = collective_watch.issue(kind, size_bytes, code, asynchronous=True, on_device=on_device)
+        if len(pending) >= _MAX_PENDING:
+            pending.clear()
+        pending[_ISSUING] = (ticket, on_device)  # some collectives wait before they return
+        try:
+            result = call(*args, **options)
+        except BaseException:
+            pending.pop(_ISSUING, None)
+            raise
+        if pending.pop(_ISSUING, None) is not None and isinstance(result, functional.AsyncCollectiveTensor):
+            pending[_locate(result.elem)] = (ticket, on_device)
+        return result
+
+    return collective_watch.surround(original, watch, is_ours, name=name)
+
+
+def _wrap_wait(
+    original: Callable[..., Any],
+    collective_watch: CollectiveWatch,
+    is_ours: Callable[[], bool],
+    pending: dict[int, tuple[int, bool]],
+) -> Callable[..., Any]:
+    recorder = collective_watch.recorder
+
+    def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        found = pending.pop(_locate(*args, **options), None) or pending.pop(_ISSUING, None)
+        if found is None:
+            return call(*args, **options)
+        ticket, on_device = found
+        began_ns = recorder.wait(ticket)
+        try:
+            result = call(*args, **options)
+        finally:
+            ended_ns = recorder.resume()
+        if not on_device and ended_ns - began_ns > _HELD_NS:
+            recorder.end_collective(ticket, ended_ns)
+        return result
+
+    return collective_watch.surround(original, watch, lambda: bool(pending) and is_ours())
+
+
+def _locate(tensor: Any) -> int:
+    """The address of the storage, which a tensor shares with its views; -2: a tensor that has none of its own."""
+    try:
+        address: int = getattr(tensor, "elem", tensor).untyped_storage().data_ptr()
+    except (AttributeError, RuntimeError):
+        return -2
+    return address

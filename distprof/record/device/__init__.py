@@ -1,0 +1,1 @@
+"""What is known of a rank's device, and how it is asked."""

@@ -1,0 +1,1 @@
+"""The hosts' clocks, and the links between hosts."""

@@ -1,0 +1,1 @@
+"""Where a rank stands when it waits for too long, or has died."""

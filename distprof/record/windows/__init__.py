@@ -1,0 +1,1 @@
+"""A few steps that are looked at more closely: kernels, ranges, captures."""

@@ -1,0 +1,70 @@
+"""The files of a report, written into the run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distprof.facts.run import Run
+from distprof.render.files.column_files import list_writers
+from distprof.render.files.module_files import list_module_tables
+from distprof.render.files.timeline import render_trace
+from distprof.render.finding_texts import word_finding, word_lack
+from distprof.render.html.html import render_html
+from distprof.report.report import Report, to_plain
+from distprof.storage.whole_file import write_json, write_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Which files were written."""
+
+    names: tuple[str, ...]
+    """The files that were written."""
+    problem: str | None
+    """Which were not written, and why. None: all were."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all were written."""
+        return self.problem is None
+
+
+def describe_plain(report: Report) -> dict[str, Any]:
+    """The report as JSON-ready containers, as ``report.json`` holds it: findings in words beside their numbers."""
+    plain = to_plain(report)
+    if report.activity is not None:
+        activity = plain["activity"]
+        for finding, into in zip(report.activity.findings, activity["findings"], strict=True):
+            into |= dataclasses.asdict(word_finding(finding))
+        for item, into in zip(report.activity.not_checked, activity["not_checked"], strict=True):
+            into |= {"why": word_lack(item)}
+    return plain
+
+
+def write_files(folder: Path, run: Run, report: Report) -> Written:
+    """Writes ``report.html``, ``report.json``, ``trace.json.gz`` and, where modules were profiled, their tables; each
+    atomically; never raises OSError."""
+    writers: dict[str, Callable[[Path], None]] = {
+        "report.html": lambda path: write_whole(path, render_html(report)),
+        "report.json": lambda path: write_json(path, describe_plain(report)),
+        "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
+    }
+    return write_each(folder, writers | list_writers(list_module_tables(report)))
+
+
+def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> Written:
+    """Writes files by their names; what one cannot write keeps none of the others."""
+    failures: dict[str, str] = {}
+    for name, write in writers.items():
+        try:
+            write(folder / name)
+        except OSError as error:
+            failures[name] = error.strerror or str(error)
+    names = [name for name in writers if name not in failures]
+    reasons = ", ".join(dict.fromkeys(failures.values()))
+    problem = f"{', '.join(failures)} could not be written ({reasons})" if failures else None
+    return Written(names=tuple(names), problem=problem)

@@ -1,0 +1,117 @@
+"""The report as one page: no script, nothing loaded, every name escaped."""
+
+from __future__ import annotations
+
+import json
+
+from distprof.facts.run import Phase
+from distprof.render.html.page import capitalise, choose_class, end_sentence, make_page, show_facts
+from distprof.render.html.svg import draw_phases, draw_steps
+from distprof.render.html.trace_html import draw_devices, show_findings
+from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
+from distprof.render.sections.ends import describe_ends
+from distprof.render.sections.headline import list_job_facts
+from distprof.render.sections.job_modules import draw_modules
+from distprof.render.sections.section_types import Section
+from distprof.render.sections.sections import list_sections
+from distprof.render.sections.trace_rows import choose_devices
+from distprof.render.sections.traced_modules import draw_traced_modules
+from distprof.render.sections.verdict import describe_verdict
+from distprof.report.report import Report
+
+MAX_NOTES, NOTE_LIMIT = 200, 1_000
+MAX_TRACEBACKS = 8
+
+
+def render_html(report: Report) -> str:
+    """A page that holds everything it shows; at most a few megabytes, whatever the number of ranks and steps."""
+    title = show(report.name)
+    body = "\n".join(
+        [
+            f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
+            *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
+            _show_verdict(report),
+            *(
+                make_section(show(capitalise(section.title)), _show_content(report, section))
+                for section in list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
+            ),
+            f"<details><summary>Configuration</summary><pre>{_show_config(report)}</pre></details>",
+        ]
+    )
+    return make_page(title, body)
+
+
+def _describe_job(report: Report) -> str:
+    started = f"; started {show(report.started_utc)}" if report.started_utc is not None else ""
+    return show(", ".join(list_job_facts(report))) + started
+
+
+def _show_verdict(report: Report) -> str:
+    sentence = describe_verdict(report)
+    kind = "verdict critical" if report.verdict.critical else "verdict"
+    return f'<p class="{kind}">{show(sentence)}</p>' if sentence else ""
+
+
+def _show_content(report: Report, section: Section) -> str:
+    notes = "".join(f"<p>{show(end_sentence(note), 4_000)}</p>" for note in section.notes)
+    content = "".join(
+        [
+            show_facts(section.facts),
+            show_findings(section.findings),
+            _draw(report, section),
+            _tabulate(section),
+            notes,
+            list_texts(section.details),
+            _show_tracebacks(report) if section.key == "ranks" else "",
+        ]
+    )
+    about = f"<p>{show(end_sentence(section.about))}</p>" if section.about and content else ""
+    return about + content
+
+
+def _draw(report: Report, section: Section) -> str:
+    if section.key == "phases":
+        return draw_phases(report, section.clock)
+    if section.key == "job_modules":
+        return draw_modules(report)
+    if section.key == "traced_modules":
+        return draw_traced_modules(report)
+    if section.key == "device_time" and report.activity is not None:
+        return draw_devices(choose_devices(report.activity))
+    return draw_steps(report) if section.key == "step_times" else ""
+
+
+def _tabulate(section: Section) -> str:
+    if section.key in ("job_modules", "traced_modules"):
+        return ""  # it is drawn whole
+    rows = show_rows(section.rows)
+    if section.key == "phases":
+        rows = [[_mark(row[0]), *row[1:]] for row in rows]
+    kind = choose_class(section) + (" long" if section.key in ("kernels", "ranges") else "")
+    return tabulate([show(column.head) for column in section.columns], rows, kind, ruled=section.ruled)
+
+
+def _mark(name: str) -> str:
+    """A phase with its colour; sums in bold. What lies between steps has no colour, because it is in no drawing."""
+    if name in tuple(Phase):
+        return f'<i class="p-{name}"></i>{name}'
+    return f"<b>{name}</b>" if name in ("step", "cycle") else name
+
+
+def _show_tracebacks(report: Report) -> str:
+    failed = [rank for rank in report.ranks if rank.traceback][:MAX_TRACEBACKS]
+    return "".join(
+        f"<details><summary>Traceback of rank {rank.rank}</summary>"
+        f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
+        for rank in failed
+    )
+
+
+def _show_config(report: Report) -> str:
+    return _show_lines(json.dumps(report.config, indent=2, default=str))
+
+
+def _show_lines(text: str) -> str:
+    """Several lines, each with its indentation."""
+    lines = text[:100_000].splitlines()
+    return "\n".join(" " * (len(line) - len(line.lstrip(" "))) + show(line) for line in lines)

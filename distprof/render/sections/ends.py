@@ -1,0 +1,108 @@
+"""How ranks ended: missing, failed, killed, or still running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.facts.rank_names import name_ranks
+from distprof.render.sections.hangs import describe_hang
+from distprof.render.sections.trace_rows import is_traced
+from distprof.render.units import NOT_MEASURED, clean_text
+from distprof.report.report import RankReport, Report
+
+MAX_ALERTS = 12
+TEXT_LIMIT = 300
+"""Characters of an error; report.json has the whole."""
+END_LIMIT = 12
+"""Characters of the end in a table."""
+NOTABLE_S = 10.0
+"""If the last writes of several ranks are further apart than this, the oldest is given too."""
+_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+
+End = tuple[int, str, str]
+"""Severity, 0 the worst; the wording for one rank, and for several."""
+
+
+def describe_ends(report: Report) -> list[str]:
+    """One line for each way in which ranks are missing or failed, with the ranks concerned; missing ones first.
+
+    Before them, of a job that hangs, whom it waits for.
+    """
+    streams, traced = {rank.rank for rank in report.ranks}, is_traced(report)
+    ranks_by_end: dict[End, list[int]] = {}
+    for missing in report.coverage.ranks_missing:
+        if missing not in streams:
+            one, several = "there is no trace of it", "there is no trace of them"
+            if not traced:
+                one, several = "it left no record", "they left no record"
+            ranks_by_end.setdefault((0, f"is missing: {one}", f"are missing: {several}"), []).append(missing)
+    for rank in report.ranks:
+        if (found := _describe_end(rank)) is not None:
+            ranks_by_end.setdefault(found, []).append(rank.rank)
+    silent = {rank.rank: rank for rank in report.ranks if rank.ended is None}
+    lines = [
+        f"{clean_text(name_ranks(ranks), TEXT_LIMIT)} {several if len(ranks) > 1 else one}"
+        f"{_describe_writes([silent[rank] for rank in ranks if rank in silent])}"
+        for (_, one, several), ranks in sorted(ranks_by_end.items())
+    ]
+    lines = [*filter(None, [describe_hang(report)]), *lines]
+    more = len(lines) - MAX_ALERTS
+    return lines if more <= 0 else [*lines[:MAX_ALERTS], f"and {more} more like these, in report.json"]
+
+
+def _describe_end(rank: RankReport) -> End | None:
+    """How a rank ended early; None: it ended well."""
+    started = rank.last_step is not None
+    since = f"after step {rank.last_step}" if started else "before the first step"
+    if rank.source == "trace":
+        return None
+    error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
+    if rank.ended is None:
+        severity, one, several = _describe_silence(rank, f" {since}" if started or not rank.error else "")
+        return severity, one + error, several + error
+    if rank.ended == "completed":
+        return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
+    if rank.error == "KeyboardInterrupt":
+        return 3, f"was interrupted {since}", f"were interrupted {since}"
+    if rank.ended == "terminated":
+        return 3, f"was terminated {since}{error}", f"were terminated {since}{error}"
+    end = f"{clean_text(rank.ended)} {since}{error}"
+    return 2, end, end
+
+
+def name_end(rank: RankReport) -> str:
+    """How a rank ended, in a word or two."""
+    if rank.source == "trace":
+        return NOT_MEASURED
+    if rank.ended is not None:
+        return clean_text(rank.ended, END_LIMIT)
+    return "running" if rank.last_write is not None and rank.last_write.writer_lives else "unknown"
+
+
+def _describe_silence(rank: RankReport, since: str) -> End:
+    """A rank whose stream has no end record; ``since`` says after which step."""
+    lives = False if rank.last_write is None else rank.last_write.writer_lives
+    if lives:
+        return 4, "is still running", "are still running"
+    if lives is None:
+        what = f"stopped recording{since} (killed, or still running elsewhere)"
+        return 1, what, what
+    one, several = f"is missing{since}: its stream ends", f"are missing{since}: their streams end"
+    return 1, f"{one} abruptly (killed?)", f"{several} abruptly (killed?)"
+
+
+def _describe_writes(ranks: Sequence[RankReport]) -> str:
+    """When ranks without an end record were last written, to follow `_describe_silence`; empty where unknown."""
+    known = [(rank.last_write.ago_s, rank.rank, rank.last_write.at_utc) for rank in ranks if rank.last_write]
+    if not known:
+        return ""
+    latest, quietest = min(known), max(known)
+    text = f", last written at {clean_text(latest[2], 40)}, {_format_age(latest[0])} before this report"
+    if quietest[0] - latest[0] > NOTABLE_S:
+        text += f" (rank {quietest[1]}: {_format_age(quietest[0])})"
+    return text
+
+
+def _format_age(seconds: float) -> str:
+    scale, unit = next((scale, unit) for least, scale, unit in _UNITS if seconds >= least)
+    return f"{seconds / scale:,.0f} {unit}"

@@ -1,0 +1,175 @@
+"""A job that hangs or hung: whom it waits for, in one sentence, and where all ranks stood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import Phase
+from distprof.render.sections.section_types import Section, make_columns
+from distprof.render.units import clean_text
+from distprof.report.hang_report import HangReport, PendingReport, StandReport
+from distprof.report.report import Report
+
+MOST_RANGES = 8
+MOST_TOLD = 3
+"""Places of absent ranks that the sentence tells; the section has all."""
+MAX_ROWS = 16
+TEXT_LIMIT = 120
+HEADS = ("ranks", "stood in", "waited in", "at", "called from")
+_HOLDS = "does not answer, in code that does not release Python's lock"
+_UNSAID = ("stopped", "silent", "unknown", "gone", "missing")
+"""How far such a rank is in its collectives is not known: it may have come to this one, and not left it."""
+_STATES = {
+    "stopped": "is stopped (SIGSTOP, or a debugger)",
+    "silent": "does not answer (stopped, or in code that never releases Python's lock)",
+    "unknown": "does not answer (killed, stopped, or in code that never releases Python's lock)",
+    "gone": "is gone (killed, aborted, or left by os._exit)", "failed": "failed",
+    "completed": "has left its training loop and completed", "terminated": "was terminated",
+    "missing": "left no record",
+}  # fmt: skip
+_SEVERAL = (("does ", "do "), ("is ", "are "), ("was ", "were "), ("has ", "have "), (" its ", " their "))
+
+
+def describe_hang(report: Report) -> str:
+    """Which rank did not come to which collective, who waits for it, and where it stands. Empty: nothing hangs."""
+    hang = report.hang
+    if hang is None:
+        return ""
+    waiting = _name(hang.waiting)
+    wait = "waits" if len(hang.waiting) == 1 else "wait"
+    what = "" if hang.collective is None else _name_collective(hang.collective, hang.step, hang.inside)
+    begun = any(place.step is not None for place in hang.stands)
+    waited = "no step had ended" if begun else "before their first steps ranks had waited"
+    since = "" if hang.stalled_s is None else f"{waited} for {hang.stalled_s:,.3g} s: "
+    if hang.waited_s is not None:
+        since = f"stopped after a wait of {hang.waited_s:,.3g} s: "
+    match hang.kind:
+        case "absent" if hang.message is not None:
+            missing = "sent what {} waits to receive" if hang.message == "recv" else "received what {} sends"
+            return f"{since}{_name(hang.absent)} has not {missing.format(waiting)}: {_tell(hang)}"
+        case "absent" if {place.state for place in _find_absent(hang)} & {*_UNSAID}:
+            return f"{since}{waiting} {wait} for {_name(hang.absent)} in {what}: {_tell(hang)}"
+        case "absent":
+            return f"{since}{_name(hang.absent)} did not come to {what}, which {waiting} {wait} for: {_tell(hang)}"
+        case "circle":
+            return f"{since}the ranks wait for each other: {_list_waits(hang.stands)}"
+        case "mismatch":
+            stands = [place for place in hang.stands if {*place.ranks} & {*hang.waiting}]
+            return f"{since}the ranks are in different collectives: {_list_waits(stands)}"
+        case "together":
+            return f"{since}{waiting} {wait} in {what}, where nobody is missing: do sizes differ, or is it the link?"
+    return f"{since}no rank is known to wait in a collective; they stand {_list_places(hang.stands)}"
+
+
+def show_stands(report: Report) -> Section:
+    """Where all ranks stood, those at the same place together."""
+    places = () if report.hang is None else report.hang.stands
+    rows = [
+        (
+            _name(place.ranks), _name_place(place), _name_waited(place), clean_text(place.where or "", TEXT_LIMIT),
+            clean_text(" < ".join(frame for frame in place.stack if frame != place.where), 4 * TEXT_LIMIT),
+        )
+        for place in places[:MAX_ROWS]
+    ]  # fmt: skip
+    more = len(places) - MAX_ROWS
+    return Section(
+        key="stands", title="where ranks stood", columns=make_columns(HEADS, rows, HEADS, told_only=True),
+        notes=() if more <= 0 else (f"and {more:,} more places, in report.json",),
+    )  # fmt: skip
+
+
+def _name(ranks: Sequence[int]) -> str:
+    return clean_text(name_ranks(ranks, most=MOST_RANGES))
+
+
+def _name_collective(pending: PendingReport, step: int | None, inside: bool) -> str:
+    kind = clean_text(pending.kind, TEXT_LIMIT)
+    if inside and pending.in_step is not None:
+        kind = f"{kind} {pending.in_step} of step {step}"
+        return f"{kind} ({_name_group(pending)})"
+    if inside:
+        kind = f"{kind} before step {step}"
+    elif step is not None:
+        kind = f"{kind} after step {step}"
+    return f"{kind} (number {pending.number} of the {_name_group(pending)})"
+
+
+def _name_group(pending: PendingReport | None) -> str:
+    if pending is None:
+        return "an unknown group"
+    if pending.group == "default":
+        return "default group"
+    return f"group {clean_text(pending.group.removeprefix('group '), TEXT_LIMIT)}"
+
+
+def _tell(hang: HangReport) -> str:
+    """Where the absent ranks stand."""
+    places = _find_absent(hang)
+    alone = len(places) == 1
+    told = [
+        f"{'it' if alone and len(place.ranks) == 1 else 'they' if alone else _name(place.ranks)} {_describe(place)}"
+        for place in places[:MOST_TOLD]
+    ]
+    more = len(places) - MOST_TOLD
+    return "; ".join(told) + (f"; and {more} more places" if more > 0 else "")
+
+
+def _find_absent(hang: HangReport) -> list[StandReport]:
+    return [place for place in hang.stands if {*place.ranks} & {*hang.absent}]
+
+
+def _describe(place: StandReport) -> str:
+    several = len(place.ranks) > 1
+    if place.state == "stands":
+        message = f", {_name_message(place)}" if place.message is not None else ""
+        return f"{'stand' if several else 'stands'} {_name_step(place)}{message}{_name_line(place)}"
+    words = _HOLDS if place.where is not None and place.state in ("silent", "unknown") else _STATES[place.state]
+    if place.error is not None:
+        words = f"{words} with {clean_text(place.error, TEXT_LIMIT)}"
+    if several:
+        for one, many in _SEVERAL:
+            words = words.replace(one, many, 1)
+    return words + ("" if place.state == "missing" else f"; last seen {_name_step(place)}{_name_line(place)}")
+
+
+def _name_step(place: StandReport) -> str:
+    if place.step is None and not place.inside:
+        return "before the first step"
+    phase = "outside its phases" if place.phase == Phase.OTHER else clean_text(place.phase or "")
+    return f"{'in' if place.inside else 'after'} step {place.step}" + (f", {phase}" if phase else "")
+
+
+def _name_place(place: StandReport) -> str:
+    step = _name_step(place)
+    return step if place.state == "stands" else f"{step}: {place.state}"
+
+
+def _name_waited(place: StandReport) -> str:
+    if place.message is not None:
+        return _name_message(place)
+    return "" if place.pending is None else _name_collective(place.pending, place.step, place.inside)
+
+
+def _name_message(place: StandReport) -> str:
+    peer = "any rank" if place.peer is None else f"rank {place.peer}"
+    return f"{place.message} {'to' if place.message == 'send' else 'from'} {peer}"
+
+
+def _name_line(place: StandReport) -> str:
+    return "" if place.where is None else f", at {clean_text(place.where, TEXT_LIMIT)}"
+
+
+def _list_waits(stands: Sequence[StandReport]) -> str:
+    """What ranks wait in, and on which line."""
+    told: dict[str, list[int]] = {}
+    for place in stands:
+        if _name_waited(place):
+            told.setdefault(f"{_name_waited(place)}{_name_line(place)}", []).extend(place.ranks)
+    shown = [f"{_name(sorted(ranks))} in {what}" for what, ranks in told.items()]
+    return "; ".join(shown[:MOST_TOLD]) + ("; ..." if len(shown) > MOST_TOLD else "")
+
+
+def _list_places(stands: Sequence[StandReport]) -> str:
+    told = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in stands]
+    return "; ".join(told[:MOST_TOLD]) + ("; ..." if len(told) > MOST_TOLD else "")

@@ -1,0 +1,176 @@
+"""The job in a few lines: what it is, how fast it runs, which rank is busiest, and what these numbers stand on."""
+
+from __future__ import annotations
+
+from distprof.facts.rank_names import name_ranks
+from distprof.render.sections.clocks import describe_clocks, describe_device_clocks
+from distprof.render.sections.overhead import describe_overhead
+from distprof.render.sections.section_types import Fact
+from distprof.render.sections.trace_rows import is_traced
+from distprof.render.sections.verdict import describe_stall
+from distprof.render.units import (
+    NOT_MEASURED,
+    clean_text,
+    format_count,
+    format_excess,
+    format_flops,
+    format_flops_per_s,
+    format_number,
+    format_ratio,
+    format_time,
+)
+from distprof.report.report import Headline, Report
+from distprof.report.spread import Spread
+
+TEXT_LIMIT = 300
+SOURCE_LIMIT = 1_000
+MAX_DEVICE_NAMES = 3
+NOTABLE_BETWEEN_RATIO = 0.01
+"""Share of the step time that lies between steps, from which on the headline says so."""
+
+
+def list_job_facts(report: Report) -> list[str]:
+    """Strategy, number of ranks, backend, devices and precision, as far as they are known."""
+    ranks = f"{report.world_size:,} rank" + ("s" if report.world_size != 1 else "")
+    names = dict.fromkeys(clean_text(rank.device_name) for rank in report.ranks if rank.device_name)
+    device = clean_text(report.device_type) + (f" ({', '.join(list(names)[:MAX_DEVICE_NAMES])})" if names else "")
+    facts = [clean_text(report.strategy), ranks, clean_text(report.backend), device, clean_text(report.precision)]
+    return [fact for fact in facts if fact != NOT_MEASURED]
+
+
+def list_headline(report: Report) -> tuple[Fact, ...]:
+    """Step time, throughput, utilisation, exposed communication, the busiest rank and the model."""
+    head = report.headline
+    facts = [
+        _describe_step(head),
+        _describe_throughput(head),
+        _describe_flops(head.achieved_flops_per_s),
+        _describe_utilisation(report),
+        _describe_exposed(head),
+        Fact(label="busiest rank", text=describe_busiest(report)),
+    ]
+    if report.flops is not None:
+        facts.append(Fact(label="model", text=_describe_model(report)))
+    return tuple(fact for fact in facts if _is_told(fact.label, report))
+
+
+def _is_told(label: str, report: Report) -> bool:
+    """Leaves out what a report on traces alone cannot know: no FLOP/s, and no steps where none are marked."""
+    head = report.headline
+    told = {
+        "step time": head.step_mean_ns is not None, "throughput": head.tokens_per_s is not None,
+        "FLOP/s": head.achieved_flops_per_s is not None, "MFU, HFU": head.mfu_ratio is not None,
+        "exposed comm.": (head.exposed_ratio is not None or bool(report.phases)) and report.world_size > 1,
+        "busiest rank": head.busiest is not None,
+    }  # fmt: skip
+    return not is_traced(report) or told.get(label, True)
+
+
+def _show_tokens(tokens_per_s: float) -> str:
+    return f"{format_number(tokens_per_s)} tokens/s"
+
+
+def _describe_throughput(head: Headline) -> Fact:
+    number = NOT_MEASURED if head.tokens_per_s is None else _show_tokens(head.tokens_per_s)
+    return Fact(label="throughput", number=number)
+
+
+def _describe_step(head: Headline) -> Fact:
+    """From step to step, and how much of it lies between steps, if that is more than a trifle."""
+    text = ": no measured step"
+    if head.step_mean_ns is not None:
+        text = f" mean, {format_time(head.step_median_ns)} median, {format_time(head.step_p95_ns)} p95"
+        notable = (head.between_ratio or 0.0) >= NOTABLE_BETWEEN_RATIO
+        within = f", {format_ratio(head.between_ratio)} of it between steps" if notable else ""
+        text += f" (elapsed time over steps, {head.clock} clock{within})"
+    return Fact(label="step time", number=format_time(head.step_mean_ns), text=text)
+
+
+def _describe_flops(spread: Spread | None) -> Fact:
+    if spread is None:
+        return Fact(label="FLOP/s", number=NOT_MEASURED)
+    low, middle, high = (format_flops_per_s(value) for value in (spread.min, spread.median, spread.max))
+    return Fact(label="FLOP/s", number=middle, text=" per device" + (f" ({low} to {high})" if low != high else ""))
+
+
+def _describe_utilisation(report: Report) -> Fact:
+    head, text = report.headline, ""
+    notes = [(rank.rank, rank.mfu_note) for rank in report.ranks if rank.mfu_note]
+    if notes and (head.mfu_ratio is None or head.hfu_ratio is None):
+        first = notes[0][1]
+        concerned = [rank for rank, note in notes if note == first]
+        who = "" if len(concerned) == report.world_size else f"{clean_text(name_ranks(concerned))}: "
+        text = f": {who}{clean_text(first, TEXT_LIMIT)}"
+    number = f"{format_ratio(head.mfu_ratio)}, {format_ratio(head.hfu_ratio)}"
+    return Fact(label="MFU, HFU", number=number, text=text)
+
+
+def _describe_exposed(head: Headline) -> Fact:
+    text = "" if head.exposed_ratio is None else f" of the step, {format_time(head.exposed_ns)} (mean over ranks)"
+    return Fact(label="exposed comm.", number=format_ratio(head.exposed_ratio), text=text)
+
+
+def describe_busiest(report: Report) -> str:
+    """The busiest rank in one sentence, or why none is named."""
+    busiest = report.headline.busiest
+    if busiest is None:
+        return "one rank: nothing to compare it with" if report.world_size == 1 else NOT_MEASURED
+    there = {rank.rank for rank in report.ranks}
+    which = "of the ranks present, " if set(report.coverage.ranks_missing) - there else ""
+    if not busiest.stands_out:
+        return (
+            f"{which}no rank stands out: rank {busiest.rank} has the most to do, "
+            f"{format_time(busiest.excess_ns)} per step more than the median of the others"
+        )
+    where = "in no single phase more than the others"
+    if busiest.phase is not None:
+        where = f"most of it in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
+    return (
+        f"{which}rank {busiest.rank} spends {format_time(busiest.own_ns)} of its own per step, "
+        f"{format_time(busiest.excess_ns)} more than the median of the others, {where}"
+    )
+
+
+def _describe_model(report: Report) -> str:
+    flops = report.flops
+    assert flops is not None
+    text = f"{format_count(flops.parameters)} parameters, {format_flops(flops.model_flops_per_step)} per step and rank"
+    if flops.hardware_flops_per_step != flops.model_flops_per_step:
+        text += f" ({format_flops(flops.hardware_flops_per_step)} with recomputation)"
+    off = flops.analytic_error_ratio
+    if off is not None and flops.analytic_flops_per_step is not None:
+        text += f"; the formula gives {format_flops(flops.analytic_flops_per_step)}"
+        text += f" ({format_ratio(off)} off)" if off <= 1 else ", so it does not describe this model"
+    return text
+
+
+def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[Fact, ...]:
+    """Ranks and steps behind the numbers, what was lost, where each number comes from, and notes.
+
+    Args:
+        report: What is shown.
+        max_notes: Most notes shown; the number of the others is given.
+        note_limit: Characters of a note.
+    """
+    facts = report.coverage
+    present = f"{len(facts.ranks_present):,} of {facts.world_size:,}"
+    if facts.ranks_missing:
+        present += f"; missing: {clean_text(name_ranks(facts.ranks_missing), TEXT_LIMIT)}"
+    planned = "" if facts.steps_planned is None else f"; {facts.steps_planned:,} planned, warm-up included"
+    lines = [
+        ("complete", "yes" if facts.complete else "no"),
+        ("ranks present", present),
+        ("steps", f"{facts.steps_measured:,} measured, {facts.steps_warmup:,} warm-up left out{planned}"),
+        ("lost", f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments"),
+        ("clocks", ", ".join(facts.clocks) or NOT_MEASURED),
+        ("recording", describe_overhead(report.overhead)),
+        ("hosts' clocks", describe_clocks(report)),
+        ("devices' clocks", describe_device_clocks(report)),
+        *(("source", clean_text(source, SOURCE_LIMIT)) for source in facts.sources),
+        *(("stall", describe_stall(stall)) for stall in report.stalls),
+        *(("note", clean_text(note, note_limit)) for note in facts.notes[:max_notes]),
+    ]
+    if (more := len(facts.notes) - max_notes) > 0:
+        lines.append(("note", f"and {more:,} more, in report.json"))
+    live_only = {"lost", "recording"} if is_traced(report) else set()
+    return tuple(Fact(label=label, text=text) for label, text in lines if text and label not in live_only)

@@ -1,0 +1,102 @@
+"""The modules of a job's model with the ranks side by side: a table of the largest, and a tree for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distprof.render.sections.module_drawing import add_up, draw_tree, name_branch, show_times
+from distprof.render.sections.module_tree import Branch, grow_tree, walk_tree
+from distprof.render.sections.section_types import Fact, Section, make_columns
+from distprof.render.units import clean_text, format_count, format_factor, format_macs, format_time
+from distprof.report.job_modules import JobModule, JobModules
+from distprof.report.module_report import ModuleFlops
+from distprof.report.report import Report
+
+TOP = 14
+"""Rows of the table."""
+NOTE_LIMIT = 300
+"""Characters."""
+HEADS = ("module", "class", "parameters", "held", "forward", "backward", "recomputed", "forward time", "forward least",
+         "forward most", "backward time", "backward least", "backward most")  # fmt: skip
+NOTE = (
+    "multiply-adds and times of a step, submodules included; times: median of the ranks, and the least and the most of "
+    "one rank; a row of several identical modules adds them up, but least and most are of one of them"
+)
+
+
+def show_modules(report: Report) -> Section:
+    """What the modules cost, the one that is slow on the late rank, and the modules that take most."""
+    modules = report.modules
+    if modules is None:
+        return Section(key="job_modules", title="modules")
+    branches = list(walk_tree(grow_tree(modules.rows, fold=True)))
+    by_time = sorted(range(len(branches)), key=lambda row: -_weigh(branches[row][2]))
+    chosen = sorted(by_time[:TOP])
+    rows = [(_name(*branches[row]), *_describe(modules, branches[row][2])) for row in chosen]
+    notes = [NOTE, *(clean_text(note, NOTE_LIMIT) for note in modules.notes)]
+    if len(branches) > len(chosen):
+        notes.append(f"a terminal shows the {TOP} largest rows, report.html the whole tree, report.json every module")
+    title = f"modules of {clean_text(modules.model)}: work and time of a step, {modules.clock} clock"
+    return Section(
+        key="job_modules", title=title,
+        facts=tuple(_list_facts(report, modules)), columns=make_columns(HEADS, rows, ("class",), told_only=True),
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _list_facts(report: Report, modules: JobModules) -> Iterator[Fact]:
+    slow, rank = report.verdict.module, report.verdict.rank
+    if slow is not None:
+        text = (
+            f"{clean_text(slow.name)} takes {format_time(slow.rank_ns)} of {report.verdict.phase} on rank {rank}, and "
+        )
+        yield Fact(label="slow module", text=f"{text}{format_time(slow.others_ns)} on the others")
+    yield Fact(label="cost", text=_say_cost(modules))
+    if len(modules.ranks) < report.world_size:
+        yield Fact(label="ranks", text=f"{len(modules.ranks):,} of {report.world_size:,} have a profile")
+
+
+def _say_cost(modules: JobModules) -> str:
+    """What looking at modules takes, and that no other number contains it."""
+    timed = f"{modules.timed_steps} steps in which modules were timed"
+    if modules.step_ns is not None:
+        timed += f" take {format_time(modules.step_ns)} each"
+        if modules.usual_step_ns:
+            timed += f" ({format_factor(modules.step_ns / modules.usual_step_ns)} a measured step's median)"
+    counted = modules.counted_step_ns
+    more = "" if counted is None else f", the one in which operations were counted {format_time(counted)}"
+    return f"{timed}{more}; they count in no other number"
+
+
+def _describe(modules: JobModules, branch: Branch[JobModule]) -> list[str]:
+    work = [row.flops for row in branch.rows if row.flops is not None]
+    flops = sum(work, ModuleFlops()) if work else None
+    held = add_up([row.held_parameters.max for row in branch.rows])
+    parameters = sum(row.parameters for row in branch.rows)
+    sharded = any(row.held_parameters.max != row.parameters for row in modules.rows)
+    return [
+        clean_text(branch.first.kind, 40), format_count(parameters), format_count(held) if sharded else "",
+        *(["", ""] if flops is None else [format_macs(flops.forward), format_macs(flops.backward)]),
+        format_macs(flops.recomputed) if flops is not None and flops.recomputed else "",
+        *show_times(branch, lambda row: row.forward_ns, len(modules.ranks)),
+        *show_times(branch, lambda row: row.backward_ns, len(modules.ranks)),
+    ]  # fmt: skip
+
+
+def _weigh(branch: Branch[JobModule]) -> float:
+    """What a row takes on its slowest rank, ns; without times, its multiply-adds."""
+    took = [spread.max or 0.0 for row in branch.rows for spread in (row.forward_ns, row.backward_ns, row.recomputed_ns)]
+    return sum(took) or sum(row.flops.total for row in branch.rows if row.flops is not None) / 1e6
+
+
+def _name(level: int, name: str, branch: Branch[JobModule]) -> str:
+    return "  " * level + name_branch(branch)
+
+
+def draw_modules(report: Report) -> str:
+    """The tree for the page, which opens and closes. Escaped."""
+    modules = report.modules
+    if modules is None:
+        return ""
+    tree = grow_tree(modules.rows, fold=True)
+    return draw_tree(tree, HEADS, lambda branch: [name_branch(branch), *_describe(modules, branch)])

@@ -1,0 +1,245 @@
+"""The verdict in a sentence that a tired person understands, and the rows of the tables behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.render.sections.cause_words import (
+    CAUSES,
+    NAME_LIMIT,
+    find_told,
+    list_named,
+    name_cause,
+    name_link,
+    say_period,
+    say_when,
+    say_where,
+    show_share,
+)
+from distprof.render.sections.other_causes import count_others, say_gain
+from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
+from distprof.report.report import Report
+from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
+
+TEXT_LIMIT = 300
+MAX_GROUPS = 4
+"""So many groups that do the same have a row each; more share one."""
+BLURRED_RATIO = 0.1
+"""Where one rank takes over from another is known to this share of the shorter stretch."""
+EVERY_RATIO = 0.8
+"""Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
+LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
+
+
+def describe_verdict(report: Report) -> str:
+    """One sentence on the largest cause, and one that counts the others; empty for a job of one rank and for traces
+    without steps."""
+    verdict = report.verdict
+    if report.world_size == 1 or not (report.steps or report.activity is None):
+        return ""
+    others = count_others(report)
+    mark = "critical: " if verdict.critical else ""
+    return f"{mark}{_describe_largest(report)}" + (f". {others}." if others else "")
+
+
+def _describe_largest(report: Report) -> str:
+    verdict = report.verdict
+    if verdict.kind in LATE_KINDS:
+        return _describe_late(report, verdict)
+    if verdict.kind is VerdictKind.SLOW_LINK:
+        return _describe_link(report, verdict)
+    if verdict.kind is VerdictKind.STALLS:
+        return _describe_stalls(report, verdict)
+    reason = clean_text(verdict.reason, TEXT_LIMIT)
+    if verdict.lost_ratio is None:
+        return f"no verdict: {reason}"
+    shorter = show_share(verdict.lost_ratio, "shorter")
+    if verdict.kind is VerdictKind.UNEQUAL_DATA:
+        start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
+        return f"{start}: {reason}; with equal amounts steps would be {say_gain(report, shorter)}"
+    if verdict.kind is VerdictKind.COMMUNICATION:
+        return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
+    costs = f"waiting for the last rank costs {show_share(verdict.lost_ratio, 'of a step')}"
+    if verdict.kind is VerdictKind.JITTER:
+        if reason.startswith("rank "):
+            return f"nobody for certain: {reason}; {costs}"
+        return f"nobody in particular: now one rank is late, now another; {costs}"
+    return f"nobody holds the others up: {reason}; {costs}"
+
+
+def _describe_late(report: Report, verdict: Verdict) -> str:
+    hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
+    own = [rank for rank in report.ranks if rank.host in verdict.hosts] if hosts else [None]
+    name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
+    doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
+    late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
+    told = f"{name} is {late} in {_say_steps(report, verdict)}{_say_why(verdict)}"
+    if verdict.lost_ratio is None:
+        return f"{told}, compared with the ranks present; what fixing it would gain is not known{doubt}"
+    neighbour = _describe_neighbour(report)
+    others = len(report.coverage.ranks_present) - len(own)
+    who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
+    together = "" if others == 1 else " together"
+    waited = ""
+    if verdict.waited_ns is not None and verdict.confirmed is not False:
+        waited = f"; {who} {format_time(verdict.waited_ns)} per step{together}"
+    fixed = f"{'host ' + hosts[0] if hosts else name}" if neighbour else "it"
+    gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
+    return f"{told}{neighbour}{waited}; fixing {fixed} makes steps {gain}{doubt}"
+
+
+def _say_steps(report: Report, verdict: Verdict) -> str:
+    agrees = [item.agree_ratio for item in verdict.evidence[:1]]  # its own time
+    often = "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
+    if verdict.pattern is not Pattern.PERSISTENT:
+        often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
+    return f"{often}{_say_told_when(report)}"
+
+
+def _say_told_when(report: Report) -> str:
+    told = find_told(report)
+    return "" if told is None else f" {say_when(told, report)}".rstrip()
+
+
+def _say_why(verdict: Verdict) -> str:
+    excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
+    phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
+    if verdict.module is not None:
+        phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
+    return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
+
+
+def _describe_neighbour(report: Report) -> str:
+    """Who is late before or after the steps in which the told rank or host is, if somebody is."""
+    told = find_told(report)
+    if told is None or told.whole:
+        return ""
+    for cause in list_named(report.causes):
+        apart = max(told.first_step - cause.last_step, cause.first_step - told.last_step)
+        short = min(told.last_step - told.first_step, cause.last_step - cause.first_step)
+        if cause is told or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
+            continue
+        name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
+        same = cause.rank is not None and cause.rank == told.rank
+        if cause.first_step < told.first_step:
+            return f"; before that it was {name}" if not same else f"; before that it was late elsewhere: {name}"
+        lasts = not say_when(cause, report).startswith("from")
+        what = f"it is late elsewhere: {name}" if same and cause.phase != told.phase else f"it is {name}"
+        return f"; {'since then' if lasts else 'after that'} {what}"
+    return ""
+
+
+def _describe_link(report: Report, verdict: Verdict) -> str:
+    when = _say_told_when(report)
+    probed = verdict.needed_ns is not None
+    start = f"{name_link(verdict.hosts)} holds every rank up{when}: {clean_text(verdict.reason, TEXT_LIMIT)}"
+    if probed:
+        start += f", and the data of a step needs {format_time(verdict.needed_ns)} at the link's probed speed"
+    if verdict.lost_ratio is None:
+        return f"{start}; what fixing it would gain is not known"
+    return f"{start}; fixing it makes steps {say_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
+
+
+def _describe_stalls(report: Report, verdict: Verdict) -> str:
+    told = find_told(report)
+    one = told is not None and told.events == 1
+    start = "single steps are far longer"
+    if told is not None and told.events is not None:
+        alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
+        steps = "step" if one else "steps"
+        start = f"{told.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
+        start += f" (step {told.first_step:,})" if one else ""
+        start += ", all" if alike and not one and verdict.rank is not None else ""
+    who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
+    often = "" if told is None or told.period is None else f", {say_period(told)}"
+    told_all = " ".join(word for word in (start, who, say_where(verdict.phase)) if word) + often
+    if verdict.lost_ratio is None:
+        reason = clean_text(verdict.reason, TEXT_LIMIT)
+        return f"{told_all}, compared with the ranks present; what they cost is not known ({reason})"
+    gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
+    return f"{told_all}; without {'it' if one else 'them'} the job would be {gain}"
+
+
+def list_evidence(verdict: Verdict) -> list[list[str]]:
+    """A row per sign: its name, the rank's time, the others', and in how many steps this sign alone agrees."""
+    return [
+        [clean_text(item.sign, NAME_LIMIT), format_time(item.rank_ns), format_time(item.others_ns),
+         format_ratio(item.agree_ratio)]
+        for item in verdict.evidence
+    ]  # fmt: skip
+
+
+def list_what_ifs(report: Report) -> list[list[str]]:
+    """A row per change: its name, the resulting step, what is saved, tokens/s, rank-hours a day."""
+    return [
+        show_change(item.change, item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
+        for item in report.what_if
+    ]
+
+
+def show_change(
+    name: str, step_ns: float, saved: Estimate, tokens_per_s: float | None, rank_hours_per_day: float | None
+) -> list[str]:
+    """The row of a change."""
+    hours = "" if rank_hours_per_day is None else f"{rank_hours_per_day:,.1f}"
+    return [clean_text(name, NAME_LIMIT), format_time(step_ns), show_share(saved), format_number(tokens_per_s), hours]
+
+
+def list_waits(report: Report) -> list[list[str]]:
+    """A row per kind of collective, group and phase: count, bytes, the ranks' waits, transfer, and who arrives last.
+
+    Where some were timed on the device, those that were not say so. Many groups that do the same share a row.
+    """
+    mixed = len({item.clock for item in report.waits}) > 1
+    alike: dict[tuple[object, ...], list[WaitReport]] = {}
+    for item in report.waits:
+        key = (item.kind, item.phase, item.clock, item.count_per_step, item.bytes_per_step, item.members_missing > 0)
+        alike.setdefault(key, []).append(item)
+    rows = []
+    for items in alike.values():
+        rows += [items] if len(items) > MAX_GROUPS else [[item] for item in items]
+    return [
+        [
+            clean_text(f"{items[0].kind} in {items[0].phase}", NAME_LIMIT)
+            + " (host clock)" * (mixed and items[0].clock == "host"),
+            f"{len(items):,} groups" if len(items) > 1 else clean_text(items[0].group, 24),
+            str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
+            _show_times([item.transfer_ns for item in items]), _show_last(report, items),
+        ]
+        for items in rows
+    ]  # fmt: skip
+
+
+def _show_waits(items: Sequence[WaitReport]) -> str:
+    """From the shortest wait of a rank to the longest; n/a if the clocks may be off by more. If members are missing, it
+    is a lower limit."""
+    known = [value for item in items for value in item.wait_ns if value is not None]
+    shown = _show_times(known)
+    return f"at least {shown}" if items[0].members_missing and known else shown
+
+
+def _show_times(times_ns: Sequence[float | None]) -> str:
+    known = [value for value in times_ns if value is not None]
+    low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
+    return low if low == high else f"{low} to {high}"
+
+
+def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
+    """Who arrived last most often, and how often; n/a if members are missing, since one of them may have been last."""
+    if items[0].members_missing:
+        missing = sum(item.members_missing for item in items)
+        members = missing + sum(value is not None for item in items for value in item.exposed_ns)
+        return f"n/a: {missing:,} of {members:,} missing"
+    known = [
+        (value, -position) for item in items for position, value in enumerate(item.last_ratio) if value is not None
+    ]
+    share, position = max(known, default=(0.0, 0))
+    return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
+
+
+def describe_stall(stall: Stall) -> str:
+    """An unusually long step, in a sentence."""
+    who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
+    if stall.phase is None:
+        who = "it ran without recording (a shadow step), so nothing tells where"
+    return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"

@@ -1,0 +1,102 @@
+"""Delays of every k-th step that are smaller than what steps vary by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.simulate import Delay, SimulatedJob, simulate
+from distprof.analyze import analyze
+from distprof.analyze.causes.periodic import find_draw_chance, find_rhythms, fold
+from distprof.analyze.replay.candidate import Suspect
+from distprof.facts.run import Part, Phase
+from tests.analyze.synthetic_cycles import PHASE, draw_drift, draw_own, make_cycles
+from tests.factories import MS
+
+DRAWS = range(20)
+
+
+def find(own_ns: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]) -> list[Suspect]:
+    return find_rhythms(make_cycles(own_ns), own_ns, 110 * MS)
+
+
+def name(found: list[Suspect]) -> list[tuple[int, Part | None, int | None]]:
+    return [(int(item.rows[0]), item.part, item.period) for item in found]
+
+
+def test_folding_sums_each_phase_and_leaves_those_without_a_step_at_0() -> None:
+    values, phase = np.arange(12.0).reshape(2, 6), np.array([0, 3, 0, 1, 3, 3])
+    expected = [[2, 3, 0, 10, 0], [14, 9, 0, 28, 0]]
+    np.testing.assert_array_equal(fold(values, phase, 5), expected)
+
+
+def test_a_late_seventh_step_is_found_where_no_single_one_stands_out() -> None:
+    """20 ms in every 7th of 140 steps, where the forward pass varies by 9 ms."""
+    own_ns = draw_own(np.random.default_rng(1), 4, 140, sigma=0.3)
+    assert find(own_ns) == []
+    own_ns[2, 3::7, PHASE[Phase.FORWARD]] += 20 * MS
+    (item,) = found = find(own_ns)
+    assert name(found) == [(2, Phase.FORWARD, 7)]
+    assert np.flatnonzero(item.acts).tolist() == list(range(3, 140, 7))
+    assert item.late_ns == pytest.approx(20 * MS, rel=0.3)
+    taken_ns = item.removal.gap_ns[2]
+    assert taken_ns.shape == (140, 1) and not taken_ns[~item.acts].any()
+    assert taken_ns[item.acts] == pytest.approx(item.late_ns, rel=0.3)
+
+
+def test_what_all_ranks_do_in_every_seventh_step_is_no_ranks_fault() -> None:
+    own_ns = draw_own(np.random.default_rng(2), 4, 140, sigma=0.3)
+    own_ns[:, 3::7, PHASE[Phase.FORWARD]] += 20 * MS
+    assert find(own_ns) == []
+
+
+def test_a_rank_that_is_early_now_and_then_makes_no_other_late() -> None:
+    own_ns = draw_own(np.random.default_rng(3), 2, 140, sigma=0.3)
+    own_ns[1, 3::7, PHASE[Phase.BACKWARD]] -= 25 * MS
+    assert find(own_ns) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("related", [0.0, 0.5, 0.9])
+def test_drift_is_no_rhythm(related: float) -> None:
+    assert not any(find(draw_drift(np.random.default_rng(seed), 4, 120, related=related)) for seed in DRAWS)
+
+
+@pytest.mark.slow
+def test_heavy_tails_are_no_rhythm() -> None:
+    for seed in DRAWS:
+        draws = np.random.default_rng(seed)
+        own_ns = draw_own(draws, 3, 80, sigma=0.05)
+        own_ns *= 1 + 0.05 * draws.pareto(1.2, own_ns.shape)
+        assert find(own_ns) == []
+
+
+def test_the_bound_of_a_draw_by_hand_and_by_counting() -> None:
+    """Of 10 values a fifth is 1: three draws with replacement are all 1 with 0.2 ** 3, without with 2/10 x 1/9 x 0."""
+    values = np.repeat([0.0, 1.0], [8, 2])
+    assert find_draw_chance(values, 3, 1.0) == pytest.approx(3 * math.log(0.2), abs=0.05)
+    draws = np.random.default_rng(4)
+    values = draws.pareto(1.5, 40)
+    means = np.array([draws.choice(values, 6, replace=False).mean() for _ in range(4000)])
+    for mean in np.quantile(means, [0.5, 0.9, 0.99]):
+        assert math.exp(find_draw_chance(values, 6, float(mean))) >= (means >= mean).mean()
+    assert find_draw_chance(values, 6, float(values.mean())) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_the_report_names_it_once_with_its_period_and_its_cost(ranks: int) -> None:
+    job = SimulatedJob(strategy="ddp", num_ranks=ranks, num_steps=200, jitter_ratio=0.08)
+    late = dataclasses.replace(
+        job, delays=(Delay(rank=1, phase=Phase.BACKWARD, delay_ns=15 * MS, every=7, first_step=3),)
+    )
+    assert analyze(simulate(job, seed=1, truth=False).run).verdict.rank is None
+    report = analyze(simulate(late, seed=1, truth=False).run)
+    assert report.causes is not None
+    named = [(item.rank, item.phase, item.period) for item in report.causes.causes if item.rank is not None]
+    assert named == [(1, "backward", 7)]
+    cost = report.causes.causes[0].lost_ns
+    assert cost.low < 15 * MS / 7 and 0.5 * 15 * MS / 7 < cost.value < 1.5 * 15 * MS / 7

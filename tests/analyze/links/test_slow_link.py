@@ -1,0 +1,181 @@
+"""Links against links: which one is slow, what it costs, and that healthy networks are left in peace."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks.simulate import Clocks, Delay, SimulatedJob
+from benchmarks.verdicts.verdict_rows.links import rate_links
+from distprof.analyze.links.link_speeds import GIGABIT_BYTES_PER_S
+from distprof.analyze.links.link_traffic import list_traffic
+from distprof.analyze.links.slow_link import explain_link, find_slow_links, measure_needed
+from distprof.analyze.replay.counterfactual import replay_without
+from distprof.facts.run import OWN_PHASES, Phase
+from tests.analyze.links.linked_runs import APART, FOUR, TWO, USUAL, Strategy, find, measure, set_readings, simulate_run
+from tests.factories import MS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("clocks", [Clocks(), APART])
+def test_what_goes_with_a_link_is_what_transfers_take_beyond_those_on_other_links(clocks: Clocks) -> None:
+    """Each of the four units' transfers takes 10 ms instead of 2.5."""
+    run = simulate_run(dataclasses.replace(FOUR, clocks=clocks))
+    (suspect,) = find(run)
+    assert (suspect.kind, suspect.hosts, suspect.part, suspect.late_ns) == ("slow_link", ("host-2",), None, None)
+    assert len(suspect.rows) == 0 and suspect.acts.all() and suspect.removal.gap_ns == {}
+    assert suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS if clocks is APART else 100)
+    twice = "at both ends of the job it carries less than three quarters of what the other links do"
+    assert explain_link(measure(run)[0], suspect) == twice
+    once = measure(set_readings(run, USUAL, USUAL / 4, USUAL, last=()))
+    (suspect,) = find_slow_links(*once)
+    assert explain_link(once[0], suspect) == "it carries less than half of what the other links do"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_the_cost_is_what_the_job_saves_on_a_link_like_the_others(strategy: Strategy) -> None:
+    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02))
+    measured_steps, cycles = measure(simulate_run(job))
+    _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={})))
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == ("host-2",)
+    true_ns = float(cycles.cycle_ns.mean() - healthy.cycle_ns.mean())
+    saved_ns = float((cycles.cycle_ns - replay_without(cycles, [suspect.removal])).mean())
+    assert saved_ns == pytest.approx(true_ns, rel=0.05)
+
+
+def draw_job(draws: np.random.Generator) -> SimulatedJob:
+    """A healthy job with jitter and, mostly, a rank that is late by 5 to 20 % of the step."""
+    ranks = int(draws.choice([16, 32]))
+    phase = OWN_PHASES[int(draws.integers(4))]
+    late = Delay(rank=int(draws.integers(ranks)), phase=phase, delay_ns=float(draws.uniform(5, 20)) * MS)
+    return SimulatedJob(
+        strategy=draws.choice(["ddp", "fsdp", "hsdp"]), num_ranks=ranks, num_steps=20,
+        ranks_per_host=ranks // int(draws.choice([2, 4, 8])), jitter_ratio=float(draws.choice([0.02, 0.05, 0.1])),
+        delays=(late,) if draws.random() < 0.7 else (),
+        clocks=APART if draws.random() < 0.5 else Clocks(),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> None:
+    draws = np.random.default_rng(11)
+    for seed in range(30):
+        job = draw_job(draws)
+        assert find(simulate_run(job, seed)) == [], job
+        slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
+        assert [suspect.hosts for suspect in find(simulate_run(slow, seed))] == [("host-2",)], slow
+
+
+def test_of_two_slow_links_the_slower_one_sets_the_pace() -> None:
+    """With the slower one repaired, transfers take 5/8 as long; with both, a quarter."""
+    job = rate_links(dataclasses.replace(FOUR, num_ranks=24))
+    speeds = [job.link_bytes_per_s / factor for factor in (1, 4, 2.5, 1, 1)]
+    slower, slow = find(set_readings(simulate_run(job), *speeds))
+    assert (slower.hosts, slow.hosts) == (("host-2",), ("host-3",))
+    for suspect, share in ((slower, 1 - 2.5 / 4), (slow, 2.5 / 4 - 2.5 / 10)):
+        assert suspect.removal.transfer_ns is not None
+        assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(share * 10 * MS, abs=100)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_a_probe_that_read_too_little_is_not_believed(strategy: Strategy) -> None:
+    """The steps themselves move data through that link as fast as through the others; under HSDP, that of four groups
+    side by side."""
+    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, shard_size=4, slow_hosts={}))
+    usual = job.link_bytes_per_s
+    assert find(set_readings(simulate_run(job), usual, 0.4 * usual, usual)) == []
+
+
+def test_a_link_that_is_slower_by_a_third_needs_two_probes_that_agree() -> None:
+    """What its transfers take beyond those on other links: a third."""
+    run = simulate_run(dataclasses.replace(FOUR, slow_hosts={2: 1.5}))
+    measured_steps, cycles = measure(run)
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == ("host-2",) and suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(cycles.transfer_ns[:, :, 0] / 3)
+    healthy, slow = (USUAL,) * 3, (USUAL, USUAL / 1.5, USUAL)
+    assert find(set_readings(run, *slow, last=())) == []  # as of a job that died
+    assert find(set_readings(run, *slow, last=healthy)) == []
+    assert find(set_readings(run, *healthy, last=slow)) == []  # and transfers have not grown
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "then_ms"),
+    [
+        (10, 2.5),  # the link is all that takes time
+        (16, 8.5),  # 6 ms are the hosts', and stay
+        (6, 2.5),  # some of the bytes cross before the last rank arrives; all of them need 2.5 ms
+        (7, 2.5),
+    ],
+)
+def test_a_transfer_that_needs_10_ms_on_a_slow_link_and_2_5_on_a_usual_one(took_ms: float, then_ms: float) -> None:
+    run = simulate_run(dataclasses.replace(FOUR, transfer_ns=took_ms * MS))  # of each of its 4 units
+    (suspect,) = find(run)
+    assert suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx((took_ms - then_ms) * MS, abs=100)
+
+
+def test_the_parts_that_replicas_reduce_share_a_link() -> None:
+    """HSDP shards fill a host: 4 parts of a quarter go side by side, each at a quarter of what the link carries."""
+    ring_bytes = 2 * 3 / 4 * 25e6
+    job = dataclasses.replace(FOUR, strategy="hsdp", shard_size=4, link_bytes_per_s=ring_bytes / 2.5e-3)
+    measured_steps, cycles = measure(simulate_run(job))
+    reduced = [item for item in list_traffic(measured_steps, cycles) if item.group.startswith("replica")]
+    assert sum(item.ring_bytes for item in reduced[:4]) == ring_bytes
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert measure_needed(measured_steps, cycles, suspect) == pytest.approx(40 * MS, rel=1e-3)  # and the norm's bytes
+
+
+def test_a_few_links_are_no_measure_for_one_another() -> None:
+    three = simulate_run(dataclasses.replace(FOUR, num_ranks=12))
+    assert find(three) == [] and len(three.meta.link_readings) == 2
+
+
+def test_a_link_that_carries_little_is_none_of_transfers_that_need_little() -> None:
+    assert find(simulate_run(dataclasses.replace(FOUR, bucket_bytes=25_000))) == []
+
+
+def test_the_only_link_is_compared_with_gigabit_ethernet() -> None:
+    measured_steps, cycles = measure(simulate_run(TWO))
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.hosts == ("host-0", "host-1")
+    assert suspect.removal.transfer_ns is not None
+    assert suspect.removal.transfer_ns == pytest.approx(0.8 * cycles.transfer_ns, rel=0.01)
+    needed_ns = measure_needed(measured_steps, cycles, suspect)
+    assert needed_ns == pytest.approx(4 * 168_000 * 2 * 7 / 8 / (GIGABIT_BYTES_PER_S / 5) * 1e9)
+    assert explain_link(measured_steps, suspect) == "it carries less than gigabit Ethernet does"
+    assert find(set_readings(measured_steps.run, 0.85 * GIGABIT_BYTES_PER_S)) == []
+
+
+def test_a_probe_says_nothing_of_the_network_of_another_backend() -> None:
+    run = simulate_run(FOUR)
+    assert find(dataclasses.replace(run, meta=dataclasses.replace(run.meta, backend="nccl"))) == []
+
+
+def test_ranks_that_never_arrive_together_hide_a_link() -> None:
+    """A rank chosen anew in every step is late by several times what the transfers take."""
+    late = Delay(rank=None, phase=Phase.FORWARD, delay_ns=200 * MS)
+    job = dataclasses.replace(FOUR, strategy="ddp")
+    assert find(simulate_run(job)) and not find(simulate_run(dataclasses.replace(job, delays=(late,))))
+
+
+def test_a_rank_that_is_always_late_does_not_hide_a_link() -> None:
+    late = Delay(rank=5, phase=Phase.FORWARD, delay_ns=200 * MS)
+    assert find(simulate_run(dataclasses.replace(FOUR, strategy="ddp", delays=(late,))))
+
+
+def test_transfers_of_a_group_on_one_host_cross_no_link() -> None:
+    """HSDP shards within a host, so only the reduction over the replicas crosses the link."""
+    measured_steps, cycles = measure(simulate_run(dataclasses.replace(TWO, strategy="hsdp", bucket_bytes=200_000)))
+    crossing = {item.group for item in list_traffic(measured_steps, cycles) if len(item.hosts) > 1}
+    assert crossing == {"default", *(f"replica-{number}" for number in range(4))}
+    (suspect,) = find_slow_links(measured_steps, cycles)
+    assert suspect.removal.transfer_ns is not None
+    for item in list_traffic(measured_steps, cycles):
+        removed_ns = suspect.removal.transfer_ns[item.rows, :, item.index]
+        assert bool(removed_ns.any()) == (item.group in crossing)

@@ -1,0 +1,117 @@
+"""Medians of others, spreads and intervals, by hand and by theory."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distprof.analyze.stats import statistics
+from distprof.analyze.stats.statistics import (
+    bound_share,
+    draw_blocks,
+    estimate,
+    find_chance,
+    find_excess,
+    find_interval,
+    find_median,
+    median_of_others,
+    medians_of_others,
+    midmean,
+)
+
+
+def test_blocks_are_runs_of_neighbouring_steps() -> None:
+    drawn = draw_blocks(27, num_draws=50)
+    assert drawn.shape == (50, 27) and drawn.min() >= 0 and drawn.max() <= 26
+    steps = np.diff(drawn.reshape(50, 9, 3), axis=2)
+    assert (steps == 1).all()  # 27 ** (1/3) = 3 long
+
+
+def test_the_middle_half_by_hand() -> None:
+    assert midmean(np.array([100.0, 1, 2, 3, 4, 5, 6, -50])) == (2 + 3 + 4 + 5) / 4
+
+
+def test_a_constant_is_sure() -> None:
+    assert find_interval(np.full(30, 7.0), lambda drawn: drawn.mean(axis=-1)) == (7, 7)
+
+
+def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
+    """Of independent draws: 1.96 standard errors to either side."""
+    widths = []
+    for seed in range(20):
+        low, high = find_interval(np.random.default_rng(seed).normal(0, 1, 400), lambda drawn: drawn.mean(axis=-1))
+        widths.append(high - low)
+    assert np.mean(widths) == pytest.approx(2 * 1.96 / np.sqrt(400), rel=0.1)
+
+
+def test_the_median_of_others_leaves_rows_out() -> None:
+    values = np.array([[1.0, 9], [2, 8], [4, 6], [100, 0]])
+    assert median_of_others(values, 3).tolist() == [2, 8]
+    assert median_of_others(values, np.array([0, 3])).tolist() == [3, 7]
+    assert find_excess(values, 3).tolist() == [98, -8]
+    assert find_excess(values, np.array([0, 3])).tolist() == [[-2, 2], [97, -7]]
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (7,), (8, 50), (5, 1), (3, 4, 6), (2, 9, 5)])
+@pytest.mark.parametrize("unknown", [False, True])
+def test_the_median_is_that_of_numpy_to_the_last_bit(shape: tuple[int, ...], unknown: bool) -> None:
+    values = np.random.default_rng(7).normal(1e8, 1e7, shape)
+    before = values.copy()
+    if unknown:
+        values.flat[0], values.flat[-1] = np.nan, np.inf
+        before = values.copy()
+    assert np.array_equal(find_median(values), np.median(values), equal_nan=True)
+    for axis in (*range(len(shape)), -1):
+        for keepdims in (False, True):
+            found = find_median(values, axis, keepdims=keepdims)
+            assert np.array_equal(found, np.median(values, axis=axis, keepdims=keepdims), equal_nan=True)
+    assert np.array_equal(find_median(values.T, 0), np.median(values.T, axis=0), equal_nan=True)
+    assert np.array_equal(values, before, equal_nan=True)
+
+
+@pytest.mark.parametrize("spelling", [r"median\(\s*np\.delete", r"1\.4826"])
+def test_each_statistic_is_defined_in_one_file(spelling: str) -> None:
+    files = Path(statistics.__file__).parent.parent.rglob("*.py")
+    assert [path.name for path in files if re.search(spelling, path.read_text(encoding="utf-8"))] == ["statistics.py"]
+
+
+def test_the_medians_of_others_of_some_rows_are_those_of_all() -> None:
+    values = np.random.default_rng(1).integers(9, size=(6, 4, 3)).astype(float)
+    rows = np.array([0, 4])
+    assert np.array_equal(medians_of_others(values, rows), medians_of_others(values)[rows])
+    assert np.array_equal(medians_of_others(values)[4], median_of_others(values, 4))
+
+
+def test_a_mean_of_three_that_costs_in_two_is_above_zero() -> None:
+    """Draws with replacement would leave out both in 1 of 27."""
+    cost, _ = estimate(np.array([60.0, 0, 60]), 100.0)
+    assert cost.value == 40 and 0 < cost.low < 20 and 58 < cost.high < 60
+    nothing, _ = estimate(np.zeros(3), 100.0)
+    assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
+
+
+def test_nothing_saves_more_than_there_is() -> None:
+    """One of twenty cycles takes 2000 instead of 10, which is 91 % of all: the bootstrap has it up to five times."""
+    lost, share = estimate(np.array([1990.0, *[0.0] * 19]), 109.5)
+    assert (lost.high, share.high) == (109.5, 1) and share.value == pytest.approx(0.909, abs=0.001)
+    conditional, _ = estimate(np.array([1990.0, 1980.0, 2000.0]), 109.5, most_ns=2190.0)
+    assert conditional.high > 1990
+
+
+def test_the_bound_of_a_share_by_hand() -> None:
+    """Wilson's: with z = 1.645, z ** 2 / (n + z ** 2) of none in n."""
+    assert bound_share(0, 100) == pytest.approx(1.6449**2 / (100 + 1.6449**2), rel=1e-4)
+    assert bound_share(100, 100) == pytest.approx(1)
+
+
+def test_the_binomial_tail_by_hand() -> None:
+    """Two or more of three at 1/4: 3 x 1/16 x 3/4 + 1/64."""
+    assert find_chance(2, 3, 0.25) == pytest.approx(10 / 64)
+    assert (find_chance(1, 3, 0.0), find_chance(0, 3, 0.0), find_chance(3, 3, 1.0)) == (0, 1, 1)
+    assert (find_chance(4, 3, 0.25), find_chance(0, 3, 0.25)) == (0, pytest.approx(1))
+    whole = sum(math.comb(4000, hits) * 19 ** (4000 - hits) for hits in range(250, 4001)) / 20**4000
+    assert find_chance(250, 4000, 0.05) == pytest.approx(whole)

@@ -1,0 +1,96 @@
+"""What a watched script waits for before its first line, and what is loaded later: reports, Hydra, parts of torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from distprof.config.choice import read_choice
+from distprof.config.conf_folder import find_conf
+
+LATE = {
+    "distprof.analyze.make_report", "distprof.render.files.files", "distprof.report.report", "distprof.traces.read",
+    "distprof.profiler.end_report", "distprof.profiler.rank.rank_zero", "distprof.profiler.windows.module_window",
+    "torch.distributed.checkpoint", "hydra", "omegaconf",
+}  # fmt: skip
+
+
+def run(program: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_session_begins_without_what_only_its_end_needs(tmp_path: Path) -> None:
+    program = """
+import sys
+import torch
+before = {name for name in sys.modules if name.startswith("torch.distributed.checkpoint")}
+import distprof
+session = distprof.start("mine")
+session.find_steps()
+print(*(set(sys.modules) - before))
+session.close()
+"""
+    assert not LATE & set(run(program, tmp_path).split())
+
+
+@pytest.mark.slow
+def test_a_session_that_is_left_open_reports_when_python_ends(tmp_path: Path) -> None:
+    """Its report is loaded then, when no thread pool can be made any more."""
+    program = """
+import distprof
+profiler = distprof.start("mine", run_dir="run", warmup_steps=0)
+for _ in profiler.steps(range(3)):
+    pass
+"""
+    run(program, tmp_path)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["coverage"]["steps_measured"] == 3 and (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_distributed_checkpoint_is_found_where_the_script_imports_it(tmp_path: Path) -> None:
+    program = """
+import torch
+import distprof
+profiler = distprof.start("mine", run_dir="run", warmup_steps=0)
+profiler.find_steps()
+from torch.distributed.checkpoint import save
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(4):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if number == 1:
+        save({"weight": model.weight}, checkpoint_id="saved", no_dist=True)
+profiler.close()
+"""
+    run(program, tmp_path)
+    stretches = json.loads((tmp_path / "run" / "report.json").read_text())["between"]
+    assert "checkpoint" in json.dumps(stretches)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for group in ("profile", "hardware", "logger") for path in sorted((find_conf() / group).glob("*.yaml"))],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_a_choice_is_read_as_hydra_reads_it(path: Path) -> None:
+    read = read_choice(path.parent.name, path.stem)
+    whole = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(whole, dict)
+    bases = [base for base in whole.pop("defaults", ()) if base != "_self_"]
+    expected = OmegaConf.merge(*(OmegaConf.load(path.with_stem(base)) for base in bases), whole)
+    assert read == OmegaConf.to_container(expected) and {type(value) for value in read.values()} <= {
+        str, int, float, bool, list, type(None),
+    }  # fmt: skip

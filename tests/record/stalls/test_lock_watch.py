@@ -1,0 +1,73 @@
+"""The stack of code that never releases Python's lock: written by a handler in C when nobody winds the timer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from pathlib import Path
+
+from distprof.record.stalls.lock_watch import watch_lock
+from distprof.storage.last_stack import SUFFIX, read_last_stack
+
+
+def hold_lock() -> None:
+    ctypes.PyDLL(None).sleep(600)  # with Python's lock; the signal ends it, as any signal does
+
+
+def read(stream: Path) -> tuple[tuple[str, ...], str | None]:
+    inside = os.open(stream.parent, os.O_RDONLY)
+    try:
+        return read_last_stack(stream, inside=inside)
+    finally:
+        os.close(inside)
+
+
+def read_handled() -> str:
+    return next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("SigCgt"))
+
+
+def test_code_that_holds_the_lock_is_named_and_all_is_put_back(tmp_path: Path) -> None:
+    stream, before = tmp_path / "rank-00001.jsonl", read_handled()
+    watch = watch_lock(stream, threading.get_native_id())
+    assert watch is not None and read(stream) == ((), None)
+    watch.wind(0.01)
+    hold_lock()
+    stack, where = read(stream)
+    assert where is not None and where.startswith("test_lock_watch.py:") and where.endswith(" hold_lock")
+    assert stack[0] == where and stack[1].endswith(test_code_that_holds_the_lock_is_named_and_all_is_put_back.__name__)
+    watch.wind(600.0)
+    assert read(stream) == ((), None)  # it has passed
+    watch.close()
+    watch.wind(0.01)
+    assert not stream.with_suffix(SUFFIX).exists() and read_handled() == before
+
+
+def test_a_signal_that_the_program_handles_is_left_to_it(tmp_path: Path) -> None:
+    last = signal.SIGRTMAX
+    kept = signal.signal(last, lambda number, frame: None)
+    try:
+        watch = watch_lock(tmp_path / "rank-00001.jsonl", threading.get_native_id())
+        assert watch is not None and watch.number != last
+        watch.close()
+        assert callable(signal.getsignal(last))
+    finally:
+        signal.signal(last, kept)
+
+
+def test_a_stack_that_cannot_be_is_none(tmp_path: Path) -> None:
+    stream = tmp_path / "rank-00001.jsonl"
+    assert read(stream) == ((), None)
+    stream.with_suffix(SUFFIX).write_bytes(b'\xff\x00\n  File "a", line x in y\n  File "' + b"a" * 9_000_000)
+    assert read(stream) == ((), None)
+    stream.with_suffix(SUFFIX).unlink()
+    stream.with_suffix(SUFFIX).symlink_to("/etc/passwd")
+    assert read(stream) == ((), None)
+    stream.with_suffix(SUFFIX).unlink()
+    lines = [
+        '  File "/x/lib/python3.11/re/__init__.py", line 9 in match',
+        '  File "/x/distprof/observe/parts.py", line 1 in watched', '  File "/home/me/train.py", line 3 in step',
+    ]  # fmt: skip
+    stream.with_suffix(SUFFIX).write_text("Current thread 0x1 (most recent call first):\n" + "\n".join(lines) + "\n")
+    assert read(stream) == (("__init__.py:9 match", "parts.py:1 watched", "train.py:3 step"), "train.py:3 step")

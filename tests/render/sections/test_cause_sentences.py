@@ -1,0 +1,195 @@
+"""Sentences about causes, with the numbers of the report and nothing unmeasured."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from distprof.facts.run import OWN_PARTS, Stretch
+from distprof.render.html.html import render_html
+from distprof.render.sections.cause_words import (
+    KINDS,
+    list_causes,
+    name_cause,
+    show_share,
+)
+from distprof.render.sections.verdict import describe_verdict
+from distprof.render.terminal.terminal import render_terminal
+from distprof.render.terminal.terminal_tables import SPARE
+from distprof.render.wandb.wandb_summary import make_summary
+from distprof.report.report import Report
+from distprof.report.wait_report import Cause, CauseReport, Pattern, VerdictKind
+from tests.made_causes import FIRST, LAST, STEP_NS, make_cause, make_estimate, make_report
+from tests.render.html.test_html import Page
+from tests.render.sections.test_causes import describe, make_late
+
+KIND = VerdictKind
+JITTER = make_cause(KIND.JITTER, 1.2)
+MOVING = make_cause(KIND.COMMUNICATION, 2.9, cause=Cause.NETWORK)
+
+
+def test_unequal_data_and_a_slow_host() -> None:
+    assert describe(make_cause(KIND.UNEQUAL_DATA, 9.0, cause=Cause.INPUT)) == (
+        "ranks process unequal amounts of data in a step, and wait for the one with the most: the evidence says so; "
+        "with equal amounts steps would be 9.0 % shorter (8.2 to 10.0 %)"
+    )
+    text = describe(make_cause(KIND.SLOW_HOST, 12.0, hosts=("host-1",), last_step=30, whole=False), JITTER, hosts=4)
+    assert text.startswith("host host-1 (2 ranks) is 20.0 ms late in every step until step 30: ")
+
+
+STRETCHES = [(stretch, Cause[stretch.name]) for stretch in Stretch]
+
+
+@pytest.mark.parametrize(("stretch", "cause"), STRETCHES)
+def test_time_between_steps_is_a_place_like_a_phase(stretch: Stretch, cause: Cause) -> None:
+    text = describe(make_late(0, 19.0, phase=stretch.value, cause=cause))
+    assert text.startswith("rank 0 is 20.0 ms late in every step: its ") and f" ({stretch} +20.0 ms); the" in text
+    assert ("such as loading data or logging" in text) == (stretch is Stretch.BETWEEN)
+
+
+def test_where_nobody_is_named_the_rest_is_told() -> None:
+    assert describe(JITTER, MOVING) == (
+        "nobody in particular: now one rank is late, now another; waiting for the last rank costs 1.2 % of a step "
+        "(1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
+    )
+    text = describe(MOVING)
+    assert text.startswith("nobody holds the others up: no rank is behind ") and text.endswith(
+        "waiting for the last rank costs 0.3 % of a step. Communication costs 2.9 % of a step."
+    )
+    assert describe(MOVING, kind=KIND.COMMUNICATION, lost_ratio=MOVING.lost_ratio, reason="it all adds up") == (
+        "moving data holds every rank up: it all adds up; if it took no time, steps would be 2.9 % shorter "
+        "(2.6 to 3.2 %)"
+    )
+
+
+def test_with_ranks_missing_nothing_is_said_of_costs() -> None:
+    text = describe(make_late(3, 12.0), MOVING, lost_ns=None, lost_ratio=None, waited_ns=None)
+    assert (
+        text.endswith("compared with the ranks present; what fixing it would gain is not known") and " % " not in text
+    )
+
+
+causes = st.builds(
+    make_cause,
+    st.sampled_from([kind for kind in KIND if kind is not KIND.NONE]),
+    st.floats(0.0, 40.0), alone=st.none() | st.floats(0.0, 60.0), rank=st.none() | st.integers(0, 1023),
+    phase=st.none() | st.sampled_from([part.value for part in OWN_PARTS]), cause=st.none() | st.sampled_from(Cause),
+    hosts=st.sampled_from([(), ("host-0",), ("host-0", "host-1")]), pattern=st.none() | st.sampled_from(Pattern),
+    first_step=st.integers(FIRST, 40), last_step=st.integers(40, LAST), whole=st.booleans(), critical=st.booleans(),
+    events=st.none() | st.integers(1, 20), period=st.none() | st.integers(2, 20),
+    late_ns=st.none() | st.floats(0, 5e7),
+)  # fmt: skip
+
+
+def arrange(listed: list[CauseReport]) -> list[CauseReport]:
+    """As a report holds them: who is slow has a name, and causes stand in order."""
+    for place, cause in enumerate(listed):
+        if cause.kind is KIND.SLOW_RANK and cause.rank is None:
+            listed[place] = dataclasses.replace(cause, rank=place)
+        if cause.kind is KIND.SLOW_HOST and not cause.hosts:
+            listed[place] = dataclasses.replace(cause, hosts=("host-0",))
+    return sorted(listed, key=lambda cause: (cause.kind in (KIND.JITTER, KIND.COMMUNICATION), -cause.alone_ns.value))
+
+
+def list_shares(report: Report) -> set[str]:
+    """Every percentage that a sentence may hold: the report's own, and sums of theirs."""
+    assert report.causes is not None and report.verdict.lost_ratio is not None
+    listed = report.causes.causes
+    shares = [report.verdict.lost_ratio, *(item for cause in listed for item in (cause.lost_ratio, cause.alone_ratio))]
+    texts = {text for share in shares for text in re.findall(r"[\d.]+", show_share(share))}
+    sums = [0.0]
+    for cause in listed:
+        sums += [part + cause.joint_ns / STEP_NS for part in sums]
+    sums += [one.lost_ratio.value + two.alone_ratio.value for one in listed for two in listed]
+    return texts | {f"{100 * value:.{digits}f}" for value in sums for digits in (0, 1)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(causes, min_size=1, max_size=5).map(arrange), st.sampled_from([1, 4]))
+def test_no_sentence_has_a_hole_or_a_number_of_its_own(listed: list[CauseReport], hosts: int) -> None:
+    report = make_report(listed, hosts=hosts)
+    held = report.verdict.held_ratio
+    text = describe_verdict(report)
+    assert not re.search(r"\bNone\b|\bnan\b|n/a|  |\(\)| ;| ,|\.\.|%s", text), text
+    shares = set(re.findall(r"(-?[\d.]+) %", text)) | set(re.findall(r"\((-?[\d.]+) to", text))
+    assert shares <= list_shares(report) | ({"30.0"} if held is not None else set()), text
+    rows = list_causes(report)
+    assert len(rows) == len(listed) + 3 and all(len(row) == len(rows[0]) for row in rows)
+    assert not re.search(r"\bNone\b|\bnan\b", repr(rows))
+
+
+def test_the_parts_of_the_table_add_up_to_the_step() -> None:
+    rows = list_causes(make_report([make_late(3, 12.0), make_late(5, 1.0, alone=8.0), JITTER, MOVING]))
+    assert [row[0] for row in rows[-3:]] == ["remainder", "ideal step", "step"]
+    assert sum(float(row[7]) for row in rows[:-1]) == pytest.approx(float(rows[-1][7]), abs=0.01)
+    assert [row[5:7] for row in rows[:3]] == [
+        ["12 % (11 to 13 %)", "12 %"], ["1.0 % (0.9 to 1.1 %)", "8.0 %"], ["", "1.2 %"],
+    ]  # fmt: skip
+
+
+def show(report: Report, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    render_terminal(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+MANY = (
+    make_late(3, 0.6, alone=13.0, critical=True), make_late(1023, 0.5, alone=12.0, phase="between steps"),
+    make_cause(KIND.SLOW_LINK, 4.0, hosts=("a-long-name.of.a.host.example", "another-long-name.of.a.host.example")),
+    make_cause(KIND.STALLS, 2.0, rank=2, phase="grad_norm", events=5, period=10, whole=False), JITTER, MOVING,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_table_fits_and_holds_every_cause(width: int) -> None:
+    text = show(make_report(MANY, hosts=4), width)
+    assert max(map(cell_len, text.splitlines())) <= width and "\u2026" not in text
+    table = text[text.index("causes: what makes a step") :].splitlines()
+    heads = ["cause", "where", "when", "late", "critical", "alone", "on top", "part, ms", "part"]
+    shown = [head for head in heads if width > 80 or head not in SPARE["causes"]]
+    assert table[1].split() == " ".join(shown).split()
+    begins = ["slow rank", "slow rank", "slow link", "5 stalls", "jitter", "communication", "remainder", "ideal step"]
+    assert all(line.startswith(begin) for line, begin in zip(table[3:], begins, strict=False))
+    assert table[12].startswith("step ")
+    assert text.index("phases by rank") < text.index("causes: what") < text.index("coverage")
+
+
+def test_the_page_has_the_table_with_its_line_above_the_step() -> None:
+    text = render_html(make_report(MANY))
+    assert "Causes: what makes a step longer than it need be" in text
+    assert text.count('<tr class="ruled"><td>step</td>') == 1
+    assert ">between steps" not in text and "rank 1023, between steps" in text
+
+
+HOSTILE = "</td><script>alert(1)</script>\x1b[31m\u202e"
+
+
+def test_names_stay_text() -> None:
+    named = [make_cause(kind, 9.0, hosts=(HOSTILE, HOSTILE), phase=HOSTILE, rank=1) for kind in KIND if kind != "none"]
+    report = make_report(named)
+    assert Page(render_html(report)).tags.count("script") == 0
+    sentences = "".join(describe_verdict(make_report([first, *named])) for first in named)
+    assert "alert(1)" in sentences
+    assert not set(render_html(report) + show(report, 80) + sentences) & set("\x1b\u202e")
+
+
+def test_every_kind_has_a_name() -> None:
+    assert set(KINDS) == set(KIND)
+    names = [name_cause(make_cause(kind, 1.0)) for kind in KIND]
+    assert all(names) and len({*names}) == len(names)
+
+
+def test_wandb_gets_their_number_and_what_they_cost_together() -> None:
+    facts = make_summary(make_report([make_late(3, 12.0, critical=True), JITTER]))
+    assert facts["summary/causes"] == 2 and facts["summary/causes_lost_ratio"] == pytest.approx(0.132)
+    assert facts["summary/verdict_critical"] is True and facts["summary/verdict_rank"] == 3
+    assert facts["summary/verdict_lost_ratio"] == make_estimate(12.0).value
+    assert "summary/causes" not in make_summary(dataclasses.replace(make_report([JITTER]), causes=None))

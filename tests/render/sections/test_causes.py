@@ -1,0 +1,201 @@
+"""All causes in words: the sentence that names the largest and counts the rest, and the table that adds up."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from distprof.render.sections.cause_words import (
+    find_ends,
+    list_causes,
+    make_ordinal,
+    name_link,
+    say_when,
+)
+from distprof.render.sections.verdict import describe_verdict
+from distprof.report.wait_report import Cause, CauseReport, VerdictKind
+from tests.made_causes import FIRST, LAST, MS, make_cause, make_report, make_verdict
+
+KIND = VerdictKind
+JITTER = make_cause(KIND.JITTER, 1.2)
+MOVING = make_cause(KIND.COMMUNICATION, 2.9, cause=Cause.NETWORK)
+
+
+def make_late(rank: int, lost: float, **changes: Any) -> CauseReport:
+    return make_cause(KIND.SLOW_RANK, lost, rank=rank, **changes)
+
+
+def describe(*causes: CauseReport, **changes: Any) -> str:
+    return describe_verdict(make_report(causes, **changes))
+
+
+LATE = (
+    "rank 3 is 20.0 ms late in every step: its compute (forward +20.0 ms); the other 7 wait 140.0 ms per step "
+    "together; fixing it makes steps 12 % shorter (11 to 13 %)"
+)
+
+
+def test_the_largest_is_named_and_the_rest_counted() -> None:
+    rank = make_late(3, 12.0)
+    assert describe(rank) == LATE
+    assert describe(rank, MOVING) == f"{LATE}. One more cause costs 2.9 % of a step: communication."
+    text = describe(dataclasses.replace(rank, critical=True), JITTER, MOVING)
+    assert text == f"critical: {LATE}. Two more causes cost 4.1 % of a step together, the largest communication."
+    many = [make_late(number, 0.5) for number in range(10, 22)]
+    assert describe(rank, *many).endswith(
+        ". 12 more causes cost 6.0 % of a step together, the largest rank 10 (forward)."
+    )
+
+
+def test_causes_that_cost_next_to_nothing_are_not_counted() -> None:
+    assert describe(make_late(3, 12.0), make_cause(KIND.JITTER, 0.049)) == LATE
+    assert describe(make_late(3, 12.0), make_cause(KIND.JITTER, 0.051)).endswith("costs 0.1 % of a step: jitter.")
+
+
+def test_others_that_are_critical_are_said_to_be() -> None:
+    rank, other = make_late(3, 14.0), make_late(5, 12.0, critical=True)
+    assert ". One more cause, critical, costs 12 % of a step: rank 5 (forward)." in describe(rank, other)
+    assert ". Two more causes, one of them critical, cost 15 % of a step together, the" in describe(rank, other, MOVING)
+
+
+def test_two_that_hide_each_other_are_told_together() -> None:
+    """Without one, rank 5 still makes every step 12.4 % longer: 0.6 + 12.4 = 1.0 + 12.0 = 13 %."""
+    first = make_late(3, 1.0, alone=12.4, critical=True)
+    second = make_late(5, 0.6, alone=12.0, phase="backward", critical=True)
+    text = describe(first, second, MOVING)
+    assert text.startswith("critical: rank 3 is 20.0 ms late in every step: ")
+    assert text.endswith(
+        "; fixing it makes steps 1.0 % shorter (0.9 to 1.1 %) as long as rank 5 (backward) stays as it is; "
+        "fixing both makes them 13 % shorter. One more cause costs 2.9 % of a step: communication."
+    )
+    assert "as long as" not in describe(make_late(3, 7.0, alone=12.0), second)
+    assert "as long as" not in describe(make_late(3, 0.1, alone=1.0), make_late(5, 0.1, alone=0.9))
+
+
+def test_of_three_that_hide_each_other_the_gain_is_told_once_the_others_are_fixed() -> None:
+    text = describe(*(make_late(rank, 0.6, alone=13.0) for rank in (3, 5, 6)))
+    assert "0.6 % shorter (0.5 to 0.7 %) as long as the other causes stay, and 13 % (12 to 14 %) more once" in text
+    assert text.endswith(". Two more causes cost 14 % of a step together, the largest rank 5 (forward).")
+
+
+@pytest.mark.parametrize("begins", [33, 35, 31])
+def test_one_rank_takes_over_from_another(begins: int) -> None:
+    """Where it does is found to a few steps only."""
+    first = make_late(3, 9.0, last_step=32, whole=False)
+    second = make_late(5, 7.0, first_step=begins, whole=False, phase="backward", late_ns=17.0 * MS)
+    text = describe(first, second, JITTER)
+    assert text.startswith(
+        "rank 3 is 20.0 ms late in every step until step 32: its compute (forward +20.0 ms); "
+        "since then it is rank 5 (backward +17.0 ms); the other 7 wait "
+    )
+    assert "; fixing rank 3 makes steps 9.0 % shorter" in text
+    assert text.endswith(". Two more causes cost 8.2 % of a step together, the largest rank 5 (backward).")
+    larger = dataclasses.replace(second, joint_ns=9.5 * MS)
+    assert f"late in every step since step {begins}: its compute (backward +17.0 ms); before that it was rank 3 " in (
+        describe(larger, first, JITTER)
+    )
+
+
+def test_ranks_that_are_late_at_times_far_apart_do_not_take_over() -> None:
+    first = make_late(3, 9.0, last_step=20, whole=False)
+    second = make_late(5, 7.0, first_step=40, whole=False)
+    text = describe(first, second, JITTER)
+    assert "since then" not in text and "rank 3 is 20.0 ms late in every step until step 20: " in text
+    third = make_late(6, 6.0, first_step=21, last_step=39, whole=False)
+    assert "; after that it is rank 6 (forward +20.0 ms); " in describe(first, third, JITTER)
+
+
+@pytest.mark.parametrize("others", [[JITTER], [MOVING], []], ids=["jitter", "communication", "alone"])
+def test_the_steps_of_a_cause_are_told_from_the_run(others: list[CauseReport]) -> None:
+    """Jitter shows where the run begins and ends; without it, the warm-up and the last row do. Stalls do not."""
+    stall = make_cause(KIND.STALLS, 3.0, rank=2, events=2, first_step=25, last_step=30)
+    report = make_report([stall, *others])
+    assert find_ends(report) == (FIRST, LAST)
+    told = [
+        (FIRST, 32, "until step 32"),
+        (33, LAST, "since step 33"),
+        (20, 30, "from step 20 to step 30"),
+        (10, 58, ""),
+    ]
+    for first, last, text in told:
+        for kind in (KIND.SLOW_RANK, KIND.SLOW_HOST, KIND.SLOW_LINK):
+            assert say_when(make_cause(kind, 5, first_step=first, last_step=last, whole=False), report) == text
+        assert say_when(make_cause(KIND.UNEQUAL_DATA, 5, first_step=first, last_step=last, whole=False), report) == ""
+    assert say_when(make_late(1, 5), report) == ""
+
+
+def test_a_job_that_was_resumed_tells_both_ends() -> None:
+    """Its warm-up is short, and its steps have large numbers."""
+    cause = make_late(1, 5, first_step=1010, last_step=1030, whole=False)
+    report = make_report([cause])
+    assert say_when(cause, report) == "since step 1,010"  # the last row is that of step 59
+    ranks = tuple(dataclasses.replace(rank, last_step=1059) for rank in report.ranks)
+    assert say_when(cause, dataclasses.replace(report, ranks=ranks)) == "from step 1,010 to step 1,030"
+
+
+def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:
+    five = make_cause(KIND.STALLS, 32.0, rank=2, phase="forward", events=5, period=10, whole=False)
+    assert describe(five) == (
+        "5 steps of 50 are far longer, all because of rank 2 in forward, every 10th step; "
+        "without them the job would be 32 % shorter (29 to 36 %)"
+    )
+    one = make_cause(KIND.STALLS, 3.0, rank=0, phase="checkpoint", events=1, whole=False, first_step=19, last_step=19)
+    assert describe(five, one).startswith(
+        "5 steps of 50 are far longer because of rank 2 in forward, every 10th step; "
+    )
+    assert describe(one) == (
+        "1 step of 50 is far longer (step 19) because of rank 0 while saving a checkpoint; "
+        "without it the job would be 3.0 % shorter (2.7 to 3.3 %)"
+    )
+    nobody = make_cause(KIND.STALLS, 3.0, phase="evaluation", events=2, whole=False)
+    assert describe(nobody).startswith("2 steps of 50 are far longer in evaluation; without them ")
+    assert describe(make_late(3, 9.0), nobody).endswith(": stalls of all ranks (evaluation).")
+    assert [row[:3] for row in list_causes(make_report([five, one, nobody]))[:3]] == [
+        ["5 stalls", "rank 2, forward", "every 10th step"], ["1 stall", "rank 0, checkpoint", "step 19"],
+        ["2 stalls", "evaluation", "single steps"],
+    ]  # fmt: skip
+
+
+def test_the_cause_of_a_verdict_is_found_among_its_like() -> None:
+    """Stalls of nobody may cost more, and the verdict is about those of a rank."""
+    nobody = make_cause(KIND.STALLS, 9.0, events=3, joint_ns=9.0 * MS)
+    mine = make_cause(KIND.STALLS, 5.0, rank=2, phase="forward", events=2)
+    text = describe_verdict(dataclasses.replace(make_report([nobody, mine]), verdict=make_verdict(mine)))
+    assert text.startswith(
+        "2 steps of 50 are far longer because of rank 2 in forward; without them the job would be 5.0 %"
+    )
+    assert text.endswith(". One more cause costs 9.0 % of a step: stalls of nobody in particular.")
+
+
+ORDINALS = {1: "1st", 2: "2nd", 3: "3rd", 10: "10th", 11: "11th", 112: "112th", 1022: "1,022nd"}
+
+
+@pytest.mark.parametrize(("number", "text"), ORDINALS.items())
+def test_ordinals(number: int, text: str) -> None:
+    assert make_ordinal(number) == text
+
+
+def test_a_link_is_told_with_what_it_was_compared_with() -> None:
+    link = make_cause(KIND.SLOW_LINK, 12.0, hosts=("host-0", "host-2"), cause=Cause.NETWORK)
+    text = describe(link, make_late(3, 4.0), hosts=4, reason="it is slower than the others")
+    assert text == (
+        "the link between host-0 and host-2 holds every rank up: it is slower than the others; "
+        "fixing it makes steps 12 % shorter (11 to 13 %). One more cause costs 4.0 % of a step: rank 3 (forward)."
+    )
+    probed = describe(link, hosts=4, needed_ns=5.0 * MS)
+    assert "so, and the data of a step needs 5.0 ms at the link's probed speed; fixing it makes" in probed
+    since = dataclasses.replace(link, first_step=30, whole=False)
+    assert " host-2 holds every rank up since step 30: the" in describe(since, JITTER, hosts=4)
+    unknown = describe(link, lost_ns=None, lost_ratio=None)
+    assert unknown.endswith("says so; what fixing it would gain is not known")
+
+
+def test_a_network_of_many_hosts_is_told_in_a_few_words() -> None:
+    assert name_link(["a"]) == "the link of a" and name_link(["a", "b"]) == "the link between a and b"
+    assert name_link(["a", "b", "c"]) == "the network between a, b and c"
+    assert name_link([f"host-{number}" for number in range(1004)]) == (
+        "the network between host-0, host-1, host-2, host-3 and 1,000 more"
+    )
+    assert name_link([]) == "the network between hosts"

@@ -1,0 +1,160 @@
+"""The verdict as a sentence, and the tables behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from benchmarks.simulate import Clocks, Delay, SimulatedJob, simulate
+from distprof.analyze import analyze
+from distprof.facts.run import Phase
+from distprof.render.html.html import render_html
+from distprof.render.sections.cause_words import CAUSES
+from distprof.render.sections.verdict import describe_verdict, list_what_ifs
+from distprof.render.terminal.terminal import render_terminal
+from distprof.render.units import format_time
+from distprof.report.report import Report
+from distprof.report.wait_report import Cause, Estimate
+from tests.factories import make_run
+
+MS = 1_000_000
+
+
+def report_on(job: SimulatedJob) -> Report:
+    return analyze(simulate(job, seed=3).run)
+
+
+LATE = report_on(SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),)))
+UNSTEADY = report_on(SimulatedJob(delays=(Delay(rank=2, phase=Phase.FORWARD, delay_ns=41 * MS, share_ratio=0.3),)))
+LINK = report_on(
+    SimulatedJob(
+        num_ranks=8, ranks_per_host=4, slow_hosts={1: 1000}, link_bytes_per_s=20e9,
+        clocks=Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=30_000),
+    )
+)  # fmt: skip
+SHARDED = report_on(
+    SimulatedJob(strategy="fsdp", num_ranks=4, delays=(Delay(rank=2, phase=Phase.OPTIMIZER, delay_ns=41 * MS),))
+)
+REASON = LINK.verdict.reason
+QUIET = report_on(SimulatedJob())
+ROTATING = report_on(SimulatedJob(delays=(Delay(rank=None, phase=Phase.FORWARD, delay_ns=41 * MS),)))
+
+
+def test_a_tired_person_reads_who_why_and_what_it_buys() -> None:
+    lost = Estimate(value=0.19, low=0.17, high=0.21)
+    verdict = dataclasses.replace(LATE.verdict, late_ns=41.0 * MS, waited_ns=118.0 * MS, lost_ratio=lost)
+    assert describe_verdict(dataclasses.replace(LATE, verdict=verdict, causes=None)) == (
+        "critical: rank 2 is 41.0 ms late in every step: its input pipeline (data +41.0 ms); the other 3 wait 118.0 ms "
+        "per step together; fixing it makes steps 19 % shorter (17 to 21 %)"
+    )
+
+
+def test_a_rank_that_is_late_in_every_second_step_is_not_late_in_every_one() -> None:
+    """Where the noise hides the rhythm: on the whole it is late, and half of the steps say so by chance only."""
+    first, *rest = LATE.verdict.evidence
+    assert first.sign == "own time between waits"
+    for agrees, often in ((0.75, "most steps"), (0.85, "every step")):
+        evidence = (dataclasses.replace(first, agree_ratio=agrees), *rest)
+        verdict = dataclasses.replace(LATE.verdict, evidence=evidence)
+        assert f" late in {often}: " in describe_verdict(dataclasses.replace(LATE, verdict=verdict, causes=None))
+
+
+def test_doubt_is_told_from_the_verdict_and_not_from_its_words() -> None:
+    """Whatever the reason says: that the others' waits confirm the rank is a fact of its own."""
+    verdict = dataclasses.replace(LATE.verdict, reason="in other words, the others wait for it")
+    assert LATE.verdict.confirmed and "in other words" not in describe_verdict(
+        dataclasses.replace(LATE, verdict=verdict)
+    )
+    doubtful = dataclasses.replace(LATE.verdict, confirmed=False)
+    assert f" ({LATE.verdict.reason}). Two more " in describe_verdict(dataclasses.replace(LATE, verdict=doubtful))
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_every_cause_is_worded(cause: Cause) -> None:
+    verdict = dataclasses.replace(LATE.verdict, cause=cause)
+    assert f": {CAUSES[cause]} (" in describe_verdict(dataclasses.replace(LATE, verdict=verdict))
+
+
+def test_now_and_then_is_said_as_such() -> None:
+    assert "rank 2 is 40.9 ms late in 30.6 % of the steps: its compute (forward +41.0 ms)" in describe_verdict(UNSTEADY)
+
+
+def test_of_two_ranks_the_other_waits_alone() -> None:
+    two = report_on(SimulatedJob(num_ranks=2, delays=(Delay(rank=1, phase=Phase.OPTIMIZER, delay_ns=41 * MS),)))
+    first = describe_verdict(two).partition(". ")[0]
+    assert "; the other rank waits " in first and "together" not in first
+
+
+def test_a_link_is_named_by_its_hosts() -> None:
+    text = describe_verdict(LINK)
+    assert text.startswith(f"critical: the link between host-0 and host-1 holds every rank up: {REASON}")
+    assert f", and the data of a step needs {format_time(LINK.verdict.needed_ns)} at the link's probed speed; " in text
+    assert re.search(r"; fixing it makes steps \d\d % shorter( \(\d\d to \d\d %\))?\. One more cause costs ", text)
+
+
+def test_nobody_is_said_in_so_many_words() -> None:
+    assert describe_verdict(QUIET).startswith("nobody holds the others up: no rank is behind")
+    assert describe_verdict(ROTATING).startswith("nobody in particular: now one rank is late, now another; waiting")
+    doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
+    said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
+    assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for the last rank")
+    assert describe_verdict(analyze(make_run(num_ranks=1))) == ""
+    assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
+
+
+def show(report: Report, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    render_terminal(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("report", [LATE, UNSTEADY, LINK, SHARDED, QUIET], ids=range(5))
+def test_the_verdict_comes_first_and_its_tables_fit(report: Report, width: int) -> None:
+    text = show(report, width)
+    sentence = describe_verdict(report)
+    assert " ".join(text.split()).startswith(" ".join(sentence.split()))
+    assert max(map(cell_len, text.splitlines())) <= width and "\u2026" not in text
+    assert "what if: the recorded steps" in text and "waits: until the last rank" in text
+    assert ("evidence, per step" in text) == bool(report.verdict.evidence)
+
+
+def test_hosts_clocks_are_shown_with_their_bound() -> None:
+    assert "hosts' clocks  against rank 0: host-1 +" in show(LINK, 100) and "(within 30.0 us)" in show(LINK, 100)
+    assert "hosts' clocks  against" not in show(LATE, 100)
+
+
+def test_an_interval_of_one_point_is_a_point() -> None:
+    item = dataclasses.replace(LATE.what_if[0], saved_ratio=Estimate(value=0.3, low=0.3, high=0.3))
+    assert list_what_ifs(dataclasses.replace(LATE, what_if=(item,)))[0][2] == "30 %"
+
+
+def test_the_page_opens_with_it() -> None:
+    page = render_html(LATE)
+    assert '<p class="verdict critical">critical: rank 2 is ' in page
+    assert page.index("verdict critical") < page.index("Headline") < page.index("What if") < page.index("Waits:")
+    assert '<p class="verdict">nobody holds' in render_html(QUIET)
+    assert 'class="verdict' not in render_html(analyze(make_run(num_ranks=1)))
+
+
+def test_names_of_hosts_and_groups_stay_text() -> None:
+    name = "</p><script>alert(1)</script>\x1b[31m"
+    hostile = dataclasses.replace(
+        LINK, verdict=dataclasses.replace(LINK.verdict, hosts=(name, name)),
+        waits=tuple(dataclasses.replace(item, group=name) for item in LINK.waits),
+        clocks=tuple(dataclasses.replace(item, host=name) for item in LINK.clocks),
+    )  # fmt: skip
+    assert "<script" not in render_html(hostile) and "\x1b" not in render_html(hostile) + show(hostile, 80)
+
+
+def test_a_slow_host_is_named_with_its_ranks() -> None:
+    delays = tuple(Delay(rank=rank, phase=Phase.FORWARD, delay_ns=30 * MS) for rank in range(4, 8))
+    text = describe_verdict(report_on(SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays)))
+    assert text.startswith("critical: host host-1 (4 ranks) is 30.0 ms late in every step: ")
+    assert "its compute (forward +30.0 ms); the other 4 wait " in text
