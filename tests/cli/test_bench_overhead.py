@@ -16,7 +16,7 @@ from distprof.cli.bench.conditions import AGAIN, BARE, PHASES, RIVALS, TORCH_PRO
 from distprof.cli.bench.conditions import write_command as write
 from distprof.cli.bench.overhead import measure_workload, order_runs
 from distprof.cli.parser import run_verb
-from distprof.errors import DistprofError, UsageError
+from distprof.errors import EXIT_USAGE, DistprofError, UsageError
 from distprof.facts.run import Run
 from tests.factories import MS, make_run
 from tests.faults.forked import Command, run
