@@ -16,7 +16,7 @@ MAX_COST_RATIO = 0.003
 """Of the time from one step's begin to the next one's, on the host: what timing collectives may take on average."""
 NUM_COSTS = 5
 """Newest steps whose costs count; a single one may have been held up."""
-END_NS, ENDS_NS = 5_000, 10_000
+END_NS, ENDS_NS = 20_000, 10_000
 """What it takes to see a bucket of gradients end on the host, where a thread of torch's needs Python's lock for it, and
 what that may take of a step on average."""
 FIRST_STEPS = 64

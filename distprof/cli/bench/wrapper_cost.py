@@ -31,9 +31,9 @@ from distprof.record.collective_stride import FIRST_STEPS
 BUCKETS, UNITS = 13, 14
 """Of gpt2_small: gradients in buckets of 25 MiB; 12 layers, the embeddings and the rest."""
 WIDTH = 64
-UNTIMED, TIMED = 2, 8
-"""Steps of a block. The ends of 13 buckets are seen in every eighth step: in one of each block that is timed."""
-TURNS = 400
+UNTIMED, TIMED = 2, 32
+"""Steps of a block. The ends of 13 buckets are seen in every 32nd step: in one of each block that is timed."""
+TURNS = 120
 NAMES = ("ddp", "fsdp")
 
 
