@@ -58,7 +58,7 @@ def find_transfers(
 def _fill_unseen(over_ns: FloatArray, started_ns: FloatArray, members: IntArray, index: int) -> None:
     """Puts the usual end in place of one that the host did not see, where it has seen some: of long jobs it sees
     buckets of gradients end in some steps only."""
-    for member in members.tolist():
+    for member in np.arange(len(over_ns))[members].tolist():  # they may be a mask
         took_ns = over_ns[member, :, index] - started_ns
         seen = np.isfinite(took_ns)
         if seen.any() and not seen.all():
