@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import random
 import tempfile
 import time
@@ -31,9 +32,11 @@ from distprof.record.step.collective_stride import FIRST_STEPS
 BUCKETS, UNITS = 13, 14
 """Of gpt2_small: gradients in buckets of 25 MiB; 12 layers, the embeddings and the rest."""
 WIDTH = 64
-UNTIMED, TIMED = 2, 8
-"""Steps of a block. The ends of 13 buckets are seen in every eighth step: in one of each block that is timed."""
-TURNS = 400
+UNTIMED, TIMED = 2, 32
+"""Steps of a block. The ends of 13 buckets are seen in every 32nd step: in one of each block that is timed."""
+TURNS = 120
+UNCOUNTED_RATIO = 0.25
+"""As many pairs more come before those that count: for the first second or so, steps take longer on some machines."""
 NAMES = ("ddp", "fsdp")
 
 
@@ -124,7 +127,7 @@ def make_fsdp() -> Any:
 
 
 def measure_model(model: Any, turns: int) -> WrapperCost:
-    """Measures a model that is not watched."""
+    """Measures a model that is not watched, by so many pairs of blocks that count."""
     import torch
 
     from distprof.record.step.recorder import Recorder
@@ -133,7 +136,7 @@ def measure_model(model: Any, turns: int) -> WrapperCost:
     recorder, batch, draws, number = Recorder(), torch.ones(4, WIDTH), random.Random(0), FIRST_STEPS
     run = make_recorded(recorder, model)
     plain, recorded, packed_ns = list[_Block](), list[_Block](), list[float]()
-    for _ in range(turns):
+    for _ in range(turns + math.ceil(UNCOUNTED_RATIO * turns)):
         for records in draws.sample((False, True), 2):
             if not records:
                 plain.append(_time_block(lambda _: model(batch).sum().backward(), 0))
@@ -147,10 +150,11 @@ def measure_model(model: Any, turns: int) -> WrapperCost:
                 pack_row(record, memory_bytes=None, memory_peak_bytes=None)
             packed_ns.append((time.thread_time_ns() - begin_ns) / (UNTIMED + TIMED))
     process, thread = (
-        compare_pairs(*([block[clock] for block in blocks] for blocks in (plain, recorded))) for clock in (0, 1)
+        compare_pairs(*([block[clock] for block in blocks[-turns:]] for blocks in (plain, recorded)))
+        for clock in (0, 1)
     )
     return WrapperCost(
-        step_ns=float(np.median([block.process_ns for block in plain])), added=process, training=thread,
+        step_ns=float(np.median([block.process_ns for block in plain[-turns:]])), added=process, training=thread,
         background_ns=float(np.median(packed_ns)),
     )  # fmt: skip
 

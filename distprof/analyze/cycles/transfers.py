@@ -58,11 +58,12 @@ def find_transfers(
 def _fill_unseen(over_ns: FloatArray, started_ns: FloatArray, members: IntArray, index: int) -> None:
     """Puts the usual end in place of one that the host did not see, where it has seen some: of long jobs it sees
     buckets of gradients end in some steps only."""
-    for member in members.tolist():
-        took_ns = over_ns[member, :, index] - started_ns
+    each_started_ns = np.broadcast_to(started_ns, (len(members), started_ns.shape[-1]))  # of all members, or of each
+    for member, began_ns in zip(members.tolist(), each_started_ns, strict=True):
+        took_ns = over_ns[member, :, index] - began_ns
         seen = np.isfinite(took_ns)
         if seen.any() and not seen.all():
-            over_ns[member, ~seen, index] = started_ns[~seen] + np.median(took_ns[seen])
+            over_ns[member, ~seen, index] = began_ns[~seen] + np.median(took_ns[seen])
 
 
 def find_device_transfers(ordered: OrderedCollectives) -> Transfers:

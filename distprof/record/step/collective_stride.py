@@ -16,9 +16,10 @@ MAX_COST_RATIO = 0.003
 """Of the time from one step's begin to the next one's, on the host: what timing collectives may take on average."""
 NUM_COSTS = 5
 """Newest steps whose costs count; a single one may have been held up."""
-END_NS, ENDS_NS = 5_000, 10_000
-"""What it takes to see a bucket of gradients end on the host, where a thread of torch's needs Python's lock for it, and
-what that may take of a step on average."""
+END_NS, ENDS_NS = 50_000, 25_000
+"""What it takes to see a bucket of gradients end on the host where that is dear, and what it may take of a step on
+average. A thread of torch's needs Python's lock for it: 5 us if nobody holds it, and ten times that if training does,
+as both threads are put to sleep and woken up."""
 FIRST_STEPS = 64
 """Steps at the begin of a job in which all of them are seen to end: a short job is known as well as a long one."""
 

@@ -93,6 +93,14 @@ def test_an_end_that_is_seen_in_some_steps_only_is_where_it_usually_is_in_the_ot
     assert cycles.transfer_ns[:, 1, 1].tolist() == [5, 15]  # from 1190, when rank 1 has come, to 1195 and 1205
 
 
+def test_unseen_ends_after_another_transfer_of_the_group_are_filled_in_for_each_rank() -> None:
+    end_ns = np.full((2, 2, 2), np.nan)
+    end_ns[:, 0] = [[1050, 1200], [1055, 1210]]
+    cycles = find(make_two_steps(make_table(end_ns=end_ns)))
+    assert cycles.transfer_ns[:, :, 0].tolist() == [[20, 20], [25, 25]]
+    assert cycles.transfer_ns.shape[2] == 2 and np.isfinite(cycles.transfer_ns).all()
+
+
 def test_on_clocks_that_nobody_compared_the_shortest_wait_is_the_transfer() -> None:
     run = make_two_steps(make_table())
     apart = tuple(dataclasses.replace(info, host=f"host-{info.rank}") for info in run.ranks)

@@ -23,6 +23,7 @@ from benchmarks.recording.recording_cost import (
     measure_recording_cost,
 )
 from benchmarks.recording.wrapper_cost import WrapperCost
+from distprof.record.step.collective_stride import FIRST_STEPS, sees_ends
 from distprof.record.step.recorder import Recorder
 
 US = 1_000
@@ -129,6 +130,12 @@ def test_a_pair_that_something_else_disturbs_does_not_count() -> None:
     assert quiet.low_ns < quiet.middle_ns == 50 < quiet.high_ns < 51
     assert disturbed.middle_ns == pytest.approx(50, abs=0.5) and disturbed.high_ns < 51.5
     assert compare_pairs([1.0] * 9, [2.0] * 9).judge(1e9) == "undecided"
+
+
+def test_in_one_step_of_a_block_the_buckets_are_seen_to_end() -> None:
+    begins = range(FIRST_STEPS, FIRST_STEPS + 100)
+    blocks = [range(begin, begin + wrapper_cost.TIMED) for begin in begins]
+    assert {sum(sees_ends(step, wrapper_cost.BUCKETS) for step in block) for block in blocks} == {1}
 
 
 @pytest.mark.sharding
