@@ -32,12 +32,14 @@ from distprof.record.step.collective_stride import FIRST_STEPS
 BUCKETS, UNITS = 13, 14
 """Of gpt2_small: gradients in buckets of 25 MiB; 12 layers, the embeddings and the rest."""
 WIDTH = 64
-UNTIMED, TIMED = 2, 32
-"""Steps of a block. The ends of 13 buckets are seen in every 32nd step: in one of each block that is timed."""
-TURNS = 120
+UNTIMED = 2
+"""Steps at the begin of a block."""
+TIMED = {"ddp": 32, "fsdp": 8}
+"""Steps after those. The ends of 13 buckets are seen in every 32nd step: in one of each block."""
+TURNS = 200
 UNCOUNTED_RATIO = 0.25
 """As many pairs more come before those that count: for the first second or so, steps take longer on some machines."""
-NAMES = ("ddp", "fsdp")
+NAMES = tuple(TIMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def _measure(_: int, path: str, turns: int) -> None:
     torch.set_flush_denormal(True)  # nothing is received of the second rank's parameters: they are what was in memory
     found = {}
     for name, make in (("ddp", make_ddp), ("fsdp", make_fsdp)):
-        cost = measure_model(make(), turns)
+        cost = measure_model(make(), turns, timed=TIMED[name])
         each = (cost.step_ns, dataclasses.asdict(cost.added), dataclasses.asdict(cost.training), cost.background_ns)
         found[name] = each
         dist.destroy_process_group()
@@ -126,8 +128,14 @@ def make_fsdp() -> Any:
     return fully_shard(layers, mesh=mesh)
 
 
-def measure_model(model: Any, turns: int) -> WrapperCost:
-    """Measures a model that is not watched, by so many pairs of blocks that count."""
+def measure_model(model: Any, turns: int, *, timed: int) -> WrapperCost:
+    """Measures a model that is not watched.
+
+    Args:
+        model: From `make_ddp` or `make_fsdp`.
+        turns: Pairs of blocks that count.
+        timed: Steps of a block that are timed.
+    """
     import torch
 
     from distprof.record.step.recorder import Recorder
@@ -139,16 +147,16 @@ def measure_model(model: Any, turns: int) -> WrapperCost:
     for _ in range(turns + math.ceil(UNCOUNTED_RATIO * turns)):
         for records in draws.sample((False, True), 2):
             if not records:
-                plain.append(_time_block(lambda _: model(batch).sum().backward(), 0))
+                plain.append(_time_block(lambda _: model(batch).sum().backward(), 0, timed))
                 continue
             undo = watch(model, recorder)
-            recorded.append(_time_block(run, number))
+            recorded.append(_time_block(run, number, timed))
             undo()
-            number += UNTIMED + TIMED
+            number += UNTIMED + timed
             begin_ns = time.thread_time_ns()
             for record in recorder.drain():
                 pack_row(record, memory_bytes=None, memory_peak_bytes=None)
-            packed_ns.append((time.thread_time_ns() - begin_ns) / (UNTIMED + TIMED))
+            packed_ns.append((time.thread_time_ns() - begin_ns) / (UNTIMED + timed))
     process, thread = (
         compare_pairs(*([block[clock] for block in blocks[-turns:]] for blocks in (plain, recorded)))
         for clock in (0, 1)
@@ -159,17 +167,17 @@ def measure_model(model: Any, turns: int) -> WrapperCost:
     )  # fmt: skip
 
 
-def _time_block(run: Callable[[int], None], first: int) -> _Block:
+def _time_block(run: Callable[[int], None], first: int, timed: int) -> _Block:
     gc.collect(0)
     gc.disable()
     for number in range(first, first + UNTIMED):
         run(number)
     begin_ns, begin_thread_ns = time.process_time_ns(), time.thread_time_ns()
-    for number in range(first + UNTIMED, first + UNTIMED + TIMED):
+    for number in range(first + UNTIMED, first + UNTIMED + timed):
         run(number)
     end_thread_ns, end_ns = time.thread_time_ns(), time.process_time_ns()
     gc.enable()
-    return _Block((end_ns - begin_ns) / TIMED, (end_thread_ns - begin_thread_ns) / TIMED)
+    return _Block((end_ns - begin_ns) / timed, (end_thread_ns - begin_thread_ns) / timed)
 
 
 def make_recorded(recorder: Any, model: Any) -> Callable[[int], None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -323,6 +324,7 @@ class Job:
         try:
             self._join()
         except Exception as error:
+            self._opened = None
             if self._failed is not None and not self._exchange.given_up:
                 self._failed(error)
             return False
@@ -356,7 +358,8 @@ class Job:
                 readings = HostReadings(opened, own, meta, self._step_writer, training_waits=self._failed is None)
                 meta = readings.read_first()
                 self._gather_thread.together = readings.read_last
-            captures = find_largest(captures, group=own)
+            with nullcontext() if self._failed is None else suppress(RuntimeError):  # a rank may be gone already
+                captures = find_largest(captures, group=own)
         if self._failed is None or own is None:
             self._captures = bool(captures)
         if world.rank == 0:

@@ -13,7 +13,6 @@ is seen, so the exposed part begins with the last collective that it issues in a
 
 import functools
 import inspect
-import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType
@@ -41,9 +40,6 @@ _HIDDEN = (
     "through torch.distributed"
 )
 _BUILT_IN = "a built-in communication hook of DDP is registered: all_reduce is counted as backward"
-_LEARNING_RUNS = 8
-"""Runs of buckets in which each is regarded as the last until another follows; DDP makes other buckets once, after the
-first."""
 _PASSED_ON = ("allgather", "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "reduce_scatter")
 """What the reducer might have its group do, besides `allreduce`."""
 
@@ -64,12 +60,9 @@ class _Reductions:
         """Tells another recorder from now on."""
         self.collective_watch, self._code = collective_watch, -1
         self.recorder, self.timeline = collective_watch.recorder, collective_watch.recorder.timeline
-        self.step, self.segment, self.number, self._earlier = -1, -1, 0, 0
-        """Of the newest bucket: its step and segment, which one it is in its run, and those of the step's earlier runs.
-        A run is what is issued within one segment: all of a backward, if nothing comes between."""
-        self.fewest, self._learning, self._learns = 0, _LEARNING_RUNS, False
-        """From this bucket of a run on, each may be the last: no run had fewer. 0: too few runs are known."""
-        self._shortest = sys.maxsize
+        self.step: int | None = None
+        self.number = 0
+        """Of the newest bucket: its step, and which one it is in it."""
         self.follows, self.flags, self.code = True, ON_DEVICE if self.on_device else AWAITED, -1
         """Whether the ends of this step's buckets are seen, or on a device may be; and as for `begin_bucket`."""
 
@@ -100,21 +93,12 @@ class _Reductions:
         if not ready.asynchronous:
             self.collective_watch.recorder.mark(_ALL_REDUCE, ticket)
 
-    def begin_run(self) -> None:
-        """The bucket that is ready now is the first one of its run."""
-        recorder, number = self.recorder, self.number
-        if self._learns and number < self._shortest:
-            self._shortest = number
-        if self._learns and self._learning:
-            self._learning -= 1
-        self.fewest = 0 if self._learning else self._shortest
-        self._earlier += number
-        if recorder.step != self.step:
-            sees = sees_ends(recorder.step, self._earlier)
-            self.follows, self.flags = sees or self.on_device, ON_DEVICE if self.on_device else AWAITED * sees
-            self.step, self._earlier = recorder.step, 0
-        self.segment, self.number, self._learns = self.timeline.count, 0, recorder.recording
-        self.code = self._find_code()
+    def begin_step(self) -> None:
+        """The bucket that is ready now is the first one of its step."""
+        step = self.recorder.step
+        sees = sees_ends(step, self.number)
+        self.follows, self.flags = sees or self.on_device, ON_DEVICE if self.on_device else AWAITED * sees
+        self.step, self.number, self.code = step, 0, self._find_code()
 
     def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
         """Has torch's handle of the reduction tell when it ends."""
@@ -154,14 +138,14 @@ class _WatchedGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], *options: Any) -> Any:  # type: ignore[override]
         # Flat, because next to a backward each call and each object costs a multiple of what it does.
         reductions, buffer = self._reductions, tensors[0]
-        recorder, timeline = reductions.recorder, reductions.timeline
+        recorder = reductions.recorder
         # Of whole numbers: which parameters were used.
         if reductions.collective_watch.off or not (buffer.is_floating_point() or buffer.is_complex()):
             return self._group.allreduce(tensors, *options)
         try:
-            if timeline.count != reductions.segment or recorder.step != reductions.step:
-                reductions.begin_run()
-            reductions.number = number = reductions.number + 1
+            if recorder.step != reductions.step:
+                reductions.begin_step()
+            reductions.number += 1
             size_bytes = buffer.nbytes if buffer.layout is _STRIDED else _count_bytes(buffer)
             ticket = recorder.begin_bucket(_KIND, size_bytes, reductions.code, reductions.flags)
         except Exception as error:
@@ -170,7 +154,7 @@ class _WatchedGroup(dist.ProcessGroup):
         work = self._group.allreduce(tensors, *options)
         try:
             # Outside of all phases the end of backward is not known.
-            if number >= reductions.fewest and recorder.recording and timeline.phase != OTHER:
+            if recorder.recording and reductions.timeline.phase != OTHER:
                 recorder.mark_tail(ticket)  # the rank waits for it from now on unless another one follows
             if reductions.follows:
                 reductions.follow(ticket, work, recorder)

@@ -134,7 +134,7 @@ def test_a_pair_that_something_else_disturbs_does_not_count() -> None:
 
 def test_in_one_step_of_a_block_the_buckets_are_seen_to_end() -> None:
     begins = range(FIRST_STEPS, FIRST_STEPS + 100)
-    blocks = [range(begin, begin + wrapper_cost.TIMED) for begin in begins]
+    blocks = [range(begin, begin + wrapper_cost.TIMED["ddp"]) for begin in begins]
     assert {sum(sees_ends(step, wrapper_cost.BUCKETS) for step in block) for block in blocks} == {1}
 
 
@@ -144,7 +144,7 @@ def test_the_steps_have_a_bucket_for_each_weight_and_three_collectives_for_each_
     """The last unit stays gathered for its backward."""
     model, recorder = getattr(wrapper_cost, f"make_{kind}")(), Recorder()
     try:
-        cost = wrapper_cost.measure_model(model, turns=1)
+        cost = wrapper_cost.measure_model(model, turns=1, timed=2)
         undo = wrapper_cost.watch(model, recorder)
         wrapper_cost.make_recorded(recorder, model)(0)
         undo()

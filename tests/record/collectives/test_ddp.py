@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import PHASE_CODE, FloatArray, Phase
-from distprof.record.collectives import ddp
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.ddp import watch_ddp
 from distprof.record.step.collective_stride import FIRST_STEPS, sees_ends
@@ -212,47 +210,3 @@ def test_of_long_jobs_many_buckets_are_seen_to_end_in_every_32nd_step_and_all_el
 def test_the_more_buckets_the_fewer_steps_have_their_ends_seen(buckets: int, every: int) -> None:
     steps = [step for step in range(2 * FIRST_STEPS) if sees_ends(step, buckets)]
     assert steps == [*range(FIRST_STEPS), *range(FIRST_STEPS, 2 * FIRST_STEPS, every)]
-
-
-def record_runs(steps: list[list[int]]) -> list[StepRecord]:
-    """Steps of so many buckets in each backward, on a clock that moves with the buckets and phases only."""
-    now_ns = [0]
-    model, recorder = DistributedDataParallel(nn.Linear(1, 1)), Recorder(now_ns=lambda: now_ns[0])
-    watch(model, recorder)
-    around = ddp._reductions[model].around
-    assert around is not None
-    for step, backwards in enumerate(steps):
-        recorder.begin_step(step, warmup=False)
-        for buckets in backwards:
-            recorder.enter(PHASE_CODE[Phase.BACKWARD])
-            for _ in range(buckets):
-                now_ns[0] += 10
-                around.allreduce([torch.ones(4)], dist.AllreduceOptions()).wait()
-            now_ns[0] += 100
-            recorder.exit()
-        recorder.end_step()
-    return recorder.drain()
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [[[13]] * 20, [[13, 13]] * 10, [[14], *[[12]] * 20], [[5], *[[7]] * 20], [[3, 3, 1]] * 8, [[2], [6, 2], [9]] * 6],
-)
-def test_a_wait_begins_at_the_last_bucket_whether_or_not_the_others_are_regarded_as_such(
-    steps: list[list[int]], alone: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = record_runs(steps)
-    monkeypatch.setattr(ddp, "_LEARNING_RUNS", sys.maxsize)
-    each = record_runs(steps)
-    for one, other, backwards in zip(found, each, steps, strict=True):
-        assert one.segments == other.segments
-        assert list_waits(one) == list_waits(other) and sum(map(bool, list_waits(one))) == len(backwards)
-
-
-def test_a_run_shorter_than_all_before_is_missed_once(alone: None) -> None:
-    waits = [sum(list_waits(record)) for record in record_runs([[4]] * 10 + [[3]] * 3 + [[4]])]
-    assert waits == [100] * 10 + [0, 100, 100, 100]
-
-
-def list_waits(record: StepRecord) -> list[int | None]:
-    return [item.exposed_ns for item in record.collectives or []]

@@ -194,7 +194,7 @@ def take_a_hook_later(world: World) -> None:
 
 def fail_in_ours(world: World) -> None:
     """Whatever raises in recording a bucket ends the recording and nothing else."""
-    for name in ("begin_run", "follow", "end_collective"):
+    for name in ("begin_step", "follow", "end_collective"):
         model = make_model("plain")
         recorder, collective_watch, notes = watch(model)
 
