@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -358,7 +357,7 @@ class Job:
                 readings = HostReadings(opened, own, meta, self._step_writer, training_waits=self._failed is None)
                 meta = readings.read_first()
                 self._gather_thread.together = readings.read_last
-            with nullcontext() if self._failed is None else suppress(RuntimeError):  # a rank may be gone already
+            if self._failed is None:  # a script's ranks have told their profilers already
                 captures = find_largest(captures, group=own)
         if self._failed is None or own is None:
             self._captures = bool(captures)
