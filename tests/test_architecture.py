@@ -48,7 +48,7 @@ ALLOWED = {
     "lightning": "attach/lightning.py",
     "pytorch_lightning": "attach/lightning.py",
     "wandb": "render/wandb/wandb_log.py render/wandb/wandb_sweep.py",
-    "opentelemetry": "profiler/loggers/opentelemetry.py",
+    "opentelemetry": "profiler/loggers/otel.py",
     "tensorboard": "profiler/loggers/tensorboard.py",
     "wandb_workspaces": "render/wandb/wandb_workspace.py",
     "rich": "render/terminal cli __main__ train/job.py",

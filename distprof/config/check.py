@@ -6,14 +6,16 @@ import importlib.util
 import math
 import re
 
-from distprof.config.schema import AccelerateConfig, Config, DdpConfig, ProfileConfig, TextDataConfig, WandbConfig
+from distprof.config.schema import (
+    LOGGER_PACKAGES,
+    AccelerateConfig,
+    Config,
+    DdpConfig,
+    ProfileConfig,
+    TextDataConfig,
+    WandbConfig,
+)
 from distprof.errors import UsageError
-
-PACKAGES = {
-    "tensorboard": ("tensorboard", "'distprof[tensorboard]'"), "otel": ("opentelemetry", "'distprof[otel]'"),
-    "wandb": ("wandb", "wandb"),
-}  # fmt: skip
-"""The package that a logger of live metrics needs, and what to install."""
 
 
 def check(config: Config, *, world_size: int, device_type: str) -> None:
@@ -89,10 +91,6 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         f"hardware.peak={config.hardware.peak}: must be FLOP/s above 0, or auto, measure or none",
     )
     if isinstance(config.logger, WandbConfig):
-        _require(
-            "wandb" not in config.profile.loggers,
-            "profile.loggers=wandb logger=wandb: both log the same to W&B: leave one out",
-        )
         timeout_s = config.logger.init_timeout_s
         _require(0 < timeout_s < math.inf, f"logger.init_timeout_s={timeout_s}: must be above 0 and finite")
     if isinstance(config.data, TextDataConfig):
@@ -125,24 +123,19 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
     _require(turn == 0 or turn > 1, f"{where}shadow_every={turn}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
     _require(
-        profile.record in ("all", "none") or read_schedule(profile.record) is not None,
-        f"{where}record={profile.record!r}: must be all, none, or like 100 of 1000, from 1 on",
-    )
-    _require(
-        profile.record != "none" or profile.signal != "none",
-        f"{where}record=none: nothing would ever be recorded: add {where}signal=SIGUSR2, or take {where}level=off",
+        profile.record == "all" or read_schedule(profile.record) is not None,
+        f"{where}record={profile.record!r}: must be all, or like 100 of 1000, from 1 on; {where}level=off records none",
     )
     keep = profile.keep_steps
     _require(keep is None or keep >= 100, f"{where}keep_steps={keep}: must be 100 or more, or null for all")
     port = profile.metrics_port
     _require(port is None or 0 <= port < 1 << 16, f"{where}metrics_port={port}: must be 0 to 65535, or null for none")
     for name in profile.loggers:
-        package, wanted = PACKAGES.get(name, ("json", ""))
+        package, wanted = LOGGER_PACKAGES[name]
         _require(
             importlib.util.find_spec(package) is not None,
             f"{where}loggers={name}: needs the package {package}: pip install {wanted}",
         )
-    _require(profile.max_windows >= 1, f"{where}max_windows={profile.max_windows}: must be 1 or more")
     for window in ("kernel", "module"):
         kept, first = getattr(profile, f"{window}_steps"), getattr(profile, f"{window}_from")
         _require(kept >= 1, f"{where}{window}_steps={kept}: must be 1 or more")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from distprof.config.redact import MASK, is_secret_name
-from distprof.config.suggest import suggest
+from distprof.config.suggest import explain_removed, suggest
 from distprof.errors import DistprofError, UsageError
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ def _value(hint: Any, value: object, where: str, error: type[DistprofError]) -> 
         if matched:
             return result
     wanted = " or ".join(_describe(option) for option in options)
-    raise error(f"{where}={_show(where, value)}: expected {wanted}")
+    raise error(f"{where}={_show(where, value)}: expected {wanted}{explain_removed(where, value)}")
 
 
 def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofError]) -> Any:

@@ -125,6 +125,14 @@ class HardwareConfig:
     """Peak FLOP/s of one device: a number, from the table (auto), measured at the start, or none."""
 
 
+LoggerName = Literal["tensorboard", "otel"]
+"""A logger of live metrics: the name of its file in ``distprof/profiler/loggers/``."""
+LOGGER_PACKAGES: dict[LoggerName, tuple[str, str]] = {
+    "tensorboard": ("tensorboard", "'distprof[tensorboard]'"), "otel": ("opentelemetry", "'distprof[otel]'"),
+}  # fmt: skip
+"""The package that it needs, and what to install for it."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileConfig:
     level: Literal["off", "phases", "kernels", "modules"]
@@ -149,20 +157,13 @@ class ProfileConfig:
     kernel_from: int | None = None
     """The step at which a kernel window begins. None: after the last measured step; in your own loop, the first step
     that is not warm-up and not before `distprof.record.gather.step_window.EARLIEST_STEP`."""
-    window_on: Literal["none", "slow"] = "none"
-    """When the job orders a kernel window itself. slow: when the steps of a rank leave the band of its latest ones."""
-    max_windows: int = 3
-    """Most windows of a job that it orders itself."""
     module_steps: int = 5
     """Steps in which a module profile takes the time; two more run before them: one is counted, and one warms up."""
     module_from: int | None = None
     """The step at which a module profile begins; None as for ``kernel_from``."""
 
     record: str = "all"
-    """In which steps phases are recorded: ``all``, or ``M of N``: the first M of every N steps. ``none``: in none until
-    ``signal`` arrives."""
-    signal: Literal["none", "SIGUSR1", "SIGUSR2"] = "none"
-    """Turns the recording of phases off, and on again, on all ranks, whichever of them gets it."""
+    """In which steps phases are recorded: ``all``, or ``M of N``: the first M of every N steps."""
     keep_steps: int | None = 20_000
     """How many of its latest steps each rank keeps on disk at least; up to twice as many are there. None: all."""
 
@@ -170,8 +171,8 @@ class ProfileConfig:
     """The port on which rank 0 serves live metrics as Prometheus text, at ``/metrics``; 0: any free one. None: none."""
     metrics_address: str = "127.0.0.1"
     """Where it listens; by default only programs of its own host can ask."""
-    loggers: tuple[Literal["jsonl", "tensorboard", "otel", "wandb"], ...] = ()
-    """What else rank 0 tells live metrics, each on a thread of its own."""
+    loggers: tuple[LoggerName, ...] = ()
+    """Where else rank 0 sends live metrics, each on a thread of its own."""
 
     @property
     def window_steps(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 import distprof
 from distprof.config.decode import list_keys
 from distprof.config.schema import Config
-from distprof.config.suggest import suggest
+from distprof.config.suggest import REMOVED, suggest
 from distprof.errors import UsageError
 
 KEYS = tuple(list_keys(Config))
@@ -25,6 +25,25 @@ KEYS = tuple(list_keys(Config))
 )  # fmt: skip
 def test_the_key_meant_is_named(name: str, meant: str) -> None:
     assert suggest(name, KEYS) == f"; did you mean '{meant}'?"
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ({"signal": "SIGUSR2"}, r"signal: unknown key \(it was removed\): a file record.stop in the run folder"),
+        ({"window_on": "slow"}, "window_on: unknown key .*`distprof window RUN` asks for a kernel window"),
+        ({"max_windows": 3}, "max_windows: unknown key .*`distprof window RUN`"),
+        ({"record": "none"}, "record='none': must be all, or like 100 of 1000, from 1 on; level=off records none"),
+        ({"loggers": ["jsonl"]}, r"jsonl was removed: every step is in ranks/\*.jsonl"),
+        ({"loggers": ["tensorboard", "wandb"]}, "wandb was removed: logger=wandb of python -m distprof"),
+    ],
+)
+def test_of_what_was_removed_it_is_said_what_does_the_same(option: dict[str, object], instead: str) -> None:
+    (key,) = option
+    with pytest.raises(UsageError, match=instead):
+        distprof.start("mine", **option)  # type: ignore[arg-type]
+    if key in REMOVED:
+        assert suggest(f"profile.{key}", KEYS) == suggest(key, KEYS) != suggest(f"train.{key}", KEYS)
 
 
 def test_without_a_likely_one_nothing_is_said() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 settings = {"argv": sys.argv, "env": dict(os.environ), "headers": ["Authorization", os.environ["HEADER"]]}
-options = {"run_dir": "watched", "loggers": ["wandb", "jsonl"], "warmup_steps": 0, "config": settings}
+options = {"run_dir": "watched", "warmup_steps": 0, "config": settings}
 with distprof.start("job " + " ".join(sys.argv[1:]), **options) as profiler:
     for _ in profiler.steps(range(3)):
         profiler.phase(" ".join(sys.argv[1:3]))
@@ -74,7 +74,7 @@ def test_fault_48_no_secret_is_in_any_file_page_or_line(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "home").mkdir()
-    own = ["train=gpt2_tiny", "train.steps=2", "train.warmup_steps=0", "logger=none", "hardware.peak=none",
+    own = ["train=gpt2_tiny", "train.steps=2", "train.warmup_steps=0", "logger=wandb", "hardware.peak=none",
            "device=cpu", "run_dir=own", "inject.rank=0", "inject.action=fail",
            "name=" + json.dumps(" ".join(made[:20]))]  # fmt: skip
     watched = Command(arguments=["train.py", *arguments, *made], environment=environment, before=ATTACH)

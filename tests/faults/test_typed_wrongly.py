@@ -107,13 +107,14 @@ def test_what_a_configuration_holds_for_a_terminal_to_obey_is_not_shown(tmp_path
 
 
 def test_a_command_without_arguments_shows_what_there_is_and_one_for_loggers_is_named(tmp_path: Path) -> None:
-    asked = ([], ["--help"], ["logger=jsonl"], ["logger=[otel]"], ["attach", "train.py"])
+    asked = ([], ["--help"], ["logger=tensorboard"], ["logger=[otel]"], ["attach", "train.py"])
     bare, asked_for, *refused = run(*(Command(arguments=each) for each in asked), cwd=tmp_path)
     assert (bare.code, bare.err) == (0, "") and bare.out == asked_for.out
     for verb in (*VERBS, "version"):
         assert f"distprof {verb}" in bare.out
     assert "distprof.attach" in bare.out
-    for done, said in zip(refused, ("loggers=[jsonl]", "loggers=[otel]", "python -m distprof.attach"), strict=True):
+    instead = ("loggers=[tensorboard]", "loggers=[otel]", "python -m distprof.attach")
+    for done, said in zip(refused, instead, strict=True):
         require_one_line(done, 2)
         assert said in done.err
     assert list(tmp_path.iterdir()) == []

@@ -1,12 +1,10 @@
-"""A job that is looked at while it runs: windows that are asked for or order themselves, and recording by a signal."""
+"""A job that is looked at while it runs: windows that are asked for, and recording that is turned off and on."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +18,8 @@ from torch import nn
 import distprof
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
-from distprof.errors import UsageError
-from distprof.profiler.budget.signal_count import SignalCount
 from distprof.profiler.session.session import Session
-from distprof.record.gather.gather import Exchange
-from distprof.storage.window_files import STATE, WindowRequest, WindowState, publish_request, read_state
+from distprof.storage.window_files import WindowRequest, WindowState, publish_request, read_state
 from distprof.traces.read import read_folder
 from distprof.traces.sources import list_called
 from distprof.world import World
@@ -41,21 +36,19 @@ def watch_a_job(world: World, folder: str) -> None:
 def train_while_watched(world: World, folder: str) -> None:
     run = Path(folder)
     session = distprof.start(
-        run_dir=folder, find=False, window_s=0.02, warmup_steps=0, shadow_every=0, signal="SIGUSR2", window_on="slow",
-        max_overhead_ratio=None,
-    )  # fmt: skip
+        run_dir=folder, find=False, window_s=0.02, warmup_steps=0, shadow_every=0, max_overhead_ratio=None
+    )
     model = nn.Linear(8, 8)
     session.watch(model)
     recorded = [False]
 
-    def step_until(holds: Callable[[], bool], sleep_s: float = 0.0) -> None:
+    def step_until(holds: Callable[[], bool]) -> None:
         end_s = time.monotonic() + LIMIT_S
         while True:
             with session.step():
                 recorded[0] = session.recording
                 with session.phase("forward"):
                     model(torch.ones(2, 8))
-                    time.sleep(sleep_s)
                 answer = torch.tensor([holds(), time.monotonic() > end_s], dtype=torch.int32)
                 dist.all_reduce(answer)
             assert not answer[1], "it has not come to that"
@@ -63,22 +56,18 @@ def train_while_watched(world: World, folder: str) -> None:
                 return
 
     step_until(lambda: recorded[0] and session.folder is not None)
-    if world.rank == 0:
-        assert publish_request(run, WindowRequest(id="mine", steps=2))
-    step_until(lambda: (state := read_state(run)) is not None and (state.id, state.state) == ("mine", "ended"))
-    for expected in (False, True):
-        if world.rank == 1:
-            os.kill(os.getpid(), signal.SIGUSR2)
-        step_until(lambda expected=expected: recorded[0] is expected)  # type: ignore[misc]
-        rounds = len(list_called(run)), time.monotonic() + 0.1  # the next signal is another one
-        step_until(lambda until_s=rounds[1]: time.monotonic() > until_s)  # type: ignore[misc]
-    step_until(lambda: True)
-    for _ in range(60):
-        step_until(lambda: True)
-    step_until(lambda: len(list_called(run)) > 1, sleep_s=0.03 * world.rank)
-    step_until(lambda: '"ended"' in (run / STATE).read_text())
+    for name, steps in (("mine", 2), ("another", None)):
+        if world.rank == 0:
+            assert publish_request(run, WindowRequest(id=name, steps=steps))
+        ended = (name, "ended")
+        step_until(lambda ended=ended: (found := read_state(run)) is not None and (found.id, found.state) == ended)  # type: ignore[misc]
+        if world.rank == 0:
+            (run / "record.stop").touch()
+        step_until(lambda: not recorded[0])
+        if world.rank == 0:
+            (run / "record.stop").unlink()
+        step_until(lambda: recorded[0])
     session.close()
-    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
 
 
 def read_steps(path: Path) -> list[int]:
@@ -110,9 +99,9 @@ def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path) -> None:
     assert run.traced_rows is not None  # the report has the kernels of the latest
     assert any(f"({called[-2]}" in text and "pass their folders" in text for text in run.warnings)
     notes = analyze(run).coverage.notes
-    assert any("record.stop in the run folder, or until the next SIGUSR2" in note for note in notes)
+    assert any("record.stop in the run folder" in note for note in notes)
     said = (tmp_path / "run.0.err").read_text()
-    assert "because distprof window has asked for it" in said and "because steps of rank" in said
+    assert said.count("because distprof window has asked for it") == 2
     assert run_verb(["window", str(folder)]) == 1
 
 
@@ -209,56 +198,3 @@ def test_the_end_of_training_closes_a_window(tmp_path: Path) -> None:
     assert len(list_called(tmp_path / "run")) == 1
     state = read_state(tmp_path / "run")
     assert state is not None and (state.state, state.missing) == ("ended", ())
-
-
-def test_the_same_signal_on_several_ranks_counts_once() -> None:
-    exchange = Exchange(None, paused=False)
-    states = []
-    for counts in ([0, 0], [1, 0], [1, 1], [1, 1], [1, 2], [1, 2], [3, 2]):
-        exchange._count(counts)
-        states.append(exchange._toggled)
-    assert states == [False, True, True, True, False, False, True]
-    late = Exchange(None, paused=True)
-    late._count([2, 2])
-    assert late._toggled is False  # off until the first
-
-
-def test_the_scripts_own_handler_goes_on_and_is_put_back() -> None:
-    heard: list[int] = []
-
-    def own(number: int, frame: object) -> None:
-        heard.append(number)
-
-    before = signal.signal(signal.SIGUSR1, own)
-    try:
-        signals = SignalCount()
-        assert signals.install("SIGUSR1") is None
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert signals.count == 1 and heard == [signal.SIGUSR1]
-        signals.close()
-        assert signal.getsignal(signal.SIGUSR1) is own
-        signals.close()
-        other = SignalCount()
-        other.install("SIGUSR1")
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        other.close()
-        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN  # the script has changed its mind
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
-def test_recording_may_begin_with_a_signal(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="record=none: nothing would ever be recorded: add signal=SIGUSR2"):
-        distprof.start(record="none")
-    options: dict[str, Any] = {"record": "none", "signal": "SIGUSR2", "window_s": 0.01, "warmup_steps": 0}
-    with distprof.start(run_dir=str(tmp_path / "run"), find=False, shadow_every=0, **options) as session:
-        for _ in range(3):
-            with session.step():
-                assert not session.recording
-        os.kill(os.getpid(), signal.SIGUSR2)
-        end_s = time.monotonic() + LIMIT_S
-        while not session.recording and time.monotonic() < end_s:
-            with session.step():
-                if session.recording:
-                    break
-    assert read_folder(tmp_path / "run").column("shadow").tolist()[0][:3] == [1, 1, 1]

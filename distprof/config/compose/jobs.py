@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
@@ -26,7 +26,7 @@ from distprof.config.compose.loader import LAUNCHER, make_hydra
 from distprof.config.compose.request import HELP, JobRequest
 from distprof.config.decode import list_keys
 from distprof.config.redact import is_secret_name, redact, secret_values
-from distprof.config.schema import Config, ProfileConfig
+from distprof.config.schema import Config, LoggerName
 from distprof.config.suggest import suggest
 from distprof.errors import UsageError
 from distprof.world import resolve_device_type
@@ -35,7 +35,6 @@ _BY_DEVICE = re.compile(r"\$\{by_device:([^,}]+),([^,}]+)\}")
 _ABOUT_SWEEP = re.compile(
     r"[+~]*(sweep\.(resume|timeout_s)=|hydra\.(mode|run|sweep|sweeper|launcher)\b|hydra/(sweeper|launcher)=)"
 )
-_LOGGERS = get_type_hints(ProfileConfig)["loggers"]
 OTHERS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
 """What Hydra raises, besides its own errors, for files that are not configurations."""
 
@@ -223,8 +222,8 @@ def _shorten(error: Exception) -> str:
     text = str(error) or str(error.__cause__ or type(error).__name__)
     if unknown := re.match(r"Could not override '([^']+)'", text):
         return f"{unknown[1]}: unknown key{suggest(unknown[1], list_keys(Config))}; {HELP} lists every key"
-    if (logger := re.search(r"'logger/(\w+)'", text)) and logger[1] in get_args(get_args(_LOGGERS)[0]):
-        return f"logger={logger[1]}: logger= takes none or wandb; the others are told by profile.loggers=[{logger[1]}]"
+    if (logger := re.search(r"'logger/(\w+)'", text)) and logger[1] in get_args(LoggerName):
+        return f"logger={logger[1]}: logger= takes none or wandb; the others are given by profile.loggers=[{logger[1]}]"
     override = getattr(error, "override", None)  # Hydra's parser gives the position only here
     key = str(override or "").partition("=")[0]
     if override and is_secret_name(key):

@@ -16,23 +16,17 @@ STOP_FILE = "record.stop"
 class RecordingSwitch:
     """One rank's switch; used by the gather thread. It takes effect at the next step that begins."""
 
-    def __init__(
-        self, plan: ShadowPlan, recorder: Recorder, note: Callable[[str], None], *, signal: str = "none"
-    ) -> None:
+    def __init__(self, plan: ShadowPlan, recorder: Recorder, note: Callable[[str], None]) -> None:
         """On, as far as the level and the plan of shadow steps say so.
 
         Args:
             plan: Decides of each step whether it is recorded.
             recorder: Measures the time between two steps, too.
             note: Adds a note for the coverage of this rank.
-            signal: Turns it off and on, too, if it is not "none".
         """
         self._plan, self._recorder, self._note = plan, recorder, note
         self._between = recorder.between.on
         self._stopped = self._noted = False
-        self._why = f"recording was off while there was {STOP_FILE} in the run folder"
-        if signal != "none":
-            self._why += f", or until the next {signal}"
 
     def stop(self, limit_ratio: float | None) -> None:
         """Off for good: recording costs more than this share of a step."""
@@ -46,7 +40,7 @@ class RecordingSwitch:
             self._set(off=off)
         if off and not self._noted:
             self._noted = True
-            self._note(self._why)
+            self._note(f"recording was off while there was {STOP_FILE} in the run folder")
 
     def _set(self, *, off: bool) -> None:
         self._plan.always = off

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
+from distprof.analyze.live.live_metrics import Points
 from distprof.errors import describe_error
-from distprof.facts.run import FloatArray
-from distprof.profiler.loggers.metric_logger import LoggedJob, MetricLogger
+from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.record.gather.live import Listener
 
-LOGGERS = {
-    "jsonl": ("json_lines", "JsonLinesLogger"),
-    "tensorboard": ("tensorboard", "TensorBoardLogger"),
-    "otel": ("opentelemetry", "OpenTelemetryLogger"),
-    "wandb": ("weights_and_biases", "BesideWandbLogger"),
-}
-"""By the name in ``profile.loggers``: the file here, and its class. What it needs is imported on its thread."""
 BEGIN_LIMIT_S, END_LIMIT_S = 6.0, 7.0
 """How long the end of a job waits for a logger that is being opened, from when that began, and for one that writes the
 rest: the process is to end within ten seconds."""
 HURRY_S = 2.0
 """How long a logger may take to write the rest after training has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedJob:
+    """The job whose metrics a logger gets."""
+
+    meta: RunMeta
+    ranks: tuple[RankInfo, ...]
+    """Every rank, in order."""
+    folder: Path
+    """The run folder."""
+    say: Callable[[str], None]
+    """Says a line to the user."""
+
+    def make_points(self) -> Points:
+        """What turns steps into named numbers."""
+        return Points(self.meta, self.ranks)
+
+
+class MetricLogger(Protocol):
+    """A logger on rank 0. It is opened and called on a thread of its own, and may raise: it is then used no more."""
+
+    def log(self, rows: FloatArray) -> None:
+        """Takes whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+
+    def close(self) -> None:
+        """Nothing follows."""
 
 
 class LoggerThread:
@@ -89,12 +112,13 @@ class LoggerThread:
 
 
 def open_logger(name: str, job: LoggedJob, note: Callable[[str], None]) -> LoggerThread:
-    """Opens a logger by its name in ``profile.loggers``."""
+    """Opens the logger of this name in ``profile.loggers``: `make_logger` of the file of the same name beside this one.
+
+    That file, and what it needs, is imported on the logger's thread.
+    """
 
     def make() -> MetricLogger:
-        file, kind = LOGGERS[name]
-        module = importlib.import_module(f"distprof.profiler.loggers.{file}")
-        logger: MetricLogger = getattr(module, kind)(job)
+        logger: MetricLogger = importlib.import_module(f"distprof.profiler.loggers.{name}").make_logger(job)
         return logger
 
     return LoggerThread(name, make, note)

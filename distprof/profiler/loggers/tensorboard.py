@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from distprof.facts.run import FloatArray
-from distprof.profiler.loggers.metric_logger import LoggedJob
+from distprof.profiler.loggers.logger_thread import LoggedJob
 
 
 class TensorBoardLogger:
     """Writes each number of a point as a scalar over the step."""
 
     def __init__(self, job: LoggedJob) -> None:
-        """Opens a file of events.
-
-        Args:
-            job: Whose metrics they are.
-        """
         from torch.utils.tensorboard import SummaryWriter
 
         self._points = job.make_points()
@@ -34,3 +29,8 @@ class TensorBoardLogger:
     def close(self) -> None:
         """As `MetricLogger.close`."""
         self._writer.close()
+
+
+def make_logger(job: LoggedJob) -> TensorBoardLogger:
+    """Opens a file of events."""
+    return TensorBoardLogger(job)

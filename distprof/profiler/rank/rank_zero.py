@@ -10,11 +10,9 @@ from distprof.errors import DistprofError
 from distprof.facts.run import FloatArray, RunMeta
 from distprof.profiler.budget.overhead_budget import keep_budget
 from distprof.profiler.job.setting import OpenSetting
-from distprof.profiler.loggers.logger_thread import HURRY_S, LoggerThread, open_logger
-from distprof.profiler.loggers.metric_logger import LoggedJob
+from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, LoggerThread, open_logger
 from distprof.profiler.metrics.metrics import Metrics
 from distprof.profiler.metrics.metrics_server import MetricsServer
-from distprof.profiler.windows.step_bands import StepBands
 from distprof.profiler.windows.window_desk import WindowDesk
 from distprof.record.gather.live import Listener, LiveSteps
 from distprof.record.gather.remote import RemoteStreams
@@ -57,9 +55,6 @@ class RankZero:
             receivers.append(self._metrics[0].add)
         self._loggers = _open_loggers(setting, meta, step_writer)
         receivers += [logger.tell for logger in self._loggers]
-        if setting.profile.window_on == "slow":
-            bands = StepBands(desk.order, max_windows=setting.profile.max_windows, clock=setting.clock)
-            receivers.append(bands.add)
         on_steps = keep_budget(
             setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
             say=setting.say, on_steps=partial(_tell_all, receivers) if receivers else None,

@@ -23,7 +23,6 @@ from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta, Work
 from distprof.profiler.budget.overhead_budget import ShadowPlan
 from distprof.profiler.budget.recording_switch import RecordingSwitch, wants_pause
-from distprof.profiler.budget.signal_count import SignalCount
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.provenance import describe_run
@@ -196,7 +195,7 @@ class Job:
         )  # fmt: skip
         if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
             self._step_writer.note(FEW_CONNECTIONS)
-        self._exchange = Exchange(None, paused=setting.profile.record == "none")
+        self._exchange = Exchange(None)
         self._shadows, self._talk = ShadowPlan(0), WindowTalk(limit_s=setting.timeout_s)
         self._gather_thread = self._make_gather_thread()
         rendezvous.ending = lambda: self._gather_thread.finishing
@@ -246,7 +245,7 @@ class Job:
     def start(self) -> None:
         """Joins the others, now or on the gather thread, and makes the profiler; see `start_profiler`."""
         if not self._bystander:
-            self._lefts += [self._end_on_signal(), *self._count_signals()]
+            self._lefts.append(self._end_on_signal())
         if self._failed is None or self._setting.world.size == 1:
             self._join()
         else:
@@ -396,23 +395,9 @@ class Job:
 
         return end_on_signal(self._hooks.signals, self._step_writer, tell=tell)
 
-    def _count_signals(self) -> list[Callable[[], None]]:
-        """Has a signal turn recording off and on, if it is wanted. Returns what takes that back."""
-        wanted = self._setting.profile.signal
-        if wanted == "none":
-            return []
-        signals = SignalCount()
-        if (why := signals.install(wanted)) is not None:
-            text = f"{wanted} does not turn recording off and on: {why}"
-            self._setting.warn(text)
-            self._step_writer.note(text)
-        self._exchange.count_signals = lambda: signals.count
-        return [signals.close]
-
     def _make_gather_thread(self) -> GatherThread:
         setting, step_writer = self._setting, self._step_writer
-        switch = RecordingSwitch(self._shadows, self._recorder, step_writer.note, signal=setting.profile.signal)
-        switch.pause(self._exchange.paused)
+        switch = RecordingSwitch(self._shadows, self._recorder, step_writer.note)
 
         def lose(text: str) -> None:
             step_writer.note(text)

@@ -1,4 +1,4 @@
-"""On rank 0: takes orders for kernel windows, from a file in the run folder or from the job, and answers them."""
+"""On rank 0: takes orders for kernel windows from a file in the run folder, and answers them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ WHY_MISSING = {
     WindowOutcome.FAILED: "the profiler failed, or its trace could not be written: the report's coverage says how",
     WindowOutcome.ENDED: "training had ended there",
 }
-OWN = "own"
-"""In place of a request's id, of a window that the job has ordered itself."""
 
 
 class WindowDesk:
@@ -49,20 +47,7 @@ class WindowDesk:
         self._find_obstacle, self._say = find_obstacle, say
         self._order: WindowRequest | None = None
         self._stuck: tuple[int, int] | None = None  # a request that cannot be taken away
-        self._why = ""
         self._state: WindowState | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a window is ordered or open."""
-        return self._order is not None
-
-    def order(self, why: str) -> bool:
-        """Orders a window for the job itself; False: there is one, or there can be none now."""
-        if self.busy or self._describe_obstacle() is not None:
-            return False
-        self._take(WindowRequest(id=OWN, steps=None), why)
-        return True
 
     def look(self) -> int:
         """As `Desk.look`."""
@@ -77,7 +62,7 @@ class WindowDesk:
             return
         self._answer(self._order, "agreed", steps=tuple(steps), folder=str(inside))
         listed = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-        self._say(f"distprof: kernel window of {listed}, because {self._why}")
+        self._say(f"distprof: kernel window of {listed}, because distprof window has asked for it")
 
     def refuse(self, why: str) -> None:
         """As `Desk.refuse`."""
@@ -134,13 +119,10 @@ class WindowDesk:
             self._stuck = found.st_dev, found.st_ino
         if request is None:
             return
-        self._take(request, "distprof window has asked for it")
+        self._order = request
+        self._answer(request, "taken")
         if (obstacle := self._describe_obstacle()) is not None:
             self.refuse(obstacle)
-
-    def _take(self, request: WindowRequest, why: str) -> None:
-        self._order, self._why = request, why
-        self._answer(request, "taken")
 
     def _describe_obstacle(self) -> str | None:
         if (obstacle := self._find_obstacle()) is not None:

@@ -40,11 +40,8 @@ GIVING_UP_S = 1.0
 class Exchange:
     """Brings the rows of all ranks to rank 0."""
 
-    def __init__(self, group: dist.ProcessGroup | None, *, paused: bool = False) -> None:
-        """Takes a gloo group that nothing else uses; None: this rank is alone.
-
-        And, the same on all ranks, whether phases are not recorded until a signal arrives.
-        """
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        """Takes a gloo group that nothing else uses; None: this rank is alone."""
         self.group = group
         """It may be set before the first exchange."""
         self._pending: list[FloatArray] = []
@@ -52,11 +49,8 @@ class Exchange:
         """Why rows no longer reach rank 0: a rank left. None: they do."""
         self.stop_recording = False
         """Whether rank 0 has asked every rank to stop recording phases, as of the last exchange."""
-        self.paused = paused
+        self.paused = False
         """Whether phases are not to be recorded for now, as of the last exchange."""
-        self.count_signals: Callable[[], int] = lambda: 0
-        """How often this rank has got the signal that turns recording off and on."""
-        self._toggled, self._signals, self._just_toggled = paused, list[int](), False
         self.resting = False
         """Whether the job ends on this rank, too, once it does on another one: the script has left its groups."""
         self.word = Word()
@@ -117,11 +111,10 @@ class Exchange:
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         done = 0 if self._pending else _DONE if last else int(self.resting)
-        heads = self._share([len(batch), done, self._asked, self._pausing, self.count_signals(), *self.word])
-        self._count([head[4] for head in heads])
-        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3]) or self._toggled
+        heads = self._share([len(batch), done, self._asked, self._pausing, *self.word])
+        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         enough = 1 if any(head[1] == _DONE for head in heads) else _DONE
-        self.words, self.done = [Word(*head[5:]) for head in heads], [head[1] >= enough for head in heads]
+        self.words, self.done = [Word(*head[4:]) for head in heads], [head[1] >= enough for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
         self.behind = max(counts) >= STEPS_AT_ONCE
         if self.group is None:
@@ -135,16 +128,6 @@ class Exchange:
         self._wait(self.group.gather([received] if received else [], [padded], dist.GatherOptions()))
         tables = [item[:count].numpy() for item, count in zip(received, counts, strict=False)]
         return tables, everyone
-
-    def _count(self, signals: list[int]) -> None:
-        """Turns recording off or on, on every rank, if some rank has got the signal, by the counts of all ranks.
-
-        What others got of the same signal may arrive one exchange later, and counts once.
-        """
-        heard = signals != (self._signals or [0] * len(signals))
-        self._signals = signals
-        self._just_toggled = heard and not self._just_toggled
-        self._toggled ^= self._just_toggled
 
     def _share(self, own: list[int]) -> list[list[int]]:
         """The heads of all ranks, by rank."""
@@ -190,7 +173,7 @@ class GatherThread(threading.Thread):
             together: See `together`.
             stop_recording: Called once, when rank 0 has asked every rank to stop recording phases.
             wants_pause: See `wants_pause`.
-            pause: Called on every rank whenever that, or a signal on any rank, has changed it.
+            pause: Called on every rank whenever that has changed.
             talk: Says something in each round, and hears what the others have said.
         """
         super().__init__(name="distprof-gather", daemon=True)

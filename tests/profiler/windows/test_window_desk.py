@@ -43,7 +43,7 @@ def test_a_request_is_taken_once_and_followed_to_its_end(tmp_path: Path) -> None
     state = read_state(tmp_path)
     assert state is not None and state.state == "ended" and state.steps == agreed.steps
     assert [text.partition(":")[0] for text in state.missing] == ["rank 2", "rank 3", "rank 1"]
-    assert desk.look() == 0 and not desk.busy
+    assert desk.look() == 0
     assert said[:2] == [
         "distprof: kernel window of steps 10 to 13, because distprof window has asked for it",
         f"distprof: kernel window: {tmp_path / agreed.folder}",
@@ -64,23 +64,22 @@ def test_two_ask_and_one_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / REQUEST).exists() and len(list(tmp_path.iterdir())) == 1
 
 
-def test_the_job_orders_one_itself(tmp_path: Path) -> None:
-    said: list[str] = []
-    desk = make_desk(tmp_path, said)
-    assert desk.order("rank 1 is slow") and not desk.order("rank 1 is slow")
+def test_who_asks_while_a_window_is_open_waits_for_its_end(tmp_path: Path) -> None:
+    desk = make_desk(tmp_path, [])
+    publish_request(tmp_path, WindowRequest(id="other", steps=None))
     assert desk.look() == 3
     publish_request(tmp_path, MINE)
     desk.agreed(4, 3)
-    assert said == ["distprof: kernel window of steps 5 to 7, because rank 1 is slow"]
+    assert desk.look() == 3
     desk.ended([WindowOutcome.WRITTEN])
-    assert desk.look() == 4  # that of the file has waited
+    assert desk.look() == 4
 
 
 def test_what_stands_in_the_way_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     desk = make_desk(tmp_path, said, obstacle="there is no profiler")
     publish_request(tmp_path, MINE)
-    assert desk.look() == 0 and not desk.order("why not")
+    assert desk.look() == 0
     assert read_state(tmp_path) == WindowState(id="mine", state="refused", text="there is no profiler")
     assert said == ["distprof: no kernel window: there is no profiler"]
     usage = namedtuple("usage", "free")

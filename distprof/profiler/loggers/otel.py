@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from distprof.facts.run import PHASES, Clock, FloatArray
-from distprof.profiler.loggers.metric_logger import LoggedJob
+from distprof.profiler.loggers.logger_thread import LoggedJob
 from distprof.profiler.metrics.metrics import GAUGES
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -26,11 +26,6 @@ class OpenTelemetryLogger:
     """Sets a gauge for each metric that Prometheus would get, in seconds and shares, to the value of the last point."""
 
     def __init__(self, job: LoggedJob) -> None:
-        """Finds out where the metrics go.
-
-        Args:
-            job: Whose metrics they are.
-        """
         from opentelemetry import metrics
 
         self._points, self._gauges = job.make_points(), dict[str, Any]()
@@ -69,6 +64,11 @@ class OpenTelemetryLogger:
             unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
             gauge = self._gauges[name] = self._meter.create_gauge(f"distprof.{name}", unit=unit)
         gauge.set(value, self._about | {key: str(label) for key, label in labels.items()})
+
+
+def make_logger(job: LoggedJob) -> OpenTelemetryLogger:
+    """Finds out where the metrics go."""
+    return OpenTelemetryLogger(job)
 
 
 def _make_provider(current: Any) -> Any:
