@@ -34,7 +34,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
     "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),
-    "profiler": ("job budget metrics", "windows loggers", "rank", "session", "."),
+    "profiler": ("job metrics", "windows loggers", "rank", "session", "."),
 }  # fmt: skip
 """The large rooms from the bottom up, by the same law; ``.``: the files beside the sub-rooms."""
 MOST_FILES, MOST_AT_THE_TOP = 25, 3

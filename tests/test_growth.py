@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, FloatArray, Phase
-from distprof.profiler.budget import overhead_budget as budget
-from distprof.profiler.budget.overhead_budget import ShadowPlan, keep_budget
+from distprof.profiler.rank import overhead_budget as budget
+from distprof.profiler.rank.overhead_budget import ShadowPlan, keep_budget
 from distprof.profiler.rank.profiler import Profiler
 from distprof.record.collectives.flight_recorder import read_ring
 from distprof.record.gather.gather import Exchange, GatherThread

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run
-from distprof.profiler.rank.start import Job, start_profiler
+from distprof.profiler.rank.build_profiler import Job, start_profiler
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks

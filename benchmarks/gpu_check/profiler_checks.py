@@ -19,8 +19,8 @@ from benchmarks.gpu_check.check_result import CheckResult
 from benchmarks.gpu_check.gpu import CheckedGpu
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import Run
+from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.profiler.rank.profiler import Profiler
-from distprof.profiler.rank.start import start_profiler
 from distprof.record.collectives.flight_recorder import read_ring
 from distprof.record.stalls.stall_watch import read_timeout_s
 from distprof.storage.run_folder import read_run

@@ -27,16 +27,16 @@ from distprof.facts.run import RunMeta, Work
 from distprof.profiler.job import exit_guard
 from distprof.profiler.job.agreement import STAND_BY_S, NotAllHere, Rendezvous
 from distprof.profiler.job.early_watch import EarlyWatch
-from distprof.profiler.job.provenance import describe_run
-from distprof.profiler.job.watched import (
+from distprof.profiler.job.model_inspection import (
     PrecisionWatch,
     describe_strategy,
     describe_wrapping,
     find_device,
     name_strategies,
 )
+from distprof.profiler.job.run_files import describe_run
+from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.profiler.rank.profiler import name_exit
-from distprof.profiler.rank.start import Hooks, Job, start_profiler
 from distprof.profiler.session.border import say_aside
 from distprof.profiler.session.session import Session
 from distprof.record.device.peak import DTYPES
@@ -267,7 +267,7 @@ class OwnSession(Session):
         strategy, precision = self._describe(world.size)
         return start_profiler(
             world, name=name, strategy=strategy, precision=precision, say=say_aside,
-            hooks=Hooks(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=self._hear_failure, **options,
+            host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=self._hear_failure, **options,
         )  # fmt: skip
 
     def _hear_failure(self, error: Exception) -> None:
@@ -297,7 +297,7 @@ class OwnSession(Session):
             self._world = world
             self._bystander = start_profiler(
                 world, name=self.name, strategy=None, precision=None, say=say_aside,
-                hooks=Hooks(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=lambda error: None,
+                host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=lambda error: None,
                 bystander=self._threads, **options,
             )  # fmt: skip
 

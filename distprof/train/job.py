@@ -19,7 +19,7 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.modules.names import list_modules
 from distprof.profiler.end_report import name_files, write_report
-from distprof.profiler.rank.start import Hooks, start_profiler
+from distprof.profiler.rank.build_profiler import HostOptions, start_profiler
 from distprof.profiler.session.session import Session
 from distprof.record.stalls.signals import SignalWatch
 from distprof.render.terminal.progress import StepProgress
@@ -139,7 +139,7 @@ def run_job(
         start_profiler, world, name=config.name, strategy=_describe_strategy(config),
         precision=config.train.precision, config=raw, profile=_place_window(config), hardware=config.hardware,
         runs_dir=config.runs_dir, run_dir=config.run_dir, work=work, notes=notes, timeout_s=config.group_timeout_s,
-        say=reporter.say, hooks=Hooks(
+        say=reporter.say, host=HostOptions(
             arguments=arguments, on_start=reporter.start, signals=signals,
             predict_memory=partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),

@@ -24,7 +24,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
-from distprof.profiler.job.watched import describe_strategy, find_device, find_wrapped, name_strategies
+from distprof.profiler.job.model_inspection import describe_strategy, find_device, find_wrapped, name_strategies
 from distprof.profiler.session.recording import Recording
 from distprof.storage.run_folder import read_run
 from tests.profiler.session.session_case import LONG, find_run

@@ -16,8 +16,8 @@ from benchmarks.live.live_job import LiveJob
 from benchmarks.live.loops.bucket_hook import make_hook
 from benchmarks.live.loops.schedule import Turn, plan_turns
 from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.profiler.rank.profiler import Profiler
-from distprof.profiler.rank.start import start_profiler
 from distprof.world import World
 
 PROFILE = ProfileConfig(

@@ -37,7 +37,7 @@ class PhaseCost:
 
 def measure_phase_cost() -> PhaseCost:
     """Times the profiler on this host, without NVTX and without device events."""
-    from distprof.profiler.rank.start import start_profiler
+    from distprof.profiler.rank.build_profiler import start_profiler
     from distprof.profiler.session.session import Session  # loads torch: only for those who measure
     from distprof.world import join, leave, read_identity
 

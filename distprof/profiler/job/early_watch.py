@@ -26,7 +26,7 @@ from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError
 from distprof.facts.run import RunMeta
 from distprof.profiler.job.agreement import Rendezvous, clone_store
-from distprof.profiler.job.watched import find_device
+from distprof.profiler.job.model_inspection import find_device
 from distprof.record.collectives.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.device.rank_info import describe_rank
 from distprof.record.gather.step_writer import StepWriter

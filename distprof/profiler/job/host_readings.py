@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from distprof.errors import read_first_line
 from distprof.facts.run import RunMeta
-from distprof.profiler.job.setting import OpenSetting
+from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.hosts.clock_sync import read_clocks
@@ -28,18 +28,18 @@ class HostReadings:
 
     def __init__(
         self,
-        setting: OpenSetting,
+        context: OpenRankContext,
         group: dist.ProcessGroup,
         meta: RunMeta,
         step_writer: StepWriter,
         *,
         training_waits: bool = True,
     ) -> None:
-        """Reads nothing yet. ``training_waits``: whether the script's own process groups are not in use meanwhile."""
-        self._setting, self._group, self._step_writer = setting, group, step_writer
+        """``training_waits``: whether the script's own process groups are not in use meanwhile."""
+        self._context, self._group, self._step_writer = context, group, step_writer
         self._training_waits = training_waits
         self._meta = meta
-        self._on_host = setting.world.backend == "gloo"  # else gloo's network need not be that of the collectives
+        self._on_host = context.world.backend == "gloo"  # else gloo's network need not be that of the collectives
 
     def read_first(self) -> RunMeta:
         """Reads clocks and links at the start of the job, and returns the job's facts with them. Collective."""
@@ -60,14 +60,14 @@ class HostReadings:
             return replace(self._meta, link_readings=probe_links(self._group))
         if not self._training_waits:
             return self._say_why_not()
-        place = self._setting.world.device
+        place = self._context.world.device
         readings = probe_device_links(self._group, TorchDevice(place), place, limit_s=FIRST_PROBE_S)
         return replace(self._meta, link_readings=readings)
 
     def _say_why_not(self) -> RunMeta:
-        if len({info.host for info in self._setting.streams.ranks}) == 1:
+        if len({info.host for info in self._context.streams.ranks}) == 1:
             return self._meta
-        note = f"links between hosts were not probed: training uses {self._setting.world.backend} meanwhile"
+        note = f"links between hosts were not probed: training uses {self._context.world.backend} meanwhile"
         return replace(self._meta, notes=(*self._meta.notes, note))
 
     def _probe_last(self) -> RunMeta:
@@ -85,9 +85,9 @@ class HostReadings:
         except RuntimeError as error:
             note = f"{failure}: {read_first_line(error)}"
             meta, works = replace(self._meta, notes=(*self._meta.notes, note)), False
-        if self._setting.world.rank == 0 and meta != self._meta:
+        if self._context.world.rank == 0 and meta != self._meta:
             try:
-                write_meta(self._setting.folder, meta)
+                write_meta(self._context.folder, meta)
             except OSError as error:
                 self._step_writer.refuse("run.json was not brought up to date", error)
         self._meta = meta

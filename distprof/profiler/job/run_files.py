@@ -1,27 +1,35 @@
-"""Where the ranks of a job write: one run folder, and a stream for every rank.
+"""Where the ranks of a job write: one run folder, with the facts of the job, and a stream for every rank.
 
-Everything here is collective: the ranks agree on one folder, or all leave with the same message.
+What concerns the folder is collective: the ranks agree on one, or all leave with the same message.
 """
 
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
+from distprof import __version__
 from distprof.config.decode import decode
 from distprof.errors import DistprofError, UsageError
-from distprof.facts.run import RankInfo, RunMeta
+from distprof.facts.run import RankInfo, RunMeta, Work
 from distprof.storage.own_folder import keep_in_mind
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
 from distprof.world import World, collect_texts, share_text, wait_for_ranks
+
+PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
+"""Those whose versions a run keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +158,51 @@ def _sees(folder: Path, run_id: str) -> bool:
         return read_meta(folder).run_id == run_id
     except DistprofError:
         return False
+
+
+def read_versions(cuda: str | None) -> dict[str, str]:
+    """Versions by name; "none" for what is not installed.
+
+    Args:
+        cuda: The CUDA version torch was built for.
+    """
+    found = {"distprof": __version__, "python": platform.python_version(), "os": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "none"
+    return {**found, "cuda": cuda or "none"}
+
+
+def read_commit() -> str | None:
+    """The commit of the working tree, followed by "+" if there are uncommitted changes; None: not a checkout."""
+    try:
+        run = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
+        commit, changes = (
+            subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout for command in run
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.strip() + ("+" if changes.strip() else "")
+
+
+def describe_run(
+    world: World,
+    *,
+    run_id: str,
+    name: str,
+    strategy: str | None,
+    precision: str | None,
+    work: Work | None,
+    notes: Sequence[str],
+    config: object,
+) -> RunMeta:
+    """What is known of a job when it starts; see `distprof.profiler.rank.build_profiler.start_profiler`."""
+    assert isinstance(config, dict)
+    return RunMeta(
+        run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
+        precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
+        config=config, notes=(*world.notes, *notes),
+    )  # fmt: skip

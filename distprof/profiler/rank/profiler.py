@@ -1,7 +1,7 @@
 """The strict core of a `distprof.profiler.session.session.Session`: a started profiler, which raises when it is
 misused.
 
-profiler = start_profiler(world, ...).profiler        # distprof.profiler.rank.start
+profiler = start_profiler(world, ...).profiler        # distprof.profiler.rank.build_profiler
 profiler.watch(model)
 for batch in profiler.data(batches):
     with profiler.step():
@@ -29,15 +29,16 @@ from torch.nn.parallel import DistributedDataParallel
 from distprof.compiling import take_hidden
 from distprof.errors import read_first_line
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
-from distprof.profiler.budget.overhead_budget import ShadowPlan
-from distprof.profiler.job.watched import describe_engine, find_wrapped, unwrap
-from distprof.profiler.windows.called_windows import CalledWindows
+from distprof.profiler.job.model_inspection import describe_engine, find_wrapped, unwrap
+from distprof.profiler.rank.overhead_budget import ShadowPlan
+from distprof.profiler.windows.rank_windows import LevelWindow, OnDemandWindows
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives
 from distprof.record.collectives.ddp import watch_ddp
 from distprof.record.collectives.fsdp import watch_fsdp
 from distprof.record.collectives.point_to_point import watch_exchanges
 from distprof.record.gather.gather import GatherThread
+from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
 from distprof.record.step.between import STRETCH_CODE
@@ -69,7 +70,7 @@ class ClosedInStep(Exception):
 
 
 class Profiler:
-    """Times the steps of one rank. Use it from the training thread; made by `start.start_profiler`."""
+    """Times the steps of one rank. Use it from the training thread; made by `build_profiler.start_profiler`."""
 
     def __init__(
         self,
@@ -87,9 +88,9 @@ class Profiler:
         done: Callable[[], None],
         clean: Callable[[str], str],
         left: Sequence[Callable[[], None]] = (),
-        calls: CalledWindows | None = None,
+        level_window: LevelWindow | None = None,
+        on_demand: OnDemandWindows | None = None,
     ) -> None:
-        """Takes its parts; see `distprof.profiler.rank.start.start_profiler`."""
         self._clean, self._done, self._left = clean, done, left
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
@@ -106,7 +107,9 @@ class Profiler:
         self._stretches = {str(stretch): StretchContext(recorder, stretch) for stretch in STRETCH_CODE}
         self._batches = BatchWatch(recorder, self._phases[Phase.DATA])
         self._next_step = 0
-        self._calls, self._talk = calls, WindowTalk(limit_s=0.0) if calls is None else calls.talk
+        self._level, self._on_demand = level_window, on_demand
+        self._inside: StepWindow | None = None  # the window that the open step belongs to
+        self._talk = WindowTalk(limit_s=0.0) if on_demand is None else on_demand.talk
         self._talk.next_step = lambda: self._next_step
         self._synchronised: set[int] = set()  # identities of the parameters in DDP and FSDP models
         self._closed = False
@@ -117,12 +120,15 @@ class Profiler:
         Call it once per model, after wrapping it or parts of it in DDP or FSDP2, and before its first step, or later
         for the steps from the next one on. Not collective.
         """
-        if not self._phases_on:
-            return
+        if self._phases_on:
+            self._separate(unwrap(model))
+        if self._level is not None:
+            self._level.watch(model)
+
+    def _separate(self, model: nn.Module) -> None:
         notes: list[str] = []
-        model = unwrap(model)
-        if self._calls is not None:
-            self._calls.watch(model)
+        if self._on_demand is not None:
+            self._on_demand.watch(model)
         parts = find_wrapped(model)
         if not parts and not describe_engine(model) and dist.is_initialized() and dist.get_world_size() > 1:
             trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
@@ -148,15 +154,35 @@ class Profiler:
         Args:
             warmup: Recorded and marked, and left out of every statistic.
         """
-        number = self._next_step
-        self._next_step += 1
-        if number >= self._talk.at and self._calls is not None:
-            called = self._calls.step(number, warmup=warmup)
-            if called is not None:
-                return called
+        return _StepContext(self, warmup)
+
+    def begin_step(self, *, warmup: bool) -> None:
+        """Begins a step, as `step` does; collective where a window begins and ends, which has no shadow steps.
+
+        Raises:
+            ValueError: A stretch is open.
+        """
+        number, recorder, inside = self._next_step, self._recorder, None
+        if self._level is not None:
+            inside = self._level.enter(number, warmup=warmup)
+        self._next_step = number + 1
+        if inside is None and number >= self._talk.at and self._on_demand is not None:
+            inside = self._on_demand.enter(number)
+        self._inside = inside
+        if inside is not None:
+            inside.before(number)
+            recorder.begin_step(number, warmup=warmup)
+            return
         if self._capture is not None and not warmup and self._capture.begin():
-            self._recorder.between.forget()  # the ranks have waited for each other
-        return _StepContext(self._recorder, number, warmup, self._plan.next_is_shadow(number, warmup=warmup))
+            recorder.between.forget()  # the ranks have waited for each other
+        recorder.begin_step(number, warmup=warmup, shadow=self._plan.next_is_shadow(number, warmup=warmup))
+
+    def end_step(self, error: BaseException | None = None) -> None:
+        """Ends the open step, which has failed if there is an error."""
+        self._recorder.end_step(failed=error is not None)
+        if self._inside is not None:
+            inside, self._inside = self._inside, None
+            inside.after(self._next_step - 1, error)
 
     def drop_step(self) -> None:
         """Forgets the open step: it turned out to be none. Its number is used again."""
@@ -164,8 +190,10 @@ class Profiler:
         self._recorder.end_step()
         self._next_step -= 1
         self._recorder.timeline.place[0] = self._next_step - 1
-        if self._calls is not None:
-            self._calls.drop_step(self._next_step)
+        self._inside = None
+        for windows in (self._level, self._on_demand):
+            if windows is not None:
+                windows.drop_step(self._next_step)
 
     def phase(self, phase: Phase | str) -> Context:
         """Marks a block as one of `distprof.facts.run.Phase`. Blocks may nest; the inner one counts. No allocation.
@@ -221,6 +249,11 @@ class Profiler:
         return self._recorder
 
     @property
+    def level_is_to_come(self) -> bool:
+        """Whether the window of the level is not over yet."""
+        return self._level is not None and self._level.is_to_come()
+
+    @property
     def completed_rows(self) -> Mapping[int, int] | None:
         """On rank 0 after closing: steps recorded by rank, if all ranks completed. None: not known."""
         return self._gather_thread.received if self._gather_thread.complete else None
@@ -235,13 +268,17 @@ class Profiler:
         if self._closed or os.getpid() != self._pid:  # a forked child must not write its parent's files
             return
         self._closed = True
+        if self._level is not None:
+            if self._recorder.open:
+                self._recorder.end_step(failed=True)
+            self._level.close(error)
         if hidden := take_hidden():
             self._step_writer.note(HIDDEN.format(", ".join(hidden)))
         self._recorder.finished.decide(failed=error is not None)
         if self._recorder.open:
             self._recorder.end_step(failed=True)
-        if self._calls is not None:
-            self._calls.close(error)
+        if self._on_demand is not None:
+            self._on_demand.close(error)
         self._stop_watching()
         if error is None:
             self._gather_thread.finish(alone=False, timeout_s=self._timeout_s if wait_s is None else wait_s)
@@ -281,18 +318,18 @@ class Profiler:
 
 
 class _StepContext:
-    __slots__ = ("_number", "_recorder", "_shadow", "_warmup")
+    __slots__ = ("_profiler", "_warmup")
 
-    def __init__(self, recorder: Recorder, number: int, warmup: bool, shadow: bool) -> None:
-        self._recorder, self._number, self._warmup, self._shadow = recorder, number, warmup, shadow
+    def __init__(self, profiler: Profiler, warmup: bool) -> None:
+        self._profiler, self._warmup = profiler, warmup
 
     def __enter__(self) -> None:
-        self._recorder.begin_step(self._number, warmup=self._warmup, shadow=self._shadow)
+        self._profiler.begin_step(warmup=self._warmup)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._recorder.end_step(failed=error is not None)
+        self._profiler.end_step(error)
 
 
 def name_exit(error: BaseException) -> tuple[Literal["failed", "terminated"], str]:

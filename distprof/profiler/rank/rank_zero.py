@@ -8,12 +8,12 @@ from functools import partial
 
 from distprof.errors import DistprofError
 from distprof.facts.run import FloatArray, RunMeta
-from distprof.profiler.budget.overhead_budget import keep_budget
-from distprof.profiler.job.setting import OpenSetting
-from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, LoggerThread, open_logger
+from distprof.profiler.job.rank_context import OpenRankContext
+from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, open_logger
 from distprof.profiler.metrics.metrics import Metrics
 from distprof.profiler.metrics.metrics_server import MetricsServer
-from distprof.profiler.windows.window_desk import WindowDesk
+from distprof.profiler.rank.overhead_budget import keep_budget
+from distprof.profiler.windows.window_coordinator import WindowCoordinator
 from distprof.record.gather.live import Listener, LiveSteps
 from distprof.record.gather.remote import RemoteStreams
 from distprof.record.gather.step_writer import StepWriter
@@ -25,41 +25,44 @@ class RankZero:
 
     def __init__(
         self,
-        setting: OpenSetting,
+        context: OpenRankContext,
         step_writer: StepWriter,
         *,
         meta: RunMeta,
         on_start: Callable[[], Callable[[FloatArray], None] | None] | None,
         stop_recording: Callable[[], None],
-        desk: WindowDesk,
+        coordinator: WindowCoordinator,
+        lose: Callable[[str], None],
     ) -> None:
         """Starts the live display and the metrics, if they are wanted.
 
         Args:
-            setting: Of rank 0.
+            context: Of rank 0.
             step_writer: Keeps notes of what could not be written.
             meta: Of the job.
             on_start: Called on a thread of its own; returns what gets the whole steps. None: there is no display.
             stop_recording: Asks every rank to stop recording phases.
-            desk: Orders kernel windows.
+            coordinator: Orders kernel windows.
+            lose: Says what is lost, to the user and in the report.
         """
-        self._folder, self._warn, self._desk = setting.folder, setting.warn, desk
-        self._remote = RemoteStreams(setting.streams.apart, step_writer.refuse)
+        self._folder, self._warn, self._coordinator = context.folder, context.warn, coordinator
+        self._remote = RemoteStreams(context.streams.apart, step_writer.refuse)
         self._listener: Listener | None = None
         if on_start is not None:
-            self._listener = Listener(on_start, what="the display of steps", failed=setting.warn)
+            self._listener = Listener(on_start, what="the display of steps", failed=context.warn)
             self._listener.start()
-        self._metrics = _serve_metrics(setting, meta, step_writer)
+        self._metrics = _serve_metrics(context, meta, lose)
         receivers = [] if self._listener is None else [self._listener.tell]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
-        self._loggers = _open_loggers(setting, meta, step_writer)
+        job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, say=context.say)
+        self._loggers = [open_logger(name, job, lose) for name in dict.fromkeys(context.profile.loggers)]
         receivers += [logger.tell for logger in self._loggers]
         on_steps = keep_budget(
-            setting.limit_ratio, every=setting.profile.shadow_every, clock=setting.clock, stop=stop_recording,
-            say=setting.say, on_steps=partial(_tell_all, receivers) if receivers else None,
+            context.limit_ratio, every=context.profile.shadow_every, clock=context.clock, stop=stop_recording,
+            say=context.say, on_steps=partial(_tell_all, receivers) if receivers else None,
         )  # fmt: skip
-        self._live = None if on_steps is None else LiveSteps(setting.world.size, on_steps)
+        self._live = None if on_steps is None else LiveSteps(context.world.size, on_steps)
 
     def deliver(self, tables: list[FloatArray]) -> None:
         """Takes the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each."""
@@ -68,8 +71,8 @@ class RankZero:
             self._live.add(tables)
 
     def leave(self) -> None:
-        """However training has ended: closes the port, the desk and the loggers."""
-        self._desk.close()
+        """However training has ended: closes the port, the coordinator and the loggers."""
+        self._coordinator.close()
         for logger in self._loggers:
             logger.end(HURRY_S)
         if self._metrics is not None:
@@ -95,30 +98,19 @@ def _tell_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArra
         receiver(rows)
 
 
-def _open_loggers(setting: OpenSetting, meta: RunMeta, step_writer: StepWriter) -> list[LoggerThread]:
-    def note(text: str) -> None:
-        setting.warn(text)
-        step_writer.note(text)
-
-    job = LoggedJob(meta=meta, ranks=setting.streams.ranks, folder=setting.folder, say=setting.say)
-    return [open_logger(name, job, note) for name in dict.fromkeys(setting.profile.loggers)]
-
-
 def _serve_metrics(
-    setting: OpenSetting, meta: RunMeta, step_writer: StepWriter
+    context: OpenRankContext, meta: RunMeta, lose: Callable[[str], None]
 ) -> tuple[Metrics, MetricsServer] | None:
     """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
-    profile = setting.profile
+    profile = context.profile
     if profile.metrics_port is None:
         return None
-    metrics = Metrics(meta, setting.streams.ranks)
+    metrics = Metrics(meta, context.streams.ranks)
     address, port = profile.metrics_address, profile.metrics_port
     try:
         server = MetricsServer(metrics.render, address=address, port=port)
     except OSError as error:
-        text = f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}"
-        setting.warn(text)
-        step_writer.note(text)
+        lose(f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}")
         return None
-    setting.say(f"distprof: live metrics: {server.url}")
+    context.say(f"distprof: live metrics: {server.url}")
     return metrics, server

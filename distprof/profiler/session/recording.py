@@ -19,8 +19,8 @@ from torch import nn
 from distprof.errors import DistprofError, describe_error
 from distprof.facts.run import PHASE_CODE
 from distprof.observe.finder import Finder
+from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import Context, LeftInStep, Profiler
-from distprof.profiler.rank.start import Job
 from distprof.profiler.session.border import Border, answer_nothing, answers
 from distprof.profiler.session.half_steps import LOOKED_AT, HalfSteps
 from distprof.record.device.torch_device import is_capturing

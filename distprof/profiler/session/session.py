@@ -23,8 +23,8 @@ from torch import nn
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.observe.finder import Finder
+from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import ClosedInStep
-from distprof.profiler.rank.start import Job
 from distprof.profiler.session.border import answer_nothing, answers, say_aside
 from distprof.profiler.session.in_graphs import replace_methods
 from distprof.profiler.session.marks import (

@@ -6,25 +6,22 @@ In the first step operations are counted, which is slow; the second one warms up
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from distprof.config.schema import ProfileConfig
 from distprof.facts.modules import RankMemory
 from distprof.modules.memory_watch import MemoryWatch
 from distprof.modules.profile import ModuleProfiler
 from distprof.modules.table import make_table
-from distprof.record.gather.step_window import StepWindow, say_apart
-from distprof.record.gather.step_writer import StepWriter
+from distprof.record.gather.step_window import StepWindow
 from distprof.record.step.recorder import Recorder
-from distprof.storage.module_files import encode_modules, module_path
+from distprof.storage.module_files import encode_modules
 from distprof.storage.own_folder import require_own
 from distprof.storage.whole_file import write_whole
-from distprof.world import World
 
 EXTRA_STEPS = 2
 """The counted step and the one that warms up."""
@@ -175,40 +172,3 @@ class ModuleWindow(StepWindow):
                 ending.__exit__(type(error), error, error.__traceback__)
 
         return self._guard("end a step", end)
-
-
-def plan_modules(
-    profile_config: ProfileConfig,
-    *,
-    world: World,
-    folder: Path,
-    run_id: str,
-    apart: Sequence[int],
-    recorder: Recorder,
-    step_writer: StepWriter,
-    together: Callable[[], None],
-    predict_memory: PredictMemory | None = None,
-) -> ModuleWindow | None:
-    """This rank's window; None: the level has none.
-
-    Args:
-        profile_config: The level, and the steps.
-        world: This process among the ranks.
-        folder: The run folder.
-        run_id: Of the run.
-        apart: On rank 0, the ranks that cannot see its folder.
-        recorder: Records the window's steps too.
-        step_writer: Marks the rows, and keeps notes.
-        together: Waits for the other ranks. Collective.
-        predict_memory: What this rank's tensors should take. None: that is not known.
-    """
-    if profile_config.level != "modules":
-        return None
-    if apart:
-        step_writer.note(say_apart("module profiles", apart, "modules"))
-    return ModuleWindow(
-        recorder=recorder, path=module_path(folder, world.rank), rank=world.rank, run_id=run_id,
-        timed_steps=profile_config.module_steps, first_step=profile_config.module_from,
-        opened=step_writer.mark_window, note=step_writer.note, together=together,
-        predict_memory=predict_memory,
-    )  # fmt: skip

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from distprof.profiler.job import early_watch
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.early_watch import EarlyWatch
-from distprof.profiler.job.provenance import describe_run
+from distprof.profiler.job.run_files import describe_run
 from distprof.storage.run_folder import read_run
 from distprof.world import Identity, World
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from distprof.facts.run import Run
-from distprof.profiler.budget.overhead_budget import ShadowPlan
+from distprof.profiler.rank.build_profiler import Job
+from distprof.profiler.rank.overhead_budget import ShadowPlan
 from distprof.profiler.rank.profiler import Profiler
-from distprof.profiler.rank.start import Job
 from distprof.profiler.session.session import Session
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord

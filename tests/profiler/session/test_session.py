@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from distprof.facts.run import PHASE_CODE, PHASES, Phase
-from distprof.profiler.rank.start import Job
-from distprof.profiler.rank.window_profiler import WindowProfiler
+from distprof.profiler.rank.build_profiler import Job
+from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.session.session import Session
+from distprof.profiler.windows.rank_windows import LevelWindow
 from tests.profiler.session.session_case import Case, load
 
 DATA, FORWARD = PHASE_CODE[Phase.DATA], PHASE_CODE[Phase.FORWARD]
@@ -185,7 +186,7 @@ class Window:
 
 def test_a_step_that_is_none_is_none_in_a_window_too() -> None:
     window = Window()
-    case = Case(make=partial(WindowProfiler, lambda: cast(Any, window), 0))
+    case = Case(make=partial(Profiler, level_window=LevelWindow(lambda: cast(Any, window), 0)))
     for _ in range(2):
         for _ in case.session.steps(load(case, 1)):
             case.work()

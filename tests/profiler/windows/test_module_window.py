@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import distprof
 from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.profiler.rank.profiler import Profiler
-from distprof.profiler.rank.window_profiler import WindowProfiler
 from distprof.profiler.windows.module_window import EXTRA_STEPS, ModuleWindow
+from distprof.profiler.windows.rank_windows import LevelWindow
 from distprof.record.step.recorder import Recorder
 from distprof.storage.module_files import module_path, read_modules
 from distprof.storage.opening import open_folder
@@ -48,7 +47,7 @@ class Rank:
         self.met += 1
 
     def run(self, steps: range, fails: int | None = None) -> None:
-        """Steps as `WindowProfiler` runs them, of two micro-steps each."""
+        """Steps as `Profiler` runs them, of two micro-steps each."""
         for step in steps:
             covered = self.window.covers(step, warmup=False)
             if covered:
@@ -209,30 +208,29 @@ class _Nothing:
         return lambda *args, **options: None
 
 
-def make_profiler(kind: Any) -> Profiler:
+def make_profiler(level_window: LevelWindow | None = None) -> Profiler:
     parts: dict[str, Any] = {
         "recorder": Recorder(), "plan": _Nothing(), "step_writer": _Nothing(), "gather_thread": _Nothing(),
         "ranges": None, "module_depth": 3, "on_device": False, "phases": True, "timeout_s": 1.0,
         "done": lambda: None, "clean": str,
     }  # fmt: skip
-    profiler: Profiler = kind(**parts)
-    return profiler
+    return Profiler(**parts, level_window=level_window)
 
 
 def test_without_the_level_a_step_runs_nothing_of_it_and_the_model_has_no_hook(tmp_path: Path) -> None:
     """And with it, the steps before and after its window run one comparison more: `ModuleWindow.covers`."""
     model = Rank(tmp_path).model
-    plain = make_profiler(Profiler)
+    plain = make_profiler()
     plain.watch(model)
     called = run_recorded_steps(plain, model)
     plain.close()
     assert find_traces(model) == [] and ("recorder", "begin_step") in called
     window = Rank(tmp_path, first_step=1_000, watch=0).window
-    with_window = make_profiler(lambda **parts: WindowProfiler(lambda: window, 0, **parts))
+    level_window = LevelWindow(lambda: window, 0)
+    with_window = make_profiler(level_window)
     with_window.watch(model)
-    with_window._make_window()  # type: ignore[attr-defined]
-    assert run_recorded_steps(with_window, model) - called == {("window_profiler", "step"), ("step_window", "covers")}
+    level_window._make()
+    assert run_recorded_steps(with_window, model) - called == {("rank_windows", "enter"), ("step_window", "covers")}
     assert find_traces(model) == []
     with_window._undo()
-    assert not any("module" in name for name, _ in called)
-    assert "window" not in inspect.getsource(Profiler.step)
+    assert not any("module" in name or "window" in name for name, _ in called)

@@ -14,7 +14,7 @@ import torch
 from distprof.config.schema import ProfileConfig
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.profiler.rank.profiler import Profiler
-from distprof.profiler.rank.window_profiler import WindowProfiler
+from distprof.profiler.windows.rank_windows import LevelWindow
 from distprof.record.gather.step_window import EARLIEST_STEP
 from distprof.record.step.recorder import Recorder
 from distprof.record.windows import kernel_window, trace_ranges
@@ -82,7 +82,7 @@ class Rank:
         )  # fmt: skip
 
     def run(self, window: KernelWindow, steps: range, num_warmup: int = 0) -> None:
-        """Steps as `WindowProfiler` runs them, of which every one enters a phase."""
+        """Steps as `Profiler` runs them, of which every one enters a phase."""
         for step in steps:
             covered = window.covers(step, warmup=step < num_warmup)
             if covered:
@@ -193,9 +193,9 @@ def test_a_job_that_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_step_at_level_phases_does_not_know_of_windows() -> None:
     assert dataclasses.replace(PROFILE, level="phases").window_steps == 0 and PROFILE.window_steps == 3
-    for function in (Profiler.step, Recorder.begin_step, Recorder.end_step):
+    for function in (Profiler.begin_step, Profiler.end_step, Recorder.begin_step, Recorder.end_step):
         assert not [name for name in function.__code__.co_names if "window" in name.lower()], function
-    assert "_window" in WindowProfiler.step.__code__.co_names  # had one, it would have been seen
+    assert "_window" in LevelWindow.enter.__code__.co_names  # had one, it would have been seen
 
 
 # A device

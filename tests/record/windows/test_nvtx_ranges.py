@@ -139,7 +139,7 @@ def test_a_tool_announces_itself_by_an_environment_variable() -> None:
 
 def test_without_a_tool_nothing_is_imported(tmp_path: Path) -> None:
     """In a process that has imported everything that a job does."""
-    code = "import sys; assert {'distprof.train.job', 'distprof.profiler.rank.start'} <= {*sys.modules}"
+    code = "import sys; assert {'distprof.train.job', 'distprof.profiler.rank.build_profiler'} <= {*sys.modules}"
     (done,) = run(Command(arguments=["--version"], before=f"{code}; assert 'nvtx' not in sys.modules"), cwd=tmp_path)
     assert done.code == 0, done.err
 

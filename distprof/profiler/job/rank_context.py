@@ -17,8 +17,8 @@ from distprof.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A rank of a job."""
+class RankContext:
+    """One rank of a job, and how it records."""
 
     world: World
     profile: ProfileConfig
@@ -64,7 +64,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSetting(Setting):
+class OpenRankContext(RankContext):
     """A rank of a job whose files are open."""
 
     folder: Path

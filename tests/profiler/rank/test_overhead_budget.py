@@ -13,8 +13,9 @@ import torch.distributed as dist
 from distprof.analyze import analyze
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray
-from distprof.profiler.budget import overhead_budget as budget
-from distprof.profiler.budget.overhead_budget import (
+from distprof.profiler.rank import overhead_budget as budget
+from distprof.profiler.rank.build_profiler import start_profiler
+from distprof.profiler.rank.overhead_budget import (
     MAX_FALSE_RATIO,
     MAX_KEPT_STEPS,
     Budget,
@@ -22,7 +23,6 @@ from distprof.profiler.budget.overhead_budget import (
     draw_index,
     keep_budget,
 )
-from distprof.profiler.rank.start import start_profiler
 from distprof.record.gather.gather import Exchange
 from distprof.report.overhead_report import OverheadReport
 from distprof.storage.run_folder import read_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distprof import __version__
-from distprof.profiler.job.provenance import PACKAGES, read_commit, read_versions
+from distprof.profiler.job.run_files import PACKAGES, read_commit, read_versions
 
 
 def test_versions_are_named_and_what_is_missing_says_so() -> None:

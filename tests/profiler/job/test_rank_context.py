@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distprof.config.schema import ProfileConfig
-from distprof.profiler.job.setting import Setting
+from distprof.profiler.job.rank_context import RankContext
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,5 @@ def test_collectives_are_left_alone_where_one_queue_carries_all_streams_unless_a
         collectives=given,
     )  # fmt: skip
     nobody: Any = None
-    setting = Setting(world=nobody, profile=profile, timeout_s=1.0, say=print, warn=print)
-    assert setting.every == every
+    context = RankContext(world=nobody, profile=profile, timeout_s=1.0, say=print, warn=print)
+    assert context.every == every

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
-from distprof.profiler.budget.overhead_budget import ShadowPlan, draw_index
-from distprof.profiler.budget.recording_switch import RecordingSwitch
+from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, draw_index
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.rows import pack_row
 from distprof.record.step.timeline import PhaseContext

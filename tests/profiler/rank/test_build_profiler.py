@@ -17,7 +17,7 @@ from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray, LinkReading
 from distprof.profiler.job import host_readings, run_files
 from distprof.profiler.rank import start
-from distprof.profiler.rank.start import Hooks, Job, start_profiler
+from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.record.gather import live
 from distprof.record.hosts import clock_sync, link_probe
 from distprof.storage.run_folder import read_run
@@ -52,7 +52,7 @@ def run_job(world: World, runs_dir: str) -> None:
 
 def work_on_one_host(world: World, runs_dir: str) -> None:
     seen: list[FloatArray] = []
-    job = start_job(world, runs_dir, hooks=Hooks(on_start=lambda meta, ranks, folder: seen.append))
+    job = start_job(world, runs_dir, host=HostOptions(on_start=lambda meta, ranks, folder: seen.append))
     assert [info.rank for info in job.ranks] == [0, 1]
     run_steps(job, 5)
     job.profiler.close()
@@ -210,7 +210,7 @@ def never_begin(meta: Any, ranks: Any, folder: Path) -> Any:
 def work_beside_the_deaf(world: World, runs_dir: str) -> None:
     live.CALL_LIMIT_S = 1.0
     for on_start in (be_deaf, never_begin):
-        job = start_job(world, runs_dir, hooks=Hooks(on_start=on_start))
+        job = start_job(world, runs_dir, host=HostOptions(on_start=on_start))
         run_steps(job, 5)
         job.profiler.close()
         if world.rank == 0:

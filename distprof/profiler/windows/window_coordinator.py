@@ -7,9 +7,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from torch.profiler import kineto_available
+
 from distprof.errors import DataError, describe_error
 from distprof.facts.rank_names import name_ranks
+from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.record.gather.window_agreement import WindowOutcome
+from distprof.record.windows.nvtx_ranges import tool_listens
 from distprof.storage.window_files import REQUEST, WindowRequest, WindowState, read_request, window_folder, write_state
 
 MIN_FREE_BYTES = 256 << 20
@@ -22,7 +26,7 @@ WHY_MISSING = {
 }
 
 
-class WindowDesk:
+class WindowCoordinator:
     """Implements `distprof.record.gather.window_agreement.Desk`; used by the gather thread. One window at a time."""
 
     def __init__(
@@ -34,13 +38,13 @@ class WindowDesk:
         find_obstacle: Callable[[], str | None],
         say: Callable[[str], None],
     ) -> None:
-        """Has no orders yet.
+        """Waits for orders.
 
         Args:
             folder: The run folder.
-            kept_steps: Of a window that nobody says more about.
+            kept_steps: Steps that a window keeps unless its request says how many.
             apart: Ranks that do not see the folder, and write their traces on their own hosts.
-            find_obstacle: Why there can be no window now. None: there can.
+            find_obstacle: Tells why there can be no window now. None: there can.
             say: Says a line to the user.
         """
         self._folder, self._kept_steps, self._apart = folder, kept_steps, tuple(apart)
@@ -141,3 +145,21 @@ class WindowDesk:
             write_state(self._folder, self._state)
         except OSError as error:
             self._say(f"distprof: the state of the kernel window was not written: {describe_error(error)}")
+
+
+def open_coordinator(context: OpenRankContext, level_is_to_come: Callable[[], bool]) -> WindowCoordinator:
+    """What takes orders on rank 0; it refuses them while the window of the level is still to come."""
+
+    def find_obstacle() -> str | None:
+        if level_is_to_come():
+            return f"profile.level={context.profile.level} has a window of its own still to come"
+        if not kineto_available():
+            return "this PyTorch is built without a profiler (Kineto)"
+        if tool_listens():
+            return "another tool, such as Nsight Systems, listens already, and only one can trace a device"
+        return None
+
+    return WindowCoordinator(
+        context.folder, kept_steps=context.profile.kernel_steps, apart=list(context.streams.apart),
+        find_obstacle=find_obstacle, say=context.say,
+    )  # fmt: skip

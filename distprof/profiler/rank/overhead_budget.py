@@ -10,13 +10,16 @@ or depend on each other. A bet against that multiplies its stake by more than 20
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from distprof.analyze.stats.overhead import StepCosts, compare_steps, read_costs
 from distprof.facts.run import COLUMN, Clock, FloatArray
+from distprof.record.step.recorder import Recorder
 from distprof.render.sections.overhead import describe_overhead
 from distprof.report.overhead_report import OverheadReport
 
@@ -27,6 +30,8 @@ other work, periodic steps), 7 were stopped; of 3,000 without any cost, 1."""
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.95)
 """Shares of the capital bet on the next turn: low ones find costs that show in some turns, high ones in nearly all."""
 MAX_KEPT_STEPS = 4096
+STOP_FILE = "record.stop"
+"""While a file of this name is in the run folder, phases are not recorded."""
 _MASK = 2**64 - 1
 
 
@@ -52,6 +57,7 @@ class ShadowPlan:
     def plan(self, every: int, schedule: tuple[int, int] | None) -> None:
         """Another plan, before the first step."""
         self._every, (self._recorded, self._of) = every, schedule or (1, 1)
+        self._turn, self._shadow = -1, -1  # the turn of the last step, and its shadow step
 
     def next_is_shadow(self, step: int, *, warmup: bool) -> bool:
         """Whether the step that begins now runs without instruments; of warm-up steps none is a shadow step."""
@@ -59,7 +65,10 @@ class ShadowPlan:
             return True
         if self._every == 0 or warmup:
             return False
-        return step % self._every == draw_index(step // self._every, self._every)
+        turn = step // self._every
+        if turn != self._turn:
+            self._turn, self._shadow = turn, turn * self._every + draw_index(turn, self._every)
+        return step == self._shadow
 
 
 def draw_index(turn: int, every: int) -> int:
@@ -82,7 +91,6 @@ class BudgetEvidence:
     """
 
     def __init__(self) -> None:
-        """Starts without evidence."""
         self._capital = [0.0] * len(STAKES)
         self._turns = 0
 
@@ -195,3 +203,42 @@ def keep_budget(
 def describe_stop(limit_ratio: float | None) -> str:
     """Why later steps of a run have no phases."""
     return f"more than profile.max_overhead_ratio={limit_ratio}; later steps are timed, and their phases not recorded"
+
+
+class RecordingSwitch:
+    """One rank's switch of recording; used by the gather thread. It takes effect at the next step that begins."""
+
+    def __init__(self, plan: ShadowPlan, recorder: Recorder, note: Callable[[str], None]) -> None:
+        """On, as far as the level and the plan of shadow steps say so.
+
+        Args:
+            plan: Decides of each step whether it is recorded.
+            recorder: Measures the time between two steps, too.
+            note: Adds a note for the coverage of this rank.
+        """
+        self._plan, self._recorder, self._note = plan, recorder, note
+        self._between = recorder.between.on
+        self._stopped = self._noted = False
+
+    def stop(self, limit_ratio: float | None) -> None:
+        """Off for good: recording costs more than this share of a step."""
+        self._stopped = True
+        self._set(off=True)
+        self._note(f"recording cost {describe_stop(limit_ratio)}")
+
+    def pause(self, off: bool) -> None:
+        """Off, or on again unless it was stopped for good."""
+        if not self._stopped:
+            self._set(off=off)
+        if off and not self._noted:
+            self._noted = True
+            self._note(f"recording was off while there was {STOP_FILE} in the run folder")
+
+    def _set(self, *, off: bool) -> None:
+        self._plan.always = off
+        self._recorder.between.on = self._between and not off
+
+
+def wants_pause(folder: Path) -> bool:
+    """On rank 0: whether the user has asked for it."""
+    return os.path.exists(folder / STOP_FILE)  # unlike a path's own method, it never raises

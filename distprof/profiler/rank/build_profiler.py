@@ -1,4 +1,4 @@
-"""Starts one rank's part of a job: it records at once, and joins the other ranks' parts beside the training.
+"""Builds one rank's part of a job: it records at once, and joins the other ranks' parts beside the training.
 
 What a rank needs for recording is made on its training thread, without the other ranks. What the ranks agree on (a
 process group, a folder, clocks) comes later, on the thread that then gathers their rows; steps wait in memory until
@@ -21,18 +21,14 @@ from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta, Work
-from distprof.profiler.budget.overhead_budget import ShadowPlan
-from distprof.profiler.budget.recording_switch import RecordingSwitch, wants_pause
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
-from distprof.profiler.job.provenance import describe_run
-from distprof.profiler.job.run_files import agree_on_folder, open_streams
-from distprof.profiler.job.setting import OpenSetting, Setting, WarnOnce
-from distprof.profiler.job.watch_stalls import watch_stalls
+from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce
+from distprof.profiler.job.run_files import agree_on_folder, describe_run, open_streams
+from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, wants_pause
 from distprof.profiler.rank.profiler import Profiler
-from distprof.profiler.rank.window_profiler import WindowProfiler
-from distprof.profiler.windows.called_windows import plan_calls
-from distprof.profiler.windows.window_plans import open_desk, plan_level
+from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
+from distprof.profiler.windows.window_coordinator import open_coordinator
 from distprof.record.device.rank_info import describe_rank, measure_beside_others
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.gather.end_on_signal import end_on_signal
@@ -40,12 +36,16 @@ from distprof.record.gather.gather import Exchange, GatherThread
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
+from distprof.record.stalls.lock_watch import watch_lock
+from distprof.record.stalls.peers import Peers
 from distprof.record.stalls.signals import SignalWatch
+from distprof.record.stalls.stall_watch import StallWatch, read_timeout_s
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
 from distprof.record.windows.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.storage.last_position import open_place
+from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_largest, wait_for_ranks
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray],
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hooks:
-    """What a program that runs the training loop for others adds; a training script needs none of it."""
+class HostOptions:
+    """Options of a program that runs the training loop for others; a training script needs none of them."""
 
     arguments: Sequence[str] = ()
     """The command line, searched for secrets to mask."""
@@ -72,7 +72,6 @@ class Hooks:
     """What this rank's tensors should take, by kind. Called once, outside steps, after the profile of modules."""
 
 
-NO_HOOKS = Hooks()
 WINDOW_WAIT_S = 60.0
 """How long training waits for the job's folder where the window of its level begins."""
 FEW_CONNECTIONS = (
@@ -83,7 +82,7 @@ FEW_CONNECTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What is said of the job; see `start_profiler`."""
+    """The options of `start_profiler` that describe the job."""
 
     name: str
     strategy: str | None
@@ -111,7 +110,7 @@ def start_profiler(
     notes: Sequence[str] = (),
     timeout_s: float = 600.0,
     say: Callable[[str], None] = print,
-    hooks: Hooks = NO_HOOKS,
+    host: HostOptions | None = None,
     rendezvous: Rendezvous | None = None,
     failed: Callable[[Exception], None] | None = None,
     bystander: tuple[int, int] | None = None,
@@ -132,7 +131,7 @@ def start_profiler(
         notes: Further notes for the report.
         timeout_s: How long the end of the job waits for the slowest rank.
         say: Says a line to the user.
-        hooks: What a program around the training loop adds.
+        host: Options of a program around the training loop.
         rendezvous: How the ranks find each other. None: over the default process group, within ``timeout_s``.
         failed: Called on another thread if the ranks do not find each other, or have no folder; they meet beside the
             training then. None: the call is collective, and returns, or raises, when they have met.
@@ -143,17 +142,18 @@ def start_profiler(
         DistprofError: The ranks cannot connect; raised on every rank.
         UsageError: The folder cannot be made or written; raised on every rank.
     """
-    secrets = secret_values(hooks.arguments)
+    host = host or HostOptions()
+    secrets = secret_values(host.arguments)
     clean = partial(mask, secrets=secrets)
     plan = JobPlan(
         name=clean(name), strategy=strategy, precision=precision, config=redact(config, secrets), hardware=hardware,
         runs_dir=runs_dir, run_dir=run_dir, work=work, notes=[*map(clean, notes)],
     )  # fmt: skip
-    setting = Setting(
+    context = RankContext(
         world=world, profile=profile, timeout_s=timeout_s, say=say,
         warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
     )  # fmt: skip
-    job = Job(setting, plan, hooks, clean, rendezvous or Rendezvous(limit_s=timeout_s), failed, bystander)
+    job = Job(context, plan, host, clean, rendezvous or Rendezvous(limit_s=timeout_s), failed, bystander)
     try:
         job.start()
     except BaseException:
@@ -167,36 +167,36 @@ class Job:
 
     def __init__(
         self,
-        setting: Setting,
+        context: RankContext,
         plan: JobPlan,
-        hooks: Hooks,
+        host: HostOptions,
         clean: Callable[[str], str],
         rendezvous: Rendezvous,
         failed: Callable[[Exception], None] | None,
         bystander: tuple[int, int] | None,
     ) -> None:
-        """Takes what `start_profiler` was given, and makes what needs no other rank."""
-        self._setting, self._plan, self._hooks, self._clean = setting, plan, hooks, clean
+        """Makes what needs no other rank; the arguments are those of `start_profiler`."""
+        self._context, self._plan, self._host, self._clean = context, plan, host, clean
         self._rendezvous, self._failed = rendezvous, failed
         self._bystander = bystander is not None
         thread, self._thread = bystander or (threading.get_ident(), threading.get_native_id())
-        self._opened: OpenSetting | None = None
+        self._opened: OpenRankContext | None = None
         self._run_id = ""
         self._peak: Peak | None = None
         self._rank_zero: RankZero | None = None
         self._lefts: list[Callable[[], None]] = []
         self._captures = False  # whether a tool does, here or on any rank that this one waits for
-        self._ranges = _make_ranges(setting)
-        device = TorchDevice(setting.world.device) if setting.on_device else None
-        self._recorder = Recorder(phases=setting.phases, device=device, every=setting.every, ranges=self._ranges)
+        self._ranges = _make_ranges(context)
+        device = TorchDevice(context.world.device) if context.on_device else None
+        self._recorder = Recorder(phases=context.phases, device=device, every=context.every, ranges=self._ranges)
         self._step_writer = StepWriter(
-            recorder=self._recorder, writer=None, device=setting.world.device, warn=setting.warn, thread=thread,
+            recorder=self._recorder, writer=None, device=context.world.device, warn=context.warn, thread=thread,
             clean=clean,
         )  # fmt: skip
-        if device is not None and setting.phases and setting.every == 0 and setting.few_connections:
+        if device is not None and context.phases and context.every == 0 and context.few_connections:
             self._step_writer.note(FEW_CONNECTIONS)
         self._exchange = Exchange(None)
-        self._shadows, self._talk = ShadowPlan(0), WindowTalk(limit_s=setting.timeout_s)
+        self._shadows, self._talk = ShadowPlan(0), WindowTalk(limit_s=context.timeout_s)
         self._gather_thread = self._make_gather_thread()
         rendezvous.ending = lambda: self._gather_thread.finishing
         rendezvous.given_up = lambda: self._exchange.given_up
@@ -230,15 +230,15 @@ class Job:
     @property
     def folder(self) -> Path:
         """The run folder, once `joined`."""
-        return self._open_setting.folder
+        return self._open_context.folder
 
     @property
     def ranks(self) -> tuple[RankInfo, ...]:
         """Every rank, in order, once `joined`."""
-        return self._open_setting.streams.ranks
+        return self._open_context.streams.ranks
 
     @property
-    def _open_setting(self) -> OpenSetting:
+    def _open_context(self) -> OpenRankContext:
         assert self._opened is not None
         return self._opened
 
@@ -246,11 +246,11 @@ class Job:
         """Joins the others, now or on the gather thread, and makes the profiler; see `start_profiler`."""
         if not self._bystander:
             self._lefts.append(self._end_on_signal())
-        if self._failed is None or self._setting.world.size == 1:
+        if self._failed is None or self._context.world.size == 1:
             self._join()
         else:
-            self._peak = measure_beside_others(self._setting.world, self._plan.precision, self._plan.hardware)
-            self._captures = tool_captures(self._ranges, self._setting.world.device)
+            self._peak = measure_beside_others(self._context.world, self._plan.precision, self._plan.hardware)
+            self._captures = tool_captures(self._ranges, self._context.world.device)
         if not self._bystander:
             self._profiler = self._make_profiler()
         self._gather_thread.start()
@@ -274,30 +274,30 @@ class Job:
             self._lefts.pop(0)()
 
     def _make_profiler(self) -> Profiler:
-        setting, profile = self._setting, self._setting.profile
+        context, profile = self._context, self._context.profile
         capture = plan_capture(
-            self._ranges, setting.world.device, self._meet if self._failed is None else lambda: None,
+            self._ranges, context.world.device, self._meet if self._failed is None else lambda: None,
             listens=self._captures,
         )  # fmt: skip
-        if setting.phases and capture is None:  # a tool wants every step
+        if context.phases and capture is None:  # a tool wants every step
             self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
-        make: Callable[..., Profiler] = Profiler
+        level_window = None
         if profile.level in ("kernels", "modules"):
             first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from
-            make = partial(WindowProfiler, self._plan_window, first_step)
-        calls = plan_calls(
-            lambda: (self._open_setting, self._run_id), self._talk, recorder=self._recorder,
-            step_writer=self._step_writer,
-        )  # fmt: skip
-        return make(
+            level_window = LevelWindow(self._plan_window, first_step)
+        on_demand = plan_on_demand(
+            lambda: (self._open_context, self._run_id), self._talk, self._recorder, self._step_writer
+        )
+        return Profiler(
             recorder=self._recorder, plan=self._shadows, step_writer=self._step_writer,
             gather_thread=self._gather_thread, ranges=self._ranges, capture=capture,
-            module_depth=profile.nvtx_module_depth, on_device=setting.on_device, phases=setting.phases,
-            timeout_s=setting.timeout_s, clean=self._clean, calls=calls, left=self._lefts, done=self._finish,
+            module_depth=profile.nvtx_module_depth, on_device=context.on_device, phases=context.phases,
+            timeout_s=context.timeout_s, clean=self._clean, level_window=level_window, on_demand=on_demand,
+            left=self._lefts, done=self._finish,
         )  # fmt: skip
 
     def _meet(self) -> None:
-        self._open_setting.meet()
+        self._open_context.meet()
 
     def _finish(self) -> None:
         if self._rank_zero is not None:
@@ -308,12 +308,9 @@ class Job:
         self._gather_thread.begun.wait(WINDOW_WAIT_S)
         if self._opened is None:
             return None
-        return plan_level(
-            self._opened, self._run_id, self._recorder, self._step_writer, self._hooks.predict_memory
-        )  # fmt: skip
-
-    def _is_window_planned(self) -> bool:
-        return isinstance(self._profiler, WindowProfiler) and self._profiler.is_planned()
+        return plan_level_window(
+            self._opened, self._run_id, self._recorder, self._step_writer, self._host.predict_memory
+        )
 
     def _join_aside(self) -> bool:
         """Joins the others, on the gather thread; returns whether there is a job."""
@@ -330,7 +327,7 @@ class Job:
 
     def _join(self) -> None:
         """The ranks meet, agree on a folder, open their files and read their clocks. Collective."""
-        setting, plan, world = self._setting, self._plan, self._setting.world
+        context, plan, world = self._context, self._plan, self._context.world
         own, meeting = self._connect()
         folder, self._run_id = agree_on_folder(
             world, name=plan.name, runs_dir=plan.runs_dir, run_dir=plan.run_dir, group=own
@@ -340,9 +337,9 @@ class Job:
             world, run_id=self._run_id, name=plan.name, strategy=plan.strategy, precision=plan.precision,
             work=plan.work, notes=plan.notes, config=plan.config,
         )  # fmt: skip
-        streams = open_streams(world, folder, meta, info, own, setting.profile.keep_steps)
-        opened = OpenSetting(
-            **{field.name: getattr(setting, field.name) for field in fields(setting)},
+        streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
+        opened = OpenRankContext(
+            **{field.name: getattr(context, field.name) for field in fields(context)},
             folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),
         )  # fmt: skip
         self._step_writer.connect(streams.own)
@@ -351,8 +348,8 @@ class Job:
         captures = int(tool_captures(self._ranges, world.device))
         self._opened = opened
         if own is not None:  # a rank may hang from now on, also in what follows here
-            self._lefts += watch_stalls(opened, self._recorder, self._step_writer, self._thread)
-            if setting.phases:  # at level off there is nothing to compare
+            self._watch_stalls(opened)
+            if context.phases:  # at level off there is nothing to compare
                 readings = HostReadings(opened, own, meta, self._step_writer, training_waits=self._failed is None)
                 meta = readings.read_first()
                 self._gather_thread.together = readings.read_last
@@ -366,22 +363,40 @@ class Job:
 
     def _connect(self) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
         """A group for what is gathered, and one for what training waits for. None: there is one rank."""
-        world = self._setting.world
+        world = self._context.world
         if not self._rendezvous.open(rank=world.rank, size=world.size):
             return None, None
         self._rendezvous.meet()
         own, meeting = self._rendezvous.connect("rows", "meeting")
         return own, meeting
 
-    def _open_rank_zero(self, opened: OpenSetting, meta: RunMeta) -> None:
+    def _watch_stalls(self, opened: OpenRankContext) -> None:
+        """Has this rank write where it stands if it waits for others for too long, or for one that has died."""
+        rank, recorder, step_writer, streams = opened.world.rank, self._recorder, self._step_writer, opened.streams
+        others = [each.rank for each in streams.ranks if each.host == opened.world.host and each.rank != rank]
+        peers = Peers({other: rank_path(opened.folder, other) for other in others if other not in streams.apart})
+        lock_watch = watch_lock(streams.own.path, self._thread)
+        watch = StallWatch(
+            position=lambda: (recorder.step, recorder.open), lost=opened.warn, died=peers.have_died,
+            stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),
+            looked=(lambda limit_s: None) if lock_watch is None else lock_watch.wind,
+            timeout_s=read_timeout_s() or opened.timeout_s,
+        )  # fmt: skip
+        watch.start()
+        self._lefts += [watch.close, *([] if lock_watch is None else [lock_watch.close])]
+
+    def _open_rank_zero(self, opened: OpenRankContext, meta: RunMeta) -> None:
         from distprof.profiler.rank.rank_zero import RankZero  # no other rank needs it
 
-        desk = self._talk.desk = open_desk(opened, self._is_window_planned)
-        on_start = self._hooks.on_start
+        coordinator = self._talk.desk = open_coordinator(
+            opened, lambda: self._profiler is not None and self._profiler.level_is_to_come
+        )
+        on_start = self._host.on_start
         begin = None if on_start is None else partial(on_start, meta, opened.streams.ranks, opened.folder)
         self._rank_zero = RankZero(
-            opened, self._step_writer, meta=meta, on_start=begin, stop_recording=self._exchange.ask_to_stop, desk=desk
-        )
+            opened, self._step_writer, meta=meta, on_start=begin, stop_recording=self._exchange.ask_to_stop,
+            coordinator=coordinator, lose=self._lose,
+        )  # fmt: skip
         self._lefts.append(self._rank_zero.leave)
         self._gather_thread.deliver = self._rank_zero.deliver
         self._gather_thread.wants_pause = partial(wants_pause, opened.folder)
@@ -390,29 +405,29 @@ class Job:
         """Has a signal end this rank's file. Returns what takes that back."""
 
         def tell() -> None:
-            if self._opened is not None and self._setting.world.rank == 0:
-                self._setting.say(f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}")
+            if self._opened is not None and self._context.world.rank == 0:
+                self._context.say(f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}")
 
-        return end_on_signal(self._hooks.signals, self._step_writer, tell=tell)
+        return end_on_signal(self._host.signals, self._step_writer, tell=tell)
 
     def _make_gather_thread(self) -> GatherThread:
-        setting, step_writer = self._setting, self._step_writer
+        context, step_writer = self._context, self._step_writer
         switch = RecordingSwitch(self._shadows, self._recorder, step_writer.note)
-
-        def lose(text: str) -> None:
-            step_writer.note(text)
-            setting.warn(text)
-
         return GatherThread(
             take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),
-            exchange=self._exchange, lost=lose, window_s=setting.profile.window_s, begin=self._join_aside,
+            exchange=self._exchange, lost=self._lose, window_s=context.profile.window_s, begin=self._join_aside,
             bystander=self._bystander,
-            pause=switch.pause, stop_recording=partial(switch.stop, setting.limit_ratio), talk=self._talk,
+            pause=switch.pause, stop_recording=partial(switch.stop, context.limit_ratio), talk=self._talk,
         )  # fmt: skip
 
+    def _lose(self, text: str) -> None:
+        """Says what is lost, here and in the report."""
+        self._step_writer.note(text)
+        self._context.warn(text)
 
-def _make_ranges(setting: Setting) -> NvtxRanges | None:
-    world, wanted = setting.world, setting.profile.nvtx
+
+def _make_ranges(context: RankContext) -> NvtxRanges | None:
+    world, wanted = context.world, context.profile.nvtx
     if wanted is False or (wanted == "auto" and not tool_listens()):
         return None
     return NvtxRanges(rank=world.rank, world_size=world.size, host=world.host, pid=os.getpid())

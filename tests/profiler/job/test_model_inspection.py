@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from distprof.profiler.job.watched import PrecisionWatch, find_device
+from distprof.profiler.job.model_inspection import PrecisionWatch, find_device
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

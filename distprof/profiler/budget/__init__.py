@@ -1,1 +1,0 @@
-"""What recording may cost, and how it is turned off and on."""
