@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import TIMEOUT_MAX, get_ident
 from types import NoneType
@@ -17,12 +17,11 @@ from typing import Literal, TypeVar
 from torch import nn
 
 from distprof.errors import DistprofError, describe_error
-from distprof.facts.run import PHASE_CODE
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.finder import Finder
 from distprof.profiler.rank.build_profiler import Job
-from distprof.profiler.rank.profiler import Context, LeftInStep, Profiler
+from distprof.profiler.rank.profiler import LeftInStep, Profiler
 from distprof.profiler.session.border import Border, answer_nothing, answers
-from distprof.profiler.session.half_steps import LOOKED_AT, HalfSteps
 from distprof.record.device.torch_device import is_capturing
 from distprof.record.step.between import STRETCH_CODE
 from distprof.record.step.recorder import Recorder
@@ -31,6 +30,8 @@ from distprof.record.step.timeline import OTHER
 T = TypeVar("T")
 Opener = Literal["with", "steps", "cut", "call"]
 """Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
+FIRST_STEPS, ENOUGH_HALVES = 32, 5
+"""Steps whose phases are looked at, and of either half so many tell; see `HalfSteps`."""
 NO_MARKS = 3
 """Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
 
@@ -47,7 +48,7 @@ class Recording(Border):
         warmup_steps: int = 0,
         find: bool = False,
     ) -> None:
-        """Starts nothing yet; see `distprof.start`.
+        """Plans it; see `distprof.start`.
 
         Args:
             start: Starts the job; called at `begin` or at the first step. None: nothing can be recorded, and the user
@@ -81,10 +82,9 @@ class Recording(Border):
         self._thread, self._pid = get_ident(), os.getpid()
         self._number = 0  # steps begun and not dropped
         self._opener: Opener = "call"  # of the step that is open, or the last one
-        self._context: Context | None = None
         self._found = 0  # open phases that were found
         self._most_marks = 0  # segments of a step that has ended
-        self._half_steps = HalfSteps()
+        self._half_steps: HalfSteps | None = HalfSteps()
         self.in_doubt = False
         """Whether to look, before the next step, if there is still a job. Another thread may set it."""
         self.own_ns = 0
@@ -170,8 +170,7 @@ class Recording(Border):
         try:
             if finished.doubted is not None:
                 finished.decide(failed=False)
-            self._context = self._profiler.step(warmup=self._number < self._warmup_until if warmup is None else warmup)
-            self._context.__enter__()
+            self._profiler.begin_step(warmup=self._number < self._warmup_until if warmup is None else warmup)
         except Exception as error:
             self._lose("a step", error)
             return False
@@ -186,22 +185,21 @@ class Recording(Border):
             failed: Whether it failed, if the error is not at hand.
             doubted: Whether it failed is not known yet: it has, if `close` comes next, with an error.
         """
-        recorder = self._recorder
-        if not self.open or self._context is None or recorder is None or get_ident() != self._thread:
+        recorder, profiler = self._recorder, self._profiler
+        if not self.open or profiler is None or recorder is None or get_ident() != self._thread:
             return
         self.open = False
         if doubted:
             recorder.finished.doubted = recorder.step
         timeline = recorder.timeline
-        self._most_marks = max(self._most_marks, timeline.count)
-        if self._number <= LOOKED_AT and self._opener != "call" and recorder.recording and error is None:
-            half = self._half_steps.look(self._number, timeline.codes[: timeline.count])
-            if half is not None:
-                self.tell(half)
+        if timeline.count > self._most_marks:
+            self._most_marks = timeline.count
+        if self._half_steps is not None and self._opener != "call" and recorder.recording and error is None:
+            self._look_for_halves(self._half_steps, timeline.codes[: timeline.count])
         if not isinstance(error, BaseException):
             error = RuntimeError("the step failed") if failed else None
         try:
-            self._context.__exit__(None if error is None else type(error), error, None)
+            profiler.end_step(error)
         except Exception as failure:
             self._lose("a step", failure)
         if self._finder is not None:
@@ -352,8 +350,46 @@ class Recording(Border):
             self._guard("the end", profiler.abandon)
 
     def _begin_finder(self, owns_steps: bool) -> None:
-        """Finds phases from now on; see `distprof.profiler.session.session.Session`."""
+        """Finds phases from now on, and the steps as well if they are its own."""
+        if self._finder is not None:
+            self._finder.undo()
+        self.user_steps = not owns_steps
+        self._finder = Finder(self)
+        self._finder.begin()
+
+    def _look_for_halves(self, halves: HalfSteps, codes: Iterable[int]) -> None:
+        if (missing := halves.find_missing(self._number, codes)) is not None:
+            self.tell(
+                f"every other step has no {missing}: profiler.step() seems to be called twice in an iteration; call it "
+                "once for each step of the optimizer"
+            )
+        if self._number >= FIRST_STEPS:
+            self._half_steps = None
 
     def _keep(self, text: str) -> None:
         if self._profiler is not None and not self.closed:
             self._profiler.note(text)
+
+
+class HalfSteps:
+    """Tells from the phases of the first steps whether every other one is only half a step, because `profiler.step` is
+    called twice in an iteration."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[list[frozenset[int]], list[frozenset[int]]] = ([], [])
+
+    def find_missing(self, number: int, codes: Iterable[int]) -> Phase | None:
+        """The phase that every other step lacks. None: none does, or it is not certain yet.
+
+        Args:
+            number: Of the step.
+            codes: Of the phases in it.
+        """
+        self._seen[number % 2].append(frozenset(codes))
+        if min(map(len, self._seen)) < ENOUGH_HALVES:
+            return None
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+            held = [{PHASE_CODE[phase] in phases for phases in half} for half in self._seen]
+            if held in ([{True}, {False}], [{False}, {True}]):
+                return phase
+        return None

@@ -22,12 +22,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
-from distprof.observe.finder import Finder
 from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import ClosedInStep
-from distprof.profiler.session.border import answer_nothing, answers, say_aside
-from distprof.profiler.session.in_graphs import replace_methods
-from distprof.profiler.session.marks import (
+from distprof.profiler.session.border import answers, say_aside
+from distprof.profiler.session.contexts import (
     NOTHING,
     LaterPhase,
     Mark,
@@ -36,6 +34,7 @@ from distprof.profiler.session.marks import (
     SessionStretch,
     StepBatches,
     Switch,
+    replace_methods,
 )
 from distprof.profiler.session.recording import Recording
 from distprof.record.step.stretches import TimedBatches, TimedIterator, time_batches
@@ -59,7 +58,6 @@ class Session(Recording):
     """A recording with the words of a training loop; made by `distprof.start`."""
 
     def __init__(self, start: Callable[[], Job | None], **options: Any) -> None:
-        """As `Recording`."""
         super().__init__(start, **options)
         self._phases: dict[str, SessionPhase] = {}
 
@@ -133,14 +131,6 @@ class Session(Recording):
         else:
             self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
 
-    @answers(answer_nothing, passes=(Exception,))
-    def begin(self) -> None:
-        """As `Recording.begin`."""
-        super().begin()
-        if self._recorder is not None and not self._phases:
-            make = partial(SessionPhase, Switch(self, self._recorder), self._recorder.timeline)
-            self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
-
     def find_steps(self, *, optimizer: object = None) -> None:
         """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""
         if self.closed:
@@ -189,17 +179,13 @@ class Session(Recording):
 
     def _find_phase(self, phase: str) -> PhaseContext | None:
         """What marks a phase. None: there is nothing to mark; the user is told why."""
-        if self.closed or not self._phases:
+        if self.closed or self._recorder is None:
             self.tell_outside(f"profiler.phase({phase!r})")
             return None
+        if not self._phases:  # made once, and handed out as they are from then on
+            make = partial(SessionPhase, Switch(self, self._recorder), self._recorder.timeline)
+            self._phases = {str(name): make(code) for name, code in PHASE_CODE.items()}
         return self._phases[phase]
-
-    def _begin_finder(self, owns_steps: bool) -> None:
-        if self._finder is not None:
-            self._finder.undo()
-        self.user_steps = not owns_steps
-        self._finder = Finder(self)
-        self._finder.begin()
 
 
 def _make_stand_in() -> Session:

@@ -1,23 +1,31 @@
-"""What a session hands out: blocks, and batches that are steps."""
+"""What a session hands out: blocks, which also decorate functions, and batches that are steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
-from distprof.compiling import leave_to_python
+from distprof.compiling import hide, is_compiling, leave_to_python, replace_in_graphs
 from distprof.profiler.rank.profiler import Context
-from distprof.profiler.session.marked_calls import F, mark_calls
 from distprof.profiler.session.recording import Recording
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.stretches import StretchContext
 from distprof.record.step.timeline import PhaseContext
 
 T = TypeVar("T")
+F = TypeVar("F")
+MakeBlock = Callable[[], contextlib.AbstractContextManager[None]]
+Parts = Generator[Any, Any, Any]
+"""Of a generator, or of what can be sent to and thrown at as one can, such as a coroutine."""
 _END: Any = object()
+_PLAIN_BLOCK = contextlib.nullcontext()
 
 
 class Mark:
@@ -61,7 +69,6 @@ class SessionStep(Mark):
     __slots__ = ("_begun", "_session", "_used", "_warmup")
 
     def __init__(self, session: Recording, warmup: bool | None) -> None:
-        """Begins nothing yet."""
         self._session, self._warmup = session, warmup
         self._begun = self._used = False
 
@@ -94,7 +101,6 @@ class SessionStretch(Mark):
     __slots__ = ("_begun", "_session", "_stretch")
 
     def __init__(self, session: Recording, stretch: str) -> None:
-        """Begins nothing yet."""
         self._session, self._stretch, self._begun = session, stretch, False
 
     def __enter__(self) -> None:
@@ -122,12 +128,7 @@ class LaterPhase(Mark):
     __slots__ = ("_context", "_find", "_phase")
 
     def __init__(self, find: Callable[[str], PhaseContext | None], phase: str) -> None:
-        """Marks nothing yet.
-
-        Args:
-            find: Finds what marks a phase; None: there is nothing to mark, and the user is told.
-            phase: Its name.
-        """
+        """``find`` looks up what marks the phase of this name; None: nothing does, and the user is told."""
         self._find, self._phase = find, phase
         self._context: PhaseContext | None = None
 
@@ -155,7 +156,6 @@ class Switch:
     """Passes phases on to the recorder where they belong into a step of this thread; see `PhaseContext`."""
 
     def __init__(self, session: Recording, recorder: Recorder) -> None:
-        """Connects a session to its recorder."""
         self._session, self._recorder = session, recorder
 
     def enter(self, code: int) -> None:
@@ -177,7 +177,7 @@ class StepBatches(Generic[T]):
     """Batches, each with a step from asking for it to asking for the next."""
 
     def __init__(self, session: Recording, batches: Iterable[T]) -> None:
-        """Takes what the loop iterates over; it may be iterated over again, for example by epoch."""
+        """``batches`` may be iterated over again, for example by epoch."""
         self._session, self._batches = session, batches
 
     def __len__(self) -> int:
@@ -207,3 +207,149 @@ class StepBatches(Generic[T]):
             if begun:
                 self._session.end_step(error)
             raise
+
+
+def mark_calls(function: F, make_block: MakeBlock) -> F:
+    """Returns the function with each of its calls inside a block; what is no function stays as it is.
+
+    Between two values of a generator, and while a coroutine awaits, others run: the block ends there and begins again
+    where the function goes on.
+
+    Args:
+        function: Of any kind, also what ``staticmethod`` and ``classmethod`` make.
+        make_block: Makes the block of one call, or of one part of it.
+    """
+    if isinstance(function, staticmethod | classmethod):
+        return cast(F, type(function)(mark_calls(function.__func__, make_block)))
+    if not inspect.isroutine(function) and not isinstance(function, partial):
+        return function
+    if inspect.isasyncgenfunction(function):
+        wrap = _wrap_async_generator
+    elif inspect.iscoroutinefunction(function):
+        wrap = _wrap_coroutine
+    elif inspect.isgeneratorfunction(function):
+        wrap = _wrap_generator
+    else:
+        wrap = _wrap_plain
+    return cast(F, functools.wraps(cast(Callable[..., Any], function))(wrap(function, make_block)))
+
+
+def _wrap_plain(function: Callable[..., Any], make_block: MakeBlock) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        if is_compiling():
+            hide("decorated functions")
+            return function(*arguments, **options)
+        with make_block():
+            return function(*arguments, **options)
+
+    leave_to_python(call)
+    return call
+
+
+def _wrap_generator(function: Callable[..., Any], make_block: MakeBlock) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Parts:
+        return (yield from _run(function(*arguments, **options), make_block))
+
+    return call
+
+
+def _wrap_coroutine(function: Callable[..., Any], make_block: MakeBlock) -> Callable[..., Any]:
+    async def call(*arguments: Any, **options: Any) -> Any:
+        return await _await(function(*arguments, **options), make_block)
+
+    return call
+
+
+def _wrap_async_generator(function: Callable[..., Any], make_block: MakeBlock) -> Callable[..., Any]:
+    async def call(*arguments: Any, **options: Any) -> AsyncGenerator[Any, Any]:
+        values = function(*arguments, **options)
+        following = values.__anext__()
+        while True:
+            try:
+                value = await _await(following.__await__(), make_block)
+            except StopAsyncIteration:
+                return
+            try:
+                following = values.asend((yield value))
+            except GeneratorExit:
+                await values.aclose()
+                raise
+            except BaseException as error:
+                following = values.athrow(error)
+
+    return call
+
+
+@types.coroutine
+def _await(running: Any, make_block: MakeBlock) -> Parts:
+    return (yield from _run(running, make_block))
+
+
+def _run(running: Parts, make_block: MakeBlock) -> Parts:
+    """Runs it with a block around each part; gives and takes what it does."""
+    go_on: Callable[[], Any] = partial(running.send, None)
+    while True:
+        ended: StopAsyncIteration | None = None
+        with make_block():
+            try:
+                value = go_on()
+            except StopIteration as end:
+                return end.value
+            except StopAsyncIteration as end:
+                ended = end
+        if ended is not None:
+            raise ended
+        try:
+            go_on = partial(running.send, (yield value))
+        except GeneratorExit:
+            with make_block():
+                running.close()
+            raise
+        except BaseException as error:
+            go_on = partial(running.throw, error)
+
+
+def replace_methods(session: type) -> None:
+    """Has the methods of a kind of session do nothing in graphs of `torch.compile`, which the report says.
+
+    Blocks are plain ones there, which may hold graph breaks. The functions that replace them have neither defaults nor
+    closures: dynamo would look for those of the methods.
+    """
+    for name, instead in (
+        ("step", _step), ("phase", _phase), ("stretch", _stretch), ("steps", _steps), ("data", _data),
+        ("add_work", _add_work), ("keep_scalars", _keep_scalars),
+    ):  # fmt: skip
+        replace_in_graphs(getattr(session, name), instead)
+
+
+def _step(self: Any, *arguments: Any, **options: Any) -> Any:
+    hide("profiler.step()")
+    return _PLAIN_BLOCK
+
+
+def _phase(self: Any, *arguments: Any, **options: Any) -> Any:
+    hide("profiler.phase()")
+    return _PLAIN_BLOCK
+
+
+def _stretch(self: Any, *arguments: Any, **options: Any) -> Any:
+    hide("profiler.stretch()")
+    return _PLAIN_BLOCK
+
+
+def _steps(self: Any, *arguments: Any, **options: Any) -> Any:
+    hide("profiler.steps()")
+    return arguments[0] if arguments else options["batches"]
+
+
+def _data(self: Any, *arguments: Any, **options: Any) -> Any:
+    hide("profiler.data()")
+    return arguments[0] if arguments else options["batches"]
+
+
+def _add_work(self: Any, *arguments: Any, **options: Any) -> None:
+    hide("profiler.add_work()")
+
+
+def _keep_scalars(self: Any, *arguments: Any, **options: Any) -> None:
+    hide("profiler.keep_scalars()")
