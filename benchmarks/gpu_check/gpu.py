@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from distprof.train.device_delay import make_device_delay
+from distprof.train.inject import make_device_delay
 
 
 class CheckedGpu(Protocol):

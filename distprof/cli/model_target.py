@@ -28,7 +28,7 @@ from distprof.modules.names import list_modules, unwrap
 from distprof.modules.profile import MODES, ModuleProfiler, describe, profile_model
 from distprof.modules.unallocated import VALUES_NEEDED, Building, Unallocated
 from distprof.report.module_report import ModuleReport
-from distprof.train.memory import count_shards, predict_rank
+from distprof.train.estimate import count_shards, predict_rank
 from distprof.train.model import Transformer
 from distprof.train.strategy import AUTOCAST_DTYPES
 

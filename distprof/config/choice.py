@@ -1,11 +1,26 @@
-"""Reads one choice of a configuration group without composing a whole configuration, and without Hydra: a script that
-is watched waits for what is imported before its own first line."""
+"""Finds the configuration files, and reads one choice of a group without composing a whole configuration and without
+Hydra: a script that is watched waits for what is imported before its own first line."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import yaml  # type: ignore[import-untyped]
 
-from distprof.config.conf_folder import find_conf
+from distprof.errors import UsageError
+
+
+def find_conf() -> Path:
+    """The configuration files: in an installed package, else beside it in a checkout.
+
+    Raises:
+        UsageError: They are in neither.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise UsageError(f"{package}: conf/ is neither in the package nor beside it: install distprof again")
 
 
 def read_choice(group: str, choice: str) -> dict[str, object]:

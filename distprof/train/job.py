@@ -28,10 +28,9 @@ from distprof.render.wandb.wandb_thread import WandbThread
 from distprof.storage.run_folder import add_note
 from distprof.storage.whole_file import write_whole
 from distprof.train.data import Batch, make_batches
-from distprof.train.flop_count import count_work
+from distprof.train.estimate import count_work, predict_job, require_memory
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
-from distprof.train.memory import predict_job, require_memory
 from distprof.train.model import Transformer
 from distprof.train.strategy import build_strategy, require_sharding, wait_for_everyone
 from distprof.world import World

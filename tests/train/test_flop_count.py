@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distprof.config.schema import ModelConfig, TrainConfig
-from distprof.train.flop_count import analytic_flops, count_work
+from distprof.train.estimate import analytic_flops, count_work
 from tests.train.test_model import GPT2, TOY
 
 CS336 = replace(GPT2, vocab_size=10_000, layers=32, width=2560, heads=32, ffn_width=10_240, style="llama")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from distprof.config.schema import ModelConfig
-from distprof.train.flop_count import analytic_flops
+from distprof.train.estimate import analytic_flops
 
 
 def make_model(**changes: Any) -> ModelConfig:

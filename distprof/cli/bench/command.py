@@ -18,7 +18,7 @@ from distprof.cli.bench.comparison import Comparison
 from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
 from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.cli.bench.overhead import measure_workload
-from distprof.config.conf_folder import find_conf
+from distprof.config.choice import find_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time

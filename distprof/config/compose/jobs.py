@@ -21,8 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from distprof.config.compose.limits import bounded
-from distprof.config.compose.loader import LAUNCHER, make_hydra
+from distprof.config.compose.loader import LAUNCHER, bounded, make_hydra
 from distprof.config.compose.request import HELP, JobRequest
 from distprof.config.decode import list_keys
 from distprof.config.redact import is_secret_name, redact, secret_values

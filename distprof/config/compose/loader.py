@@ -1,4 +1,5 @@
-"""Makes Hydra's loader safe: otherwise a configuration may name code, modules, and unlimited memory.
+"""Makes Hydra's loader safe: otherwise a configuration may name code and modules, and take unlimited time and memory,
+because a few lines of YAML can ask for more than any machine has.
 
 Every configuration passes through `Loader.load_configuration`. distprof then takes only values from it: it starts no
 callback, launcher, sweeper or logging handler, although Hydra would instantiate those that a configuration names.
@@ -6,9 +7,15 @@ callback, launcher, sweeper or logging handler, although Hydra would instantiate
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -22,9 +29,8 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, flag_override
 
-from distprof.config.compose.limits import bounded
+from distprof.config.choice import find_conf
 from distprof.config.compose.request import JobRequest
-from distprof.config.conf_folder import find_conf
 from distprof.config.redact import MASK, is_secret_name, mask
 from distprof.errors import UsageError
 
@@ -41,6 +47,12 @@ NOT_KEYS = "expected a group of keys, such as `steps: 10`"
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler")
 """The classes in Hydra's own logging choices; distprof instantiates none of them."""
 
+CPU_S = 4.0
+"""Composing takes a third of a second. This is processor time, so that a busy machine does not cause refusals."""
+MEMORY_BYTES = 500_000_000
+CHECK_EVERY_S = 0.05
+_STATUS = Path("/proc/self/statm")
+
 
 def make_hydra(request: JobRequest, secrets: Sequence[str]) -> Hydra:
     """Hydra for a command line: with its search path, our loader, and only its own plugins.
@@ -56,6 +68,54 @@ def make_hydra(request: JobRequest, secrets: Sequence[str]) -> Hydra:
         path.append("command-line", _require_folder(flags.config_dir))
     path.append("schema", "structured://")
     return _Hydra(task_name="distprof", config_loader=Loader(path, secrets if request.shows_only else None))
+
+
+class _TooMuch(BaseException):
+    """Not an `Exception`, so that libraries do not handle it as one of their own."""
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Ends the enclosed code if it takes too long or too much memory. Checks periodically, in the main thread only,
+    and may be nested.
+
+    Raises:
+        UsageError: It took too much.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    begin_s, begin_bytes = time.process_time(), _read_memory()
+    spent = False
+
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal spent
+        if time.process_time() - begin_s > CPU_S or _read_memory() - begin_bytes > MEMORY_BYTES:
+            spent = True
+            raise _TooMuch
+
+    handler = signal.signal(signal.SIGVTALRM, look)
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, CHECK_EVERY_S, CHECK_EVERY_S)
+    try:
+        yield
+    except BaseException:  # `_TooMuch`, or what a library's cleanup turned it into
+        if not spent:
+            raise
+        raise UsageError(
+            "the configuration is too large: files whose aliases or interpolations multiply, or a file that is not a "
+            "configuration; see --config-dir, --config-path and hydra.searchpath"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
+        signal.signal(signal.SIGVTALRM, handler)
+
+
+def _read_memory() -> int:
+    """The memory used by the process; 0 if the system does not say."""
+    try:
+        return int(_STATUS.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 class Loader(ConfigLoaderImpl):

@@ -16,7 +16,7 @@ import pytest
 
 import distprof
 from distprof.analyze import analyze
-from distprof.attach.request import read_request
+from distprof.attach.command import read_request
 from distprof.config.schema import LOGGER_PACKAGES
 from distprof.errors import UsageError
 from distprof.facts.run import FloatArray, Peak, Run

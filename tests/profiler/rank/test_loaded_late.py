@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from distprof.config.choice import read_choice
-from distprof.config.conf_folder import find_conf
+from distprof.config.choice import find_conf, read_choice
 
 LATE = {
     "distprof.analyze.make_report", "distprof.render.files.files", "distprof.report.report", "distprof.traces.read",

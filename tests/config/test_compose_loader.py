@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distprof.config.compose import compose, limits, read_request
-from distprof.config.compose.limits import bounded
+from distprof.config.compose import compose, loader, read_request
+from distprof.config.compose.loader import bounded
 from distprof.errors import UsageError
 
 
@@ -30,7 +30,7 @@ BOMBS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_fault_19_what_multiplies_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CPU_S", 1.0)
+    monkeypatch.setattr(loader, "CPU_S", 1.0)
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "bomb.yaml").write_text(BOMBS[name])
     arguments = ["--config-dir", str(tmp_path), "train=bomb"]
@@ -39,7 +39,7 @@ def test_fault_19_what_multiplies_is_refused(name: str, tmp_path: Path, monkeypa
 
 
 def test_a_sweep_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CPU_S", 1.0)
+    monkeypatch.setattr(loader, "CPU_S", 1.0)
     arguments = ["--multirun", "seed=range(1,1000000000)"]
     with pytest.raises(UsageError, match="the configuration is too large"):
         compose(read_request(arguments), launched=False, arguments=arguments)
@@ -50,7 +50,7 @@ def test_what_is_within_its_limits_is_left_alone_and_so_are_others_timers() -> N
     with bounded():
         with bounded():
             pass
-        assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] == limits.CHECK_EVERY_S
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] == loader.CHECK_EVERY_S
     assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == before
     with pytest.raises(KeyError), bounded():
         raise KeyError

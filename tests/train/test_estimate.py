@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distprof.errors import UsageError
-from distprof.train.memory import require_memory
+from distprof.train.estimate import require_memory
 
 
 def make_config(mode: str, strategy: str) -> Any:
