@@ -1,4 +1,4 @@
-"""The programs, with what is to be found in each. benchmarks/RESULTS_attach.md says which expectations a first result corrected."""
+"""The programs, and what is to be found in each. RESULTS_attach.md says which expectations a first result corrected."""
 
 from __future__ import annotations
 

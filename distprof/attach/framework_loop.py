@@ -31,7 +31,6 @@ class FrameworkLoop:
     """The loop of a framework, told by its callbacks. Phases inside a step are found by the session."""
 
     def __init__(self, session: Session) -> None:
-        """Takes a session, of which it begins and ends the steps."""
         self.session = session
         self._in_stretch = False
 

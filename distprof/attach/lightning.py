@@ -24,7 +24,7 @@ class LightningCallback(FrameworkCallback, Callback):  # type: ignore[misc]  # L
     """Records each ``fit``: a step ends with the batch whose gradients were used; validation and saving are apart."""
 
     def __init__(self, name: str = "training", **options: Any) -> None:
-        """Records nothing yet.
+        """Records each training with these options.
 
         Args:
             name: Names the run folder.

@@ -27,7 +27,7 @@ class TransformersCallback(FrameworkCallback, TrainerCallback):  # type: ignore[
     """
 
     def __init__(self, name: str = "training", **options: Any) -> None:
-        """Records nothing yet.
+        """Records each training with these options.
 
         Args:
             name: Names the run folder.

@@ -295,7 +295,6 @@ class _Brackets:
     """Finds where quotes and brackets of one text end, each part of which is looked at once."""
 
     def __init__(self, text: str) -> None:
-        """Looks at nothing yet."""
         self._text = text
         self._missing: set[str] = set()
 

@@ -40,7 +40,6 @@ class JobReporter:
     """Shows the job on rank 0, on the terminal and in W&B, and closes both at the end."""
 
     def __init__(self, config: Config, console: Console) -> None:
-        """Shows nothing yet."""
         self._config, self._console = config, console
         self._progress: StepProgress | None = None
         self._wandb: WandbThread | None = None

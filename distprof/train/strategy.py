@@ -50,7 +50,6 @@ class PlainStrategy:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, device: torch.device
     ) -> None:
-        """Takes the wrapped model and its optimizer."""
         self.model, self._optimizer, self._accumulation = model, optimizer, config.train.grad_accum
         # FSDP2 casts by itself, module by module; autocast would cast twice.
         dtype = None if isinstance(model, FSDPModule) else AUTOCAST_DTYPES.get(config.train.precision)
@@ -95,7 +94,6 @@ class AccelerateStrategy:
     """The same loop, through Accelerate's prepare, backward, clip_grad_norm_ and step."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, accelerator: Any) -> None:
-        """Takes the results of ``prepare``."""
         self.model, self._optimizer, self._accelerator = model, optimizer, accelerator
         self._accumulation = accelerator.gradient_accumulation_steps
 

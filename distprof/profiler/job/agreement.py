@@ -42,7 +42,6 @@ class NotAllHere(DistprofError):
     """Some ranks did not come."""
 
     def __init__(self, missing: list[int]) -> None:
-        """Takes their numbers."""
         listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         super().__init__(f"rank(s) {listed} had no first step")
 
@@ -51,7 +50,6 @@ class Rendezvous:
     """One rank's side. The ranks of a job make as many of them as each other, and in the same order."""
 
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
-        """Takes its number; does nothing yet."""
         self._prefix = f"distprof/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_numbers)}"
         self._limit_s = limit_s
         self._store: Any = None

@@ -70,7 +70,6 @@ class PrecisionWatch:
     """Learns the number format of a job's matrix products: from its parameters, and from autocast once it runs."""
 
     def __init__(self) -> None:
-        """Knows nothing yet."""
         self._autocast: str | None = None
         self._found: set[str | None] = set()  # formats of parameters
         self._on_cuda = False

@@ -80,7 +80,6 @@ class WarnOnce:
     """Says each warning once, from any thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Takes the function that says it."""
         self._say, self._said, self._lock = say, set[str](), threading.Lock()
 
     def __call__(self, text: str) -> None:

@@ -40,7 +40,6 @@ class OpenTelemetryLogger:
             )
 
     def log(self, rows: FloatArray) -> None:
-        """As `MetricLogger.log`."""
         for point in self._points.add(rows):
             self._set("last_step", point["step"])
             for key, (name, factor, _) in GAUGES.items():
@@ -54,8 +53,7 @@ class OpenTelemetryLogger:
                         self._set("phase_seconds", time_ms / 1e3, phase=phase, clock=clock)
 
     def close(self) -> None:
-        """As `MetricLogger.close`. A provider of the script's stays as it is."""
-        if self._provider is not None:
+        if self._provider is not None:  # one of the script's stays as it is
             self._provider.shutdown(timeout_millis=CLOSE_LIMIT_S * 1e3)
 
     def _set(self, name: str, value: float, **labels: str) -> None:

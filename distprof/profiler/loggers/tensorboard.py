@@ -18,7 +18,6 @@ class TensorBoardLogger:
         self._writer: Any = SummaryWriter(str(job.folder / "tensorboard"))
 
     def log(self, rows: FloatArray) -> None:
-        """As `MetricLogger.log`."""
         for point in self._points.add(rows):
             step = int(point["step"])
             for name, value in point.items():
@@ -27,7 +26,6 @@ class TensorBoardLogger:
         self._writer.flush()
 
     def close(self) -> None:
-        """As `MetricLogger.close`."""
         self._writer.close()
 
 

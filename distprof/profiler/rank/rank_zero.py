@@ -21,7 +21,7 @@ from distprof.storage.run_folder import add_note
 
 
 class RankZero:
-    """Receives every rank's rows. `deliver` belongs to the gather thread, `finish` to the end of the job."""
+    """Receives the rows of every rank. `deliver` runs on the gather thread, `finish` at the end of the job."""
 
     def __init__(
         self,

@@ -54,12 +54,10 @@ class WindowCoordinator:
         self._state: WindowState | None = None
 
     def look(self) -> int:
-        """As `Desk.look`."""
         self._look_at_request()
         return 0 if self._order is None else self._order.steps or self._kept_steps
 
     def agreed(self, first_step: int, kept_steps: int) -> None:
-        """As `Desk.agreed`."""
         steps = range(first_step + 1, first_step + 1 + kept_steps)
         inside = window_folder(self._folder, steps[0]).relative_to(self._folder)
         if self._order is None:
@@ -69,14 +67,12 @@ class WindowCoordinator:
         self._say(f"distprof: kernel window of {listed}, because distprof window has asked for it")
 
     def refuse(self, why: str) -> None:
-        """As `Desk.refuse`."""
         order, self._order = self._order, None  # at once: the end of the job may refuse it too
         if order is not None:
             self._answer(order, "refused", text=why)
             self._say(f"distprof: no kernel window: {why}")
 
     def ended(self, outcomes: Sequence[WindowOutcome]) -> None:
-        """As `Desk.ended`."""
         order, self._order = self._order, None
         if order is None or self._state is None:
             return
