@@ -53,7 +53,7 @@ EVERYWHERE = (
     *(f"{WATCH}.{name}" for name in ("issue", "follow", "issue_bucket", "find_code", "ends_on_device")),
     *(f"record.gather.step_writer:StepWriter.{name}" for name in ("take", "take_rest", "note", "end", "save_state")),
     *(f"{SEARCH}.{name}" for name in ("begin_forward", "end_optimizer", "change_mode", "begin_save", "finish")),
-    "profiler.budget.overhead_budget:ShadowPlan.next_is_shadow", "analyze.make_report:analyze",
+    "profiler.rank.overhead_budget:ShadowPlan.is_shadow", "analyze.make_report:analyze",
 )  # fmt: skip
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),

@@ -11,6 +11,7 @@ or depend on each other. A bet against that multiplies its stake by more than 20
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -57,18 +58,20 @@ class ShadowPlan:
     def plan(self, every: int, schedule: tuple[int, int] | None) -> None:
         """Another plan, before the first step."""
         self._every, (self._recorded, self._of) = every, schedule or (1, 1)
-        self._turn, self._shadow = -1, -1  # the turn of the last step, and its shadow step
+        self.look_at = sys.maxsize if every == 0 and schedule is None else 0
+        """The first step for which `is_shadow` has to be asked, unless `always` is set: one call less in each step."""
 
-    def next_is_shadow(self, step: int, *, warmup: bool) -> bool:
+    def is_shadow(self, step: int, *, warmup: bool) -> bool:
         """Whether the step that begins now runs without instruments; of warm-up steps none is a shadow step."""
         if self.always or step % self._of >= self._recorded:
             return True
         if self._every == 0 or warmup:
             return False
-        turn = step // self._every
-        if turn != self._turn:
-            self._turn, self._shadow = turn, turn * self._every + draw_index(turn, self._every)
-        return step == self._shadow
+        begin = step - step % self._every
+        shadow = begin + draw_index(step // self._every, self._every)
+        if self._of == 1:  # a step that is dropped is asked for again, so `look_at` passes a shadow step only later
+            self.look_at = shadow if step <= shadow else begin + self._every
+        return step == shadow
 
 
 def draw_index(turn: int, every: int) -> int:

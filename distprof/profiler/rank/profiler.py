@@ -175,7 +175,9 @@ class Profiler:
             return
         if self._capture is not None and not warmup and self._capture.begin():
             recorder.between.forget()  # the ranks have waited for each other
-        recorder.begin_step(number, warmup=warmup, shadow=self._plan.next_is_shadow(number, warmup=warmup))
+        plan = self._plan
+        shadow = (plan.always or number >= plan.look_at) and plan.is_shadow(number, warmup=warmup)
+        recorder.begin_step(number, warmup=warmup, shadow=shadow)
 
     def end_step(self, error: BaseException | None = None) -> None:
         """Ends the open step, which has failed if there is an error."""

@@ -247,21 +247,34 @@ class Recording(Border):
         if len(timeline.around) + (timeline.phase != OTHER) > self._found:
             return False
         self._found += 1
-        if timeline.count < timeline.room:
-            timeline.enter(code)
-        else:
+        position = timeline.count
+        if position >= timeline.room:
             recorder.enter(code)
+            return True
+        now_ns = timeline.now  # as in `PhaseContext`: each further call costs microseconds next to a step's own work
+        timeline.stamps[position] = now_ns()
+        if timeline.phase != OTHER or timeline.around:
+            timeline.around.append(timeline.phase)
+        timeline.codes[position] = timeline.phase = timeline.place[1] = code
+        timeline.count = position + 1
         return True
 
     def exit(self, *, raised: bool = False) -> None:
         """Leaves the phase that `enter` has entered."""
         recorder = self._recorder
-        if recorder is not None and self._found and get_ident() == self._thread:
-            self._found -= 1
-            if not raised and recorder.timeline.count < recorder.timeline.room:
-                recorder.timeline.exit()
-            else:
-                recorder.exit(raised=raised)
+        if recorder is None or not self._found or get_ident() != self._thread:
+            return
+        self._found -= 1
+        timeline = recorder.timeline
+        position = timeline.count
+        if raised or position >= timeline.room:
+            recorder.exit(raised=raised)
+            return
+        now_ns = timeline.now
+        timeline.stamps[position] = now_ns()
+        code = timeline.around.pop() if timeline.around else OTHER
+        timeline.codes[position] = timeline.phase = timeline.place[1] = code
+        timeline.count = position + 1
 
     def add_micro_step(self) -> None:
         """Counts a micro-step that was found, unless the loop counts its own; see `Session.add_work`."""
