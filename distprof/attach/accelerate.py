@@ -21,7 +21,7 @@ _END = object()
 
 
 class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate ships no types
-    """Records a training of which nothing but ``accelerator.end_training()`` is told: steps are found.
+    """Records a training whose only call to a tracker is ``accelerator.end_training()``: steps are found.
 
     It keeps none of what is logged: that is for the other trackers.
     """

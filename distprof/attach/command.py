@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distprof.profiler.session.session import Session
 
 REFUSAL_GRACE_S = 10.0
-"""How long a rank waits for rank 0 to say why nothing runs, before it says so itself: its host may be the only one."""
+"""How long a rank leaves it to rank 0 to say why nothing runs. Then it says so too: rank 0 may be on another host."""
 
 USAGE = """\
 usage: python -m distprof.attach [NAME=VALUE ...] [--] SCRIPT [ARGUMENTS ...]

@@ -28,7 +28,7 @@ class FrameworkCallback:
 
 @guard_methods
 class FrameworkLoop:
-    """The loop of a framework, told by its callbacks. Phases inside a step are found by the session."""
+    """The loop of a framework, whose callbacks call these methods. The session finds the phases inside a step."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -57,7 +57,7 @@ class TransformersCallback(FrameworkCallback, TrainerCallback):  # type: ignore[
         self._follow()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """The step ends; the next one, or what is apart, begins."""
+        """The step ends, and the next one begins, or logging, evaluation or saving."""
         if self._loop is not None:
             self._loop.end_step()
             self._plan(control, last=control.should_training_stop or control.should_epoch_stop)

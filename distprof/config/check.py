@@ -143,7 +143,7 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
 
 
 def read_schedule(text: str) -> tuple[int, int] | None:
-    """The numbers in ``M of N``: the first M of every N steps. None: it says something else, as ``all`` does."""
+    """The numbers in ``M of N``: the first M of every N steps. None: it is something else, such as ``all``."""
     found = re.fullmatch(r"([0-9]{1,9}) of ([0-9]{1,9})", text)
     numbers = None if found is None else (int(found[1]), int(found[2]))
     return numbers if numbers is not None and 1 <= numbers[0] <= numbers[1] else None

@@ -29,11 +29,11 @@ MIN_SECRET_LENGTH = 6
 _ORDINARY_VALUES = frozenset(
     ("bearer", "basic", "digest", "negotiate", "default", "enabled", "disabled", "required", "optional")
 )
-"""Values of secret names that are not searched for either: they say of which kind it is, or whether there is one."""
+"""Values of secret names that are not searched for either: they name the kind of secret, or whether there is one."""
 MIN_LINE_LENGTH = 16
 """Each line of a secret of several lines is searched for if it has so many characters."""
 MAX_LOGIN_LENGTH = 400
-"""Of what may stand before the @ of a URL."""
+"""The longest login that may be before the @ of a URL."""
 MAX_NAME_LENGTH = 200
 
 _FORMS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(FORMS.values())})")
@@ -62,9 +62,9 @@ _SCHEME = re.compile(
 )
 _AFTER_SIGN = {"=": re.compile(r"[^\s&'\"]+"), ":": re.compile(r"[^\s,;&})\]'\"]+"), " ": re.compile(r"\S+")}
 _CREDENTIALS = re.compile(r"(?:[\w-]{1,40}+=(?:\"[^\"\n]{0,500}+\"|[^\s,'\"]+),?\s{0,3}){1,20}+")
-"""Of an Authorization header with several parts."""
+"""An Authorization header with several parts."""
 _TWO_PARTS = re.compile(r"[A-Za-z][\w-]{0,30}+ (?=\S{0,200}\d)[^\s,;'\"]{8,}+")
-"""Of one with a scheme that is not known."""
+"""An Authorization header with an unknown scheme."""
 _FIRST_ITEM = re.compile(r"[\[({\s'\"\\]{0,9}([\w~+=.-]{8,200}+)")
 _COOKIES = re.compile(r"[^\s;,'\"=]{1,200}+=[^\s;'\"]*+(?:;\s{0,3}[^\s;'\"=]{1,200}+(?:=[^\s;'\"]*+)?)*+")
 _BRACKET = re.compile(r"[][{}]")
@@ -174,7 +174,7 @@ def mask_known(text: str, secrets: Iterable[str]) -> str:
 
 
 def find_secrets(text: str) -> list[Span]:
-    """Where secrets stand in a text, in no order, as far as they can be told by form or by name."""
+    """Where secrets are in a text, in no order, as far as their form or their name shows them."""
     return [*_find_forms(text), *_find_named(text), *_find_options(text)]
 
 
@@ -292,7 +292,7 @@ def _find_value(text: str, begin: int, sign: str, name: str, brackets: _Brackets
 
 
 class _Brackets:
-    """Finds where quotes and brackets of one text end, each part of which is looked at once."""
+    """Finds where quotes and brackets of a text end; looks at each part of the text once."""
 
     def __init__(self, text: str) -> None:
         self._text = text

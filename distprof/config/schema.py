@@ -230,7 +230,7 @@ class SweepConfig:
     timeout_s: float | None
     """A job of a sweep that has not ended after this long is ended. None: never."""
     resume: str | None
-    """The folder of a sweep of which only the jobs run that have not completed. None: a new sweep."""
+    """The folder of a sweep to continue: only its jobs that have not completed run. None: a new sweep."""
     nsys: bool
     """Each job of a sweep runs under Nsight Systems; its capture lies beside its run folder. May be swept."""
 

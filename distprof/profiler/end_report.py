@@ -19,7 +19,7 @@ from distprof.storage.run_folder import complete_ends, read_meta, write_meta
 from distprof.traces.read import read_folder
 
 MOST_ENDS = 3
-"""In how many ways ranks ended that are told at once."""
+"""How many different ends of ranks are listed."""
 
 
 def report_job(
@@ -30,7 +30,7 @@ def report_job(
     precision: str | None,
     early: bool,
 ) -> list[str]:
-    """Completes a run folder, writes its report, and returns what the user is told.
+    """Completes a run folder, writes its report, and returns the lines for the user.
 
     Args:
         folder: The run folder.

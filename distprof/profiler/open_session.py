@@ -1,4 +1,4 @@
-"""`distprof.start`: a session for anyone's training, with everything it needs to know found out."""
+"""`distprof.start`: a session for any training, which finds out by itself what it needs to know."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
 
 
 def _make_plain(config: object) -> dict[str, object]:
-    """Settings as the run folder can hold them: what is no number, text, list or group is kept as its text."""
+    """Settings as the run folder can hold them: anything but numbers, texts, lists and groups becomes a text."""
     given = config if config is None or isinstance(config, Mapping) else getattr(config, "__dict__", None)
     if config is not None and given is None:
         raise UsageError(f"config={type(config).__name__}: expected a group of keys")
@@ -289,7 +289,7 @@ class OwnSession(Session):
                 self._bystander.wait(JOIN_WAIT_S)
 
     def _stand_by(self, world: World) -> None:
-        """Takes part without a step, for the ranks that have some; called on another thread."""
+        """Takes part without a step for the sake of the ranks that have steps; called on another thread."""
         with self._starting:
             if self._tried or self._bystander is not None:
                 return
@@ -302,7 +302,7 @@ class OwnSession(Session):
             )  # fmt: skip
 
     def end_process(self, error: BaseException | None) -> None:
-        """As `Session.end_process`; if it is closed already, its record says how the process ended."""
+        """As `Session.end_process`; if the session is closed already, its record gets how the process ended."""
         if not self.closed:
             self._process_ends = True
             self.close_quietly(error, wait_s=exit_guard.EXIT_WAIT_S)

@@ -1,1 +1,1 @@
-"""The workload: a transformer trained by the book, told to the profiler phase by phase."""
+"""The workload: a transformer, trained as usual, whose loop marks each phase for the profiler."""

@@ -100,7 +100,7 @@ class TextWindows(Dataset[Batch]):
     """Windows of ``seq_len`` bytes at random offsets; the same index gives the same window."""
 
     def __init__(self, text: Tensor, *, seq_len: int, length: int, seed: int) -> None:
-        """Takes the text, uint8 ``[num_bytes]``.
+        """``text``: uint8 ``[num_bytes]``.
 
         Raises:
             UsageError: The text is shorter than one window.

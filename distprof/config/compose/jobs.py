@@ -128,7 +128,7 @@ def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets:
 
 
 def _list_own(overrides: Iterable[str]) -> tuple[str, ...]:
-    """A job's own overrides, without those that say how a sweep runs."""
+    """A job's own overrides, without those for how a sweep runs."""
     return (*(text for text in overrides if not _ABOUT_SWEEP.match(text)), "hydra.mode=RUN")
 
 

@@ -1,4 +1,4 @@
-"""Writes where the ranks stand when they wait for each other at their first steps, and there is no job yet.
+"""Writes where the ranks are when they wait for each other at their first steps, before there is a job.
 
 A process without a first step takes part in the job of those that have had one, as an evaluator's may never.
 
@@ -39,11 +39,11 @@ from distprof.world import World, find_world
 NAP_S = 0.5
 """How often it is looked whether there is a process group."""
 LONGEST_NAP_S = 10.0
-"""So soon a rank hears that another one has waited for too long."""
+"""A rank learns within this time that another one has waited for too long."""
 STAND_BY_NAP_S = 2.0
-"""So soon this process hears that the ranks which have had their first step need it."""
+"""This process learns within this time that the ranks which have had their first step need it."""
 HELD_WITHIN_S = 1.0
-"""Longer the training thread waits for nothing here."""
+"""The longest time for which the training thread waits here."""
 
 
 class EarlyWatch(threading.Thread):
@@ -170,7 +170,7 @@ class EarlyWatch(threading.Thread):
             self._begin_again()
 
     def _make(self, world: World) -> None:
-        """Makes the folder, and tells the others."""
+        """Makes the folder, and publishes its path to the others."""
         folder = create_run_folder(
             runs_dir=self._runs_dir, run_dir=self._run_dir, name=self._name, now=datetime.now()
         )  # fmt: skip

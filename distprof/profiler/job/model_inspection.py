@@ -1,4 +1,4 @@
-"""What models tell about a job: how they are parallelised, in which precision they compute, and where."""
+"""What a job's models show: how they are parallelised, in which precision they compute, and where."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def name_strategies(models: Iterable[nn.Module]) -> dict[str, None]:
 
 
 def describe_strategy(names: Iterable[str], *, num_ranks: int) -> str | None:
-    """A job's strategy from its models', or "single" where they have none on one rank. None: nothing tells."""
+    """A job's strategy: that of its models, or "single" where they have none on one rank. None: not known."""
     return " and ".join(names) or ("single" if num_ranks == 1 else None)
 
 
@@ -100,14 +100,14 @@ class PrecisionWatch:
             self._on_cuda = find_device(models).type == "cuda"
 
     def describe(self) -> str | None:
-        """ "fp32", "tf32", "bf16" or "fp16". None: nothing tells, or the models differ."""
+        """ "fp32", "tf32", "bf16" or "fp16". None: not known, or the models differ."""
         found = {self._autocast} if self._autocast else self._found
         if found == {"fp32"} and self._on_cuda and torch.backends.cuda.matmul.allow_tf32:
             return "tf32"
         return next(iter(found)) if len(found) == 1 else None
 
     def close(self) -> None:
-        """Takes back what has not been called."""
+        """Removes the hooks of models that were not called."""
         for handle in self._hooks:
             handle.remove()
 
@@ -126,7 +126,7 @@ def _list_dtypes(models: Sequence[nn.Module]) -> Iterator[torch.dtype]:
 
 
 def _list_targets(model: nn.Module) -> Iterator[torch.device]:
-    """The devices to which wrappers bring what is kept on the host: FSDP and Accelerate."""
+    """The devices to which the wrappers of FSDP and Accelerate bring what is kept on the host."""
     for part in model.modules():
         found = [
             getattr(part, "compute_device", None),

@@ -1,4 +1,4 @@
-"""What the parts of one rank's profiler share: from the beginning, and once the ranks of the job have met."""
+"""What the parts of one rank's profiler share, from the beginning and once the ranks of the job have met."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RankContext:
 
     @property
     def clock(self) -> Clock:
-        """The clock on which steps are compared: a GPU's host runs ahead, so its steps say nothing."""
+        """The clock on which steps are compared: a GPU's host runs ahead, so the host times of its steps mean nothing."""
         return Clock.DEVICE if self.on_device else Clock.HOST
 
     @property

@@ -29,14 +29,14 @@ GAUGES = {
     "flops/achieved_per_device": ("flops_per_second", 1.0, "Model FLOP/s of a device."),
     "flops/mfu_ratio": ("mfu_ratio", 1.0, "Model FLOPs utilisation."),
 }
-"""Of a point of `make_point`: the metric's name, by what it is multiplied, and what it is."""
+"""By key of a point of `make_point`: the name of the metric, the factor to its unit, and its description."""
 
 
 class Metrics:
     """The job's metrics; any thread may read them."""
 
     def __init__(self, meta: RunMeta, ranks: Sequence[RankInfo], *, now_s: Callable[[], float] = time.time) -> None:
-        """Without a step so far.
+        """Begins without a step.
 
         Args:
             meta: Of the job.

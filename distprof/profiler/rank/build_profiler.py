@@ -267,7 +267,7 @@ class Job:
         self.leave()
 
     def leave(self) -> None:
-        """Takes back what was changed in this process."""
+        """Undoes what was changed in this process."""
         if self._profiler is not None:
             self._profiler.abandon()
         while self._lefts:
@@ -362,7 +362,7 @@ class Job:
         self._exchange.group = own
 
     def _connect(self) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
-        """A group for what is gathered, and one for what training waits for. None: there is one rank."""
+        """A group for gathering rows, and one that training waits in. None: there is one rank."""
         world = self._context.world
         if not self._rendezvous.open(rank=world.rank, size=world.size):
             return None, None

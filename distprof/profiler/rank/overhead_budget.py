@@ -1,4 +1,5 @@
-"""The overhead budget: rank 0 watches what recording costs, and stops it on every rank when it costs too much.
+"""The overhead budget: rank 0 watches what recording costs, and stops it on every rank when it costs too much. Also the
+plan of the steps that are recorded, and the switch that pauses recording.
 
 Stopping for no reason is worse than recording for a while at too high a cost, so the evidence must be strong, however
 often it is checked and whatever else disturbs the steps. It rests on randomness that distprof creates itself: any step
@@ -98,7 +99,7 @@ class BudgetEvidence:
         self._turns = 0
 
     def add(self, *, quicker: bool) -> None:
-        """Takes whether a turn's shadow step, lengthened by what is allowed, was quicker than the median of the turn.
+        """Adds whether a turn's shadow step, lengthened by what is allowed, was quicker than the median of the turn.
 
         Part of the initial capital enters at every turn, so that a late cost is seen too; the parts sum to 1.
         """

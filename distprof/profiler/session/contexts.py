@@ -23,7 +23,7 @@ T = TypeVar("T")
 F = TypeVar("F")
 MakeBlock = Callable[[], contextlib.AbstractContextManager[None]]
 Parts = Generator[Any, Any, Any]
-"""Of a generator, or of what can be sent to and thrown at as one can, such as a coroutine."""
+"""A generator, or what has its ``send`` and ``throw``, such as a coroutine."""
 _END: Any = object()
 _PLAIN_BLOCK = contextlib.nullcontext()
 
@@ -43,7 +43,7 @@ class Mark:
     ) -> None: ...
 
     def __call__(self, function: F) -> F:
-        """Decorates a function: each call is such a block. Of a generator or coroutine, the time in which it runs."""
+        """Decorates a function: each call is such a block, or for a generator or coroutine, the time in which it runs."""
         return mark_calls(function, self._again)
 
     def __copy__(self) -> Self:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 Opener = Literal["with", "steps", "cut", "call"]
 """Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
 FIRST_STEPS, ENOUGH_HALVES = 32, 5
-"""Steps whose phases are looked at, and of either half so many tell; see `HalfSteps`."""
+"""The number of first steps whose phases `HalfSteps` looks at, and of even and of odd ones that it needs."""
 NO_MARKS = 3
 """Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
 
@@ -73,7 +73,7 @@ class Recording(Border):
         self.closed = False
         """Whether the recording has ended."""
         self.why_closed = "after close()"
-        """Where what is called then stands."""
+        """When a call comes that does nothing any more, for the sentence that says so."""
         self.finds_steps = False
         """Whether steps are found too."""
         self._profiler: Profiler | None = None
@@ -122,7 +122,7 @@ class Recording(Border):
             self._guard("what is found", self._begin_finder, False)
 
     def watch(self, model: object) -> None:
-        """Separates gradient synchronisation and parameter gathering from compute, and tells modules apart.
+        """Separates gradient synchronisation and parameter gathering from compute, and distinguishes modules.
 
         Any time after wrapping it in DDP or FSDP2; what ``torch.compile`` or a ModuleDict holds is found.
         """
@@ -225,9 +225,9 @@ class Recording(Border):
         self._warmup_until = self._number + self._warmup_steps
 
     def leave_loop(self) -> None:
-        """The loop over ``steps()`` is left early: by ``break``, ``return`` or an exception, which cannot be told yet.
+        """The loop over ``steps()`` is left early: by ``break``, ``return`` or an exception, which is not known yet.
 
-        A step in which nothing is marked but getting the batch, unlike in an earlier one, is none.
+        If nothing but getting the batch is marked in the open step, and more was in an earlier one, it was no step.
         """
         if not self.open or self._opener != "steps" or self._recorder is None:
             return

@@ -1,1 +1,1 @@
-"""Steps that are looked at more closely: when, on whose order, and what is kept of them."""
+"""Windows of steps that are looked at more closely: who asks for them, when they are, and what is kept."""

@@ -83,7 +83,7 @@ class ModuleWindow(StepWindow):
         self._timed: list[int] = []
 
     def watch(self, model: nn.Module) -> None:
-        """Profiles the first model that it hears of."""
+        """Profiles the first model that is watched."""
         self._models.append(model)
 
     def _start(self) -> None:
@@ -122,7 +122,7 @@ class ModuleWindow(StepWindow):
             yield
 
     def _read_peak(self) -> int | None:
-        """What the allocator has given out at most. A CPU's does not tell."""
+        """The most bytes that the allocator has given out. None: on a CPU it does not count them."""
         device = None if self._profiler is None else self._profiler.device
         if device is None or device.type != "cuda":
             return None

@@ -98,7 +98,7 @@ class WindowCoordinator:
         self.refuse("the job has ended")
 
     def _look_at_request(self) -> None:
-        """Takes the request that lies there, if any; one that cannot be taken away is said once."""
+        """Takes the request in the folder, if there is one; one that cannot be deleted is reported once."""
         path = self._folder / REQUEST
         try:
             found = os.lstat(path)
