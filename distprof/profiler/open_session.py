@@ -23,7 +23,7 @@ from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
 from distprof.errors import DistprofError, UsageError, describe_error
-from distprof.facts.run import RunMeta, Work
+from distprof.facts.run import Work
 from distprof.profiler.job import exit_guard
 from distprof.profiler.job.agreement import STAND_BY_S, NotAllHere, Rendezvous
 from distprof.profiler.job.early_watch import EarlyWatch
@@ -34,7 +34,7 @@ from distprof.profiler.job.model_inspection import (
     find_device,
     name_strategies,
 )
-from distprof.profiler.job.run_files import describe_run
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.profiler.rank.profiler import name_exit
 from distprof.profiler.session.border import say_aside
@@ -180,9 +180,13 @@ class OwnSession(Session):
         self._speaks = False  # whether this process tells the user how the job ended
         super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
         self._exit_guard = exit_guard.ExitGuard(self.end_process, self._leave_groups)
+        secrets = secret_values(sys.argv[1:])
+        plan = JobPlan(
+            name=mask(name, secrets), config=redact(options["config"], secrets), runs_dir=options["runs_dir"],
+            run_dir=options["run_dir"],
+        )  # fmt: skip
         self._early = EarlyWatch(
-            describe=self._describe_early, name=self._clean(name), runs_dir=options["runs_dir"],
-            run_dir=options["run_dir"], say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
+            plan=plan, say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
             find_recorder=lambda: None if self.job is None else self.job.recorder,
             is_over=lambda: any(job is not None and job.joined for job in (self.job, self._bystander)),
         )  # fmt: skip
@@ -312,12 +316,6 @@ class OwnSession(Session):
         ended, said = name_exit(error)
         if ended == "failed":
             append_end(rank_path(self.job.folder, self._world.rank), ended, error=self._clean(said)[:500])
-
-    def _describe_early(self, world: World, run_id: str) -> RunMeta:
-        return describe_run(
-            world, run_id=run_id, name=self._clean(self.name), strategy=None, precision=None, work=None, notes=(),
-            config=redact(self._options["config"], secret_values(sys.argv[1:])),
-        )  # fmt: skip
 
     def _clean(self, text: str) -> str:
         return mask(text, secrets=secret_values(sys.argv[1:]))

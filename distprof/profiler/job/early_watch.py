@@ -16,7 +16,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,16 @@ import torch.distributed as dist
 
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError
-from distprof.facts.run import RunMeta
 from distprof.profiler.job.agreement import Rendezvous, clone_store
 from distprof.profiler.job.model_inspection import find_device
+from distprof.profiler.job.run_files import JobPlan, describe_run
 from distprof.record.collectives.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.device.rank_info import describe_rank
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, read_timeout_s
 from distprof.record.step.recorder import Recorder
 from distprof.storage.rank_stream import StreamWriter
-from distprof.storage.run_folder import create_run_folder, rank_path, write_meta
+from distprof.storage.run_folder import rank_path, write_meta
 from distprof.world import World, find_world
 
 NAP_S = 0.5
@@ -52,10 +51,7 @@ class EarlyWatch(threading.Thread):
     def __init__(
         self,
         *,
-        describe: Callable[[World, str], RunMeta],
-        name: str,
-        runs_dir: str,
-        run_dir: str | None,
+        plan: JobPlan,
         say: Callable[[str], None],
         rendezvous: Rendezvous,
         stand_by: Callable[[World], None],
@@ -65,10 +61,7 @@ class EarlyWatch(threading.Thread):
         """Prepares the thread; `start` starts it. Call it on the training thread.
 
         Args:
-            describe: Makes the job's facts for ``run.json`` from this process and the run's id.
-            name: Names the run folder.
-            runs_dir: Where run folders are made.
-            run_dir: One exact folder instead.
+            plan: Of the job.
             say: Says a line to the user.
             rendezvous: Of the session.
             stand_by: Called when other ranks need this one, which has had no step, for their job.
@@ -76,9 +69,8 @@ class EarlyWatch(threading.Thread):
             find_recorder: Of the steps of a job whose ranks have not met yet. None: there has been no step.
         """
         super().__init__(name="distprof-early", daemon=True)
-        self._describe, self._name, self._runs_dir, self._run_dir = describe, name, runs_dir, run_dir
-        self._say, self._rendezvous, self._stand_by, self._is_over = say, rendezvous, stand_by, is_over
-        self._find_recorder = find_recorder
+        self._plan, self._say, self._rendezvous = plan, say, rendezvous
+        self._stand_by, self._is_over, self._find_recorder = stand_by, is_over, find_recorder
         self._training = threading.get_ident()
         self._closed, self._lock = threading.Event(), threading.Lock()
         self._round = 0
@@ -171,12 +163,9 @@ class EarlyWatch(threading.Thread):
 
     def _make(self, world: World) -> None:
         """Makes the folder, and publishes its path to the others."""
-        folder = create_run_folder(
-            runs_dir=self._runs_dir, run_dir=self._run_dir, name=self._name, now=datetime.now()
-        )  # fmt: skip
+        folder, run_id = self._plan.make_folder(), uuid.uuid4().hex
         self._made = True
-        run_id = uuid.uuid4().hex
-        write_meta(folder, self._describe(world, run_id))
+        write_meta(folder, describe_run(world, self._plan, run_id))
         self._store.set(self._key("folder"), json.dumps([str(folder.absolute()), run_id]))
 
     def _write(self, world: World, limit_s: float) -> None:
@@ -188,12 +177,9 @@ class EarlyWatch(threading.Thread):
         self.folder, self._stream = Path(path), rank_path(Path(path), world.rank)
         stream = StreamWriter(self._stream, run_id=run_id, world_size=world.size, info=info)
         self._writer = StepWriter(
-            recorder=self._find_recorder() or Recorder(phases=False),
-            writer=stream,
-            device=world.device,
-            warn=self._say,
-            thread=self._training,
-        )
+            recorder=self._find_recorder() or Recorder(phases=False), writer=stream, device=world.device,
+            warn=self._say, thread=self._training,
+        )  # fmt: skip
         self._writer.save_state(limit_s)
         if self._made:
             self._say(f"distprof: ranks wait for each other at their first steps: distprof report {path}")

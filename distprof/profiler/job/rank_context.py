@@ -41,7 +41,7 @@ class RankContext:
 
     @property
     def clock(self) -> Clock:
-        """The clock on which steps are compared: a GPU's host runs ahead, so the host times of its steps mean nothing."""
+        """The clock on which steps are compared: the device's on a GPU, whose host runs ahead of it."""
         return Clock.DEVICE if self.on_device else Clock.HOST
 
     @property

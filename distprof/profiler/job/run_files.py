@@ -10,7 +10,7 @@ import platform
 import subprocess
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from distprof import __version__
 from distprof.config.decode import decode
+from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError, UsageError
 from distprof.facts.run import RankInfo, RunMeta, Work
 from distprof.storage.own_folder import keep_in_mind
@@ -30,6 +31,33 @@ from distprof.world import World, collect_texts, share_text, wait_for_ranks
 
 PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 """Those whose versions a run keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What is known of a job before its ranks meet, without secrets."""
+
+    name: str
+    """Names the run folder."""
+    config: object
+    runs_dir: str
+    """Where run folders are made."""
+    run_dir: str | None
+    """One exact folder instead."""
+    strategy: str | None = None
+    precision: str | None = None
+    work: Work | None = None
+    notes: Sequence[str] = ()
+    hardware: HardwareConfig = field(default_factory=lambda: HardwareConfig(peak="none"))
+    """Where the peak FLOP/s come from."""
+
+    def make_folder(self) -> Path:
+        """Makes the run folder.
+
+        Raises:
+            UsageError: It cannot be made.
+        """
+        return create_run_folder(runs_dir=self.runs_dir, run_dir=self.run_dir, name=self.name, now=datetime.now())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +71,10 @@ class Streams:
     """On rank 0: files that it writes for the ranks that cannot see its folder. Empty elsewhere."""
 
 
-def agree_on_folder(
-    world: World, *, name: str, runs_dir: str, run_dir: str | None, group: dist.ProcessGroup | None
-) -> tuple[Path, str]:
-    """Has rank 0 make the run folder, and tells every rank the folder and the run's id. Collective.
+def agree_on_folder(world: World, plan: JobPlan, group: dist.ProcessGroup | None) -> tuple[Path, str]:
+    """Has rank 0 make the run folder, and gives every rank the folder and the run's id. Collective.
 
-    Args:
-        world: This process among the ranks.
-        name: Names the run folder.
-        runs_dir: Where run folders are made.
-        run_dir: One exact folder instead.
-        group: distprof's own group. None: there is one rank.
+    ``group`` is distprof's own. None: there is one rank.
 
     Raises:
         UsageError: The folder cannot be made; raised on every rank.
@@ -61,8 +82,7 @@ def agree_on_folder(
     said: dict[str, str] = {}
     if world.rank == 0:
         try:
-            folder = create_run_folder(runs_dir=runs_dir, run_dir=run_dir, name=name, now=datetime.now())
-            said = {"folder": str(folder.absolute()), "run_id": uuid.uuid4().hex}
+            said = {"folder": str(plan.make_folder().absolute()), "run_id": uuid.uuid4().hex}
         except UsageError as error:
             said = {"error": str(error)}
     said = json.loads(share_text(json.dumps(said), group=group))
@@ -187,22 +207,12 @@ def read_commit() -> str | None:
     return commit.strip() + ("+" if changes.strip() else "")
 
 
-def describe_run(
-    world: World,
-    *,
-    run_id: str,
-    name: str,
-    strategy: str | None,
-    precision: str | None,
-    work: Work | None,
-    notes: Sequence[str],
-    config: object,
-) -> RunMeta:
-    """What is known of a job when it starts; see `distprof.profiler.rank.build_profiler.start_profiler`."""
-    assert isinstance(config, dict)
+def describe_run(world: World, plan: JobPlan, run_id: str) -> RunMeta:
+    """What is known of a job when it starts."""
+    assert isinstance(plan.config, dict)
     return RunMeta(
-        run_id=run_id, name=name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=strategy,
-        precision=precision, work=work, versions=read_versions(torch.version.cuda), git=read_commit(),
-        config=config, notes=(*world.notes, *notes),
+        run_id=run_id, name=plan.name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=plan.strategy,
+        precision=plan.precision, work=plan.work, versions=read_versions(torch.version.cuda), git=read_commit(),
+        config=plan.config, notes=(*world.notes, *plan.notes),
     )  # fmt: skip

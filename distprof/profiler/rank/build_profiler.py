@@ -24,7 +24,7 @@ from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta, Work
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce
-from distprof.profiler.job.run_files import agree_on_folder, describe_run, open_streams
+from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams
 from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, wants_pause
 from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
@@ -78,21 +78,6 @@ FEW_CONNECTIONS = (
     "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
     "another stream does (profile.collectives=8 times those of every eighth step all the same)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
-    """The options of `start_profiler` that describe the job."""
-
-    name: str
-    strategy: str | None
-    precision: str | None
-    config: object
-    hardware: HardwareConfig
-    runs_dir: str
-    run_dir: str | None
-    work: Work | None
-    notes: Sequence[str]
 
 
 def start_profiler(
@@ -329,14 +314,9 @@ class Job:
         """The ranks meet, agree on a folder, open their files and read their clocks. Collective."""
         context, plan, world = self._context, self._plan, self._context.world
         own, meeting = self._connect()
-        folder, self._run_id = agree_on_folder(
-            world, name=plan.name, runs_dir=plan.runs_dir, run_dir=plan.run_dir, group=own
-        )
+        folder, self._run_id = agree_on_folder(world, plan, own)
         info = describe_rank(world, plan.precision, plan.hardware, own, self._peak)
-        meta = describe_run(
-            world, run_id=self._run_id, name=plan.name, strategy=plan.strategy, precision=plan.precision,
-            work=plan.work, notes=plan.notes, config=plan.config,
-        )  # fmt: skip
+        meta = describe_run(world, plan, self._run_id)
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
         opened = OpenRankContext(
             **{field.name: getattr(context, field.name) for field in fields(context)},

@@ -43,7 +43,7 @@ class Mark:
     ) -> None: ...
 
     def __call__(self, function: F) -> F:
-        """Decorates a function: each call is such a block, or for a generator or coroutine, the time in which it runs."""
+        """Decorates a function: each call is such a block; of a generator or coroutine, the time in which it runs."""
         return mark_calls(function, self._again)
 
     def __copy__(self) -> Self:

@@ -11,21 +11,15 @@ import torch.distributed as dist
 from distprof.profiler.job import early_watch
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.early_watch import EarlyWatch
-from distprof.profiler.job.run_files import describe_run
+from distprof.profiler.job.run_files import JobPlan
 from distprof.storage.run_folder import read_run
 from distprof.world import Identity, World
 
 
-def describe(world: World, run_id: str):  # type: ignore[no-untyped-def]
-    return describe_run(
-        world, run_id=run_id, name="early", strategy=None, precision=None, work=None, notes=(), config={}
-    )  # fmt: skip
-
-
 def make_rank(rank: int, store: object, folder: Path, said: list[str]) -> tuple[EarlyWatch, World]:
     watch = EarlyWatch(
-        describe=describe, name="early", runs_dir=str(folder), run_dir=None, say=said.append, rendezvous=Rendezvous(),
-        stand_by=lambda world: None, is_over=lambda: False, find_recorder=lambda: None,
+        plan=JobPlan(name="early", config={}, runs_dir=str(folder), run_dir=None), say=said.append,
+        rendezvous=Rendezvous(), stand_by=lambda world: None, is_over=lambda: False, find_recorder=lambda: None,
     )  # fmt: skip
     watch._store, watch._rank = store, rank
     identity = Identity(rank=rank, local_rank=rank, world_size=2, local_world_size=2, launched=True, restarts=0)

@@ -16,7 +16,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray, LinkReading
 from distprof.profiler.job import host_readings, run_files
-from distprof.profiler.rank import start
+from distprof.profiler.rank import build_profiler
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.record.gather import live
 from distprof.record.hosts import clock_sync, link_probe
@@ -80,8 +80,8 @@ def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:
 def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
     clock_sync.identify_clock = link_probe.identify_host = lambda: f"host {world.rank}"
     if world.rank == 1:  # its disk is another one
-        agreed = start.agree_on_folder
-        start.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
+        agreed = build_profiler.agree_on_folder
+        build_profiler.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
     run_job(world, runs_dir)
 
 
