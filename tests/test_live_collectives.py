@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.config.schema import ProfileConfig
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import Job, start_profiler
 from distprof.storage.run_folder import read_run
 from distprof.world import World
@@ -23,11 +24,11 @@ WARMUP, STEPS, WIDTH = 3, 5, 32
 
 def start_job(world: World, runs_dir: str, level: str) -> Job:
     return start_profiler(
-        world, name=level, strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir, say=lambda text: None,
-        profile=ProfileConfig(
+        world, JobPlan(name=level, strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir),
+        ProfileConfig(
             level=level, nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None  # type: ignore[arg-type]
         ),
-        hardware=HardwareConfig(peak="none"),
+        say=lambda text: None,
     )  # fmt: skip
 
 

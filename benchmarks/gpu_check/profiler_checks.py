@@ -17,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gpu_check.check_result import CheckResult
 from benchmarks.gpu_check.gpu import CheckedGpu
-from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.config.schema import ProfileConfig
 from distprof.facts.run import Run
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.profiler.rank.profiler import Profiler
 from distprof.record.collectives.flight_recorder import read_ring
@@ -163,8 +164,8 @@ def _record(world: World, level: Level, train: Callable[[Profiler], None]) -> Ru
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="distprof-gpu-") as parent:
         job = start_profiler(
-            world, name="check", strategy="none", precision="fp32", config={}, profile=profile, runs_dir=parent,
-            hardware=HardwareConfig(peak="none"), say=lambda text: None,
+            world, JobPlan(name="check", strategy="none", precision="fp32", config={}, runs_dir=parent), profile,
+            say=lambda text: None,
         )  # fmt: skip
         train(job.profiler)
         job.profiler.close()

@@ -90,7 +90,7 @@ def start(
         UsageError: An option is unknown, or cannot have this value.
     """
     hardware = _read_hardware(profile.pop("peak", None), work)
-    plan = _read_profile(profile)
+    profile_config = _read_profile(profile)
     if not str(name).strip():
         raise UsageError("name: empty; give the run a name")
     if precision is not None and precision not in DTYPES:
@@ -110,15 +110,13 @@ def start(
         if not other.in_doubt:
             other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
         other.close()
-    session = OwnSession(
-        str(name), strategy=strategy, precision=precision, warmup_steps=warmup_steps, find=find,
-        options={
-            "runs_dir": str(Path(runs_dir).absolute()), "work": work,  # the script may go to another folder
-            "run_dir": None if run_dir is None else str(Path(run_dir).absolute()),
-            "profile": plan, "hardware": hardware,
-            "config": {**_make_plain(config), "profile": dataclasses.asdict(plan), "script": sys.argv[0]},
-        },
+    plan = JobPlan(
+        name=str(name), strategy=strategy, precision=precision, work=work, hardware=hardware,
+        runs_dir=str(Path(runs_dir).absolute()),  # the script may go to another folder
+        run_dir=None if run_dir is None else str(Path(run_dir).absolute()),
+        config={**_make_plain(config), "profile": dataclasses.asdict(profile_config), "script": sys.argv[0]},
     )  # fmt: skip
+    session = OwnSession(plan, profile_config, warmup_steps=warmup_steps, find=find)
     _open.append(session)
     return session
 
@@ -156,19 +154,9 @@ def _read_hardware(peak: object, work: Work | None) -> HardwareConfig:
 class OwnSession(Session):
     """A session that finds its job by itself, and reports it at the end."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        strategy: str | None,
-        precision: str | None,
-        warmup_steps: int,
-        find: bool,
-        options: dict[str, Any],
-    ) -> None:
-        """Plans it; the options are those of `start_profiler`."""
-        self.name = name
-        self._strategy, self._precision, self._options = strategy, precision, options
+    def __init__(self, plan: JobPlan, profile: ProfileConfig, *, warmup_steps: int, find: bool) -> None:
+        """``plan`` has the strategy and the precision that the user has given, if any."""
+        self.name, self._plan, self._profile = plan.name, plan, profile
         self._precisions = PrecisionWatch()
         self._parallel: dict[str, None] = {}  # the names of the models' strategies
         self._world: World | None = None
@@ -181,12 +169,12 @@ class OwnSession(Session):
         super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
         self._exit_guard = exit_guard.ExitGuard(self.end_process, self._leave_groups)
         secrets = secret_values(sys.argv[1:])
-        plan = JobPlan(
-            name=mask(name, secrets), config=redact(options["config"], secrets), runs_dir=options["runs_dir"],
-            run_dir=options["run_dir"],
+        config: Any = redact(plan.config, secrets)
+        early_plan = JobPlan(
+            name=mask(plan.name, secrets), config=config, runs_dir=plan.runs_dir, run_dir=plan.run_dir
         )  # fmt: skip
         self._early = EarlyWatch(
-            plan=plan, say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
+            plan=early_plan, say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
             find_recorder=lambda: None if self.job is None else self.job.recorder,
             is_over=lambda: any(job is not None and job.joined for job in (self.job, self._bystander)),
         )  # fmt: skip
@@ -201,7 +189,7 @@ class OwnSession(Session):
         if any(model is one for one in known) or not any(model is one for one in self.models):
             return
         self._guard("what the models are", self._look_at_models)
-        if self._precision is None and not self.finds_steps:
+        if self._plan.precision is None and not self.finds_steps:
             self._guard("the precision", self._precisions.watch, model)
 
     def _look_at_models(self) -> None:
@@ -258,20 +246,21 @@ class OwnSession(Session):
             return self._begin_job(world)
 
     def _begin_job(self, world: World) -> Job:
-        options, name = dict(self._options), self.name
+        plan = self._plan
         if (alone := _find_lonely_rank(world)) is not None:
-            name = f"{name}-rank{alone}"
-            options["run_dir"] = options["run_dir"] and f"{options['run_dir']}-rank{alone}"
+            own_dir = plan.run_dir and f"{plan.run_dir}-rank{alone}"
+            plan = dataclasses.replace(plan, name=f"{plan.name}-rank{alone}", run_dir=own_dir)
             self.tell(
                 "torch.distributed is not initialised at the first step: each process is reported alone, in a run "
                 "folder of its own"
             )
-        options["config"] = describe_wrapping(self.models) | options["config"]
         self._world, self._speaks = world, world.rank == 0 and not alone
         strategy, precision = self._describe(world.size)
+        config = describe_wrapping(self.models) | {**plan.config}
         return start_profiler(
-            world, name=name, strategy=strategy, precision=precision, say=say_aside,
-            host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=self._hear_failure, **options,
+            world, dataclasses.replace(plan, strategy=strategy, precision=precision, config=config), self._profile,
+            say=say_aside, host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous,
+            failed=self._hear_failure,
         )  # fmt: skip
 
     def _hear_failure(self, error: Exception) -> None:
@@ -297,12 +286,12 @@ class OwnSession(Session):
         with self._starting:
             if self._tried or self._bystander is not None:
                 return
-            options = self._options | {"hardware": HardwareConfig(peak="none"), "work": None}
+            plan = self._plan
+            bare = JobPlan(name=plan.name, config=plan.config, runs_dir=plan.runs_dir, run_dir=plan.run_dir)
             self._world = world
             self._bystander = start_profiler(
-                world, name=self.name, strategy=None, precision=None, say=say_aside,
-                host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous, failed=lambda error: None,
-                bystander=self._threads, **options,
+                world, bare, self._profile, say=say_aside, host=HostOptions(arguments=sys.argv[1:]),
+                rendezvous=self._rendezvous, failed=lambda error: None, bystander=self._threads,
             )  # fmt: skip
 
     def end_process(self, error: BaseException | None) -> None:
@@ -322,8 +311,8 @@ class OwnSession(Session):
 
     def _describe(self, num_ranks: int) -> tuple[str | None, str | None]:
         self._look_at_models()
-        strategy = self._strategy or describe_strategy(self._parallel, num_ranks=num_ranks)
-        return strategy, self._precision or self._precisions.describe()
+        strategy = self._plan.strategy or describe_strategy(self._parallel, num_ranks=num_ranks)
+        return strategy, self._plan.precision or self._precisions.describe()
 
     def _end_job(self, error: BaseException | None) -> None:
         self._exit_guard.remove()

@@ -19,6 +19,7 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.modules.names import list_modules
 from distprof.profiler.end_report import name_files, write_report
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, start_profiler
 from distprof.profiler.session.session import Session
 from distprof.record.stalls.signals import SignalWatch
@@ -134,10 +135,11 @@ def run_job(
     if work is not None and world.device.type == "cpu":
         require_memory(config, work.parameters, num_ranks=world.identity.local_world_size)
     start = partial(
-        start_profiler, world, name=config.name, strategy=_describe_strategy(config),
-        precision=config.train.precision, config=raw, profile=_place_window(config), hardware=config.hardware,
-        runs_dir=config.runs_dir, run_dir=config.run_dir, work=work, notes=notes, timeout_s=config.group_timeout_s,
-        say=reporter.say, host=HostOptions(
+        start_profiler, world, JobPlan(
+            name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
+            hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir, work=work, notes=notes,
+        ),
+        _place_window(config), timeout_s=config.group_timeout_s, say=reporter.say, host=HostOptions(
             arguments=arguments, on_start=reporter.start, signals=signals,
             predict_memory=partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),

@@ -25,6 +25,7 @@ from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
 from distprof.profiler.job.model_inspection import describe_strategy, find_device, find_wrapped, name_strategies
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.session.recording import Recording
 from distprof.storage.run_folder import read_run
 from tests.profiler.session.session_case import LONG, find_run
@@ -97,11 +98,11 @@ def test_a_model_that_the_script_lets_go_of_is_freed_and_still_told_of(tmp_path:
 
 
 def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, Any]] = []
+    seen: list[tuple[JobPlan, ProfileConfig]] = []
 
-    def keep(name: str, **options: Any) -> SimpleNamespace:
-        seen.append(options["options"])
-        return SimpleNamespace(name=name, tell=str, close=lambda: None, in_doubt=False)
+    def keep(plan: JobPlan, profile: ProfileConfig, **options: Any) -> SimpleNamespace:
+        seen.append((plan, profile))
+        return SimpleNamespace(name=plan.name, tell=str, close=lambda: None, in_doubt=False)
 
     monkeypatch.setattr(open_session, "OwnSession", keep)
     monkeypatch.setattr(open_session, "_open", [])
@@ -111,13 +112,13 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
     expected = [
         {**read_choice("profile", str(options.get("level", "phases"))), **options} for options in given
     ]  # fmt: skip
-    assert [each["profile"] for each in seen] == [decode(ProfileConfig, keys) for keys in expected]
-    assert {each["hardware"] for each in seen} == {HardwareConfig(peak="none")}  # nothing is compared with one
+    assert [profile for _, profile in seen] == [decode(ProfileConfig, keys) for keys in expected]
+    assert {plan.hardware for plan, _ in seen} == {HardwareConfig(peak="none")}  # nothing is compared with one
     work = Work(
         parameters=1, model_flops_per_micro_step=1, hardware_flops_per_micro_step=1, analytic_flops_per_micro_step=None
     )
     distprof.start(work=work)
-    assert seen[-1]["hardware"] == HardwareConfig(**read_choice("hardware", "auto"))
+    assert seen[-1][0].hardware == HardwareConfig(**read_choice("hardware", "auto"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.live.live_job import LiveJob
 from benchmarks.live.loops.bucket_hook import make_hook
 from benchmarks.live.loops.schedule import Turn, plan_turns
-from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.config.schema import ProfileConfig
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.profiler.rank.profiler import Profiler
 from distprof.world import World
@@ -46,8 +47,9 @@ class Stage:
         """Starts the profiler, which watches the models. Collective."""
         self._hook_buckets(models, ("hook older than the profiler",))
         job = start_profiler(
-            self.world, name=self._job.loop, strategy=strategy, precision="fp32", config={}, profile=PROFILE,
-            hardware=HardwareConfig(peak="none"), run_dir=str(self._folder), say=lambda text: None,
+            self.world,
+            JobPlan(name=self._job.loop, strategy=strategy, precision="fp32", config={}, run_dir=str(self._folder)),
+            PROFILE, say=lambda text: None,
         )  # fmt: skip
         for model in models:
             job.profiler.watch(model)

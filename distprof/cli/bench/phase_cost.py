@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distprof.config.schema import HardwareConfig, ProfileConfig
+from distprof.config.schema import ProfileConfig
 
 if TYPE_CHECKING:
     from distprof.profiler.session.session import Session
@@ -37,6 +37,7 @@ class PhaseCost:
 
 def measure_phase_cost() -> PhaseCost:
     """Times the profiler on this host, without NVTX and without device events."""
+    from distprof.profiler.job.run_files import JobPlan
     from distprof.profiler.rank.build_profiler import start_profiler
     from distprof.profiler.session.session import Session  # loads torch: only for those who measure
     from distprof.world import join, leave, read_identity
@@ -45,8 +46,9 @@ def measure_phase_cost() -> PhaseCost:
     try:
         with tempfile.TemporaryDirectory() as folder:
             start = partial(
-                start_profiler, world, name="phase_cost", strategy="none", precision="fp32", config={}, profile=QUIET,
-                hardware=HardwareConfig(peak="none"), runs_dir=folder, say=lambda text: None,
+                start_profiler, world,
+                JobPlan(name="phase_cost", strategy="none", precision="fp32", config={}, runs_dir=folder), QUIET,
+                say=lambda text: None,
             )  # fmt: skip
             with Session(start) as session:
                 phases_ns, loop_ns = zip(*_time_phases(session), strict=True)

@@ -9,7 +9,7 @@ import json
 import platform
 import subprocess
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -35,19 +35,24 @@ PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What is known of a job before its ranks meet, without secrets."""
+    """What is known of a job before its ranks meet."""
 
     name: str
     """Names the run folder."""
-    config: object
-    runs_dir: str
+    config: Mapping[str, object]
+    """Settings of the job, kept in the run folder."""
+    runs_dir: str = "runs"
     """Where run folders are made."""
-    run_dir: str | None
+    run_dir: str | None = None
     """One exact folder instead."""
     strategy: str | None = None
+    """How the model is parallelised, for the report. None: not known."""
     precision: str | None = None
+    """Number format of the matrix products, for the peak and the report. None: not known."""
     work: Work | None = None
+    """Arithmetic of a micro-step. None: no FLOP/s and no MFU."""
     notes: Sequence[str] = ()
+    """Further notes for the report."""
     hardware: HardwareConfig = field(default_factory=lambda: HardwareConfig(peak="none"))
     """Where the peak FLOP/s come from."""
 
@@ -209,10 +214,9 @@ def read_commit() -> str | None:
 
 def describe_run(world: World, plan: JobPlan, run_id: str) -> RunMeta:
     """What is known of a job when it starts."""
-    assert isinstance(plan.config, dict)
     return RunMeta(
         run_id=run_id, name=plan.name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=plan.strategy,
         precision=plan.precision, work=plan.work, versions=read_versions(torch.version.cuda), git=read_commit(),
-        config=plan.config, notes=(*world.notes, *plan.notes),
+        config=dict(plan.config), notes=(*world.notes, *plan.notes),
     )  # fmt: skip

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
-from distprof.config.schema import HardwareConfig, ProfileConfig
-from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta, Work
+from distprof.config.schema import ProfileConfig
+from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce
@@ -82,17 +82,9 @@ FEW_CONNECTIONS = (
 
 def start_profiler(
     world: World,
-    *,
-    name: str,
-    strategy: str | None,
-    precision: str | None,
-    config: Mapping[str, object],
+    plan: JobPlan,
     profile: ProfileConfig,
-    hardware: HardwareConfig,
-    runs_dir: str = "runs",
-    run_dir: str | None = None,
-    work: Work | None = None,
-    notes: Sequence[str] = (),
+    *,
     timeout_s: float = 600.0,
     say: Callable[[str], None] = print,
     host: HostOptions | None = None,
@@ -104,16 +96,8 @@ def start_profiler(
 
     Args:
         world: This process among the ranks.
-        name: Names the run folder.
-        strategy: How the model is parallelised, for the report. None: not known.
-        precision: Number format of the matrix products, for the peak and the report. None: not known.
-        config: Kept in the run folder, secrets redacted.
+        plan: Of the job; its secrets are redacted here.
         profile: What to record.
-        hardware: Where the peak FLOP/s come from.
-        runs_dir: Where run folders are made.
-        run_dir: One exact folder instead.
-        work: Arithmetic of a micro-step. None: no FLOP/s and no MFU.
-        notes: Further notes for the report.
         timeout_s: How long the end of the job waits for the slowest rank.
         say: Says a line to the user.
         host: Options of a program around the training loop.
@@ -130,10 +114,8 @@ def start_profiler(
     host = host or HostOptions()
     secrets = secret_values(host.arguments)
     clean = partial(mask, secrets=secrets)
-    plan = JobPlan(
-        name=clean(name), strategy=strategy, precision=precision, config=redact(config, secrets), hardware=hardware,
-        runs_dir=runs_dir, run_dir=run_dir, work=work, notes=[*map(clean, notes)],
-    )  # fmt: skip
+    config: Any = redact(plan.config, secrets)
+    plan = replace(plan, name=clean(plan.name), config=config, notes=[*map(clean, plan.notes)])
     context = RankContext(
         world=world, profile=profile, timeout_s=timeout_s, say=say,
         warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),

@@ -16,6 +16,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
 from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray, LinkReading
 from distprof.profiler.job import host_readings, run_files
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank import build_profiler
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.record.gather import live
@@ -27,11 +28,15 @@ from tests.ranks import call_on_ranks
 
 def start_job(world: World, runs_dir: str, **options: Any) -> Job:
     return start_profiler(
-        world, name="job", strategy="none", precision="fp32", config={"password": "x"}, runs_dir=runs_dir,
-        profile=ProfileConfig(
+        world,
+        JobPlan(
+            name="job", strategy="none", precision="fp32", config={"password": "x"}, runs_dir=runs_dir,
+            hardware=HardwareConfig(peak=1e9),
+        ),
+        ProfileConfig(
             level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None
         ),
-        hardware=HardwareConfig(peak=1e9), say=lambda text: None, **options,
+        say=lambda text: None, **options,
     )  # fmt: skip
 
 

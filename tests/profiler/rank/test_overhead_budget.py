@@ -13,6 +13,7 @@ import torch.distributed as dist
 from distprof.analyze import analyze
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank import overhead_budget as budget
 from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.profiler.rank.overhead_budget import (
@@ -205,8 +206,8 @@ def run_until_it_stops(world: World, folder: str) -> None:
         level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.02, shadow_every=2, max_overhead_ratio=0.03
     )
     job = start_profiler(
-        world, name="job", strategy="none", precision="fp32", config={}, runs_dir=folder, profile=profile,
-        hardware=HardwareConfig(peak=1e9), say=said.append,
+        world, JobPlan(name="job", config={}, runs_dir=folder, hardware=HardwareConfig(peak=1e9)), profile,
+        say=said.append,
     )  # fmt: skip
     begin_s = time.monotonic()
     after = 0

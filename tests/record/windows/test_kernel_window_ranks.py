@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from distprof.config.schema import HardwareConfig
 from distprof.facts.run import PHASE_CODE, Phase, Run
 from distprof.facts.trace import OWN_MODULE, OWN_PREFIX
+from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.step.recorder import Recorder
@@ -33,8 +34,12 @@ from tests.record.windows.test_kernel_window import BACKWARD, CANARY, FORWARD, P
 def train_small(world: World, runs_dir: str, level: Any) -> list[float]:
     """Eight steps of a small model under DDP; the losses of this rank."""
     job = start_profiler(
-        world, name="job", strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir, say=lambda text: None,
-        profile=dataclasses.replace(PROFILE, level=level), hardware=HardwareConfig(peak=1e9),
+        world,
+        JobPlan(
+            name="job", strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir,
+            hardware=HardwareConfig(peak=1e9),
+        ),
+        dataclasses.replace(PROFILE, level=level), say=lambda text: None,
     )  # fmt: skip
     assert job.profiler.level_is_to_come == (level == "kernels")
     torch.manual_seed(3)
