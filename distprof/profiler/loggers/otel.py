@@ -10,9 +10,9 @@ import importlib
 import os
 from typing import Any
 
-from distprof.facts.run import PHASES, Clock, FloatArray
+from distprof.facts.run import FloatArray
 from distprof.profiler.loggers.logger_thread import LoggedJob
-from distprof.profiler.metrics.metrics import GAUGES
+from distprof.profiler.metrics.metrics import list_gauges
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -42,15 +42,8 @@ class OpenTelemetryLogger:
     def log(self, rows: FloatArray) -> None:
         for point in self._points.add(rows):
             self._set("last_step", point["step"])
-            for key, (name, factor, _) in GAUGES.items():
-                if key in point:
-                    self._set(name, point[key] * factor)
-            for clock in Clock:
-                if (ratio := point.get(f"comm/exposed_{clock}_ratio")) is not None:
-                    self._set("exposed_communication_ratio", ratio, clock=clock)
-                for phase in PHASES:
-                    if (time_ms := point.get(f"phase/{phase}/{clock}_ms")) is not None:
-                        self._set("phase_seconds", time_ms / 1e3, phase=phase, clock=clock)
+            for name, labels, value in list_gauges(point):
+                self._set(name, value, **labels)
 
     def close(self) -> None:
         if self._provider is not None:  # one of the script's stays as it is

@@ -30,6 +30,11 @@ GAUGES = {
     "flops/mfu_ratio": ("mfu_ratio", 1.0, "Model FLOPs utilisation."),
 }
 """By key of a point of `make_point`: the name of the metric, the factor to its unit, and its description."""
+BY_CLOCK = {
+    "phase_seconds": "Mean time of a phase in a step.",
+    "exposed_communication_ratio": "Share of a step that waits for communication.",
+}
+"""Metrics that each clock has."""
 
 
 class Metrics:
@@ -92,21 +97,24 @@ class Metrics:
         yield from _list_metric(
             "memory_peak_bytes", "gauge", "Peak memory of the rank that has most.", [({}, self._memory_bytes)]
         )
-        for key, (name, factor, text) in GAUGES.items():
-            yield from _list_metric(name, "gauge", text, [({}, self._read(key) * factor)])
-        phases = [
-            ({"phase": phase, "clock": clock}, self._read(f"phase/{phase}/{clock}_ms") / 1e3)
-            for phase in PHASES
-            for clock in Clock
-        ]
-        yield from _list_metric("phase_seconds", "gauge", "Mean time of a phase in a step.", phases)
-        exposed = [({"clock": clock}, self._read(f"comm/exposed_{clock}_ratio")) for clock in Clock]
-        yield from _list_metric(
-            "exposed_communication_ratio", "gauge", "Share of a step that waits for communication.", exposed
-        )
+        gauges = list(list_gauges(self._point))
+        for name, text in {**{name: text for name, _, text in GAUGES.values()}, **BY_CLOCK}.items():
+            values = [(labels, value) for each, labels, value in gauges if each == name]
+            yield from _list_metric(name, "gauge", text, values)
 
-    def _read(self, key: str) -> float:
-        return self._point.get(key, float("nan"))
+
+def list_gauges(point: Mapping[str, float]) -> Iterator[tuple[str, Labels, float]]:
+    """The name, the labels and the value of each metric in a point, in seconds and shares."""
+    for key, (name, factor, _) in GAUGES.items():
+        if key in point:
+            yield name, {}, point[key] * factor
+    for clock in Clock:
+        if (ratio := point.get(f"comm/exposed_{clock}_ratio")) is not None:
+            yield "exposed_communication_ratio", {"clock": clock}, ratio
+    for phase in PHASES:
+        for clock in Clock:
+            if (time_ms := point.get(f"phase/{phase}/{clock}_ms")) is not None:
+                yield "phase_seconds", {"phase": phase, "clock": clock}, time_ms / 1e3
 
 
 def _list_metric(name: str, kind: str, text: str, values: Sequence[tuple[Labels, float]]) -> Iterator[str]:
