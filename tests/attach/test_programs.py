@@ -82,7 +82,7 @@ RUNS = {
     "broken_unit": Watched(program="fsdp2", steps=12, phases="forward backward grad_norm optimizer",
                            broken=(f"{RECORDER}.begin_collective",)),
     "broken_start": Watched(program="no_loader", steps=None, phases="",
-                            broken=("profiler.rank.start:Job._open_rank_zero",)),
+                            broken=("profiler.rank.build_profiler:Job._open_rank_zero",)),
     "broken_everywhere": Watched(program="nanogpt", steps=None, phases="", broken=EVERYWHERE),
     "other_torch": Watched(program="plain_ddp", steps=16, phases=DDP, other_torch=True),
     "other_group": Watched(program="plain_ddp", steps=16, phases=ALONE,

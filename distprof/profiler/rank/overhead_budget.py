@@ -68,11 +68,17 @@ class ShadowPlan:
             return True
         if self._every == 0 or warmup:
             return False
-        begin = step - step % self._every
-        shadow = begin + draw_index(step // self._every, self._every)
-        if self._of == 1:  # a step that is dropped is asked for again, so `look_at` passes a shadow step only later
-            self.look_at = shadow if step <= shadow else begin + self._every
+        shadow = self._draw(step // self._every)
+        if self._of == 1:
+            self.look_at = shadow if step < shadow else self._draw(step // self._every + 1)
         return step == shadow
+
+    def ask_again(self, step: int) -> None:
+        """A step was none: the next one has its number."""
+        self.look_at = min(self.look_at, step)
+
+    def _draw(self, turn: int) -> int:
+        return turn * self._every + draw_index(turn, self._every)
 
 
 def draw_index(turn: int, every: int) -> int:

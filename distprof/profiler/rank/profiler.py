@@ -193,6 +193,7 @@ class Profiler:
         self._next_step -= 1
         self._recorder.timeline.place[0] = self._next_step - 1
         self._inside = None
+        self._plan.ask_again(self._next_step)
         for windows in (self._level, self._on_demand):
             if windows is not None:
                 windows.drop_step(self._next_step)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from threading import TIMEOUT_MAX, get_ident
 from types import NoneType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -280,6 +280,16 @@ class Recording(Border):
         """Counts a micro-step that was found, unless the loop counts its own; see `Session.add_work`."""
         if self._recorder is not None and self.open:
             self._recorder.add_micro_step()
+
+    def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
+        """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
+        if self._recorder is None or not self.open:
+            self.tell_outside("profiler.keep_scalars()")
+        else:
+            self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
+
+    def see_call(self, model: nn.Module) -> None:
+        """An outermost module is found to be called, for the first time and now."""
 
     def begin_stretch(self, stretch: str) -> bool:
         """Ends an open step, and begins a stretch; returns whether it did. Nothing before the first step."""

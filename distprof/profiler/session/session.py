@@ -19,8 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from torch import nn
-
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import ClosedInStep
@@ -124,13 +122,6 @@ class Session(Recording):
         else:
             self._recorder.add_work(tokens=counts[0], micro_steps=counts[1])
 
-    def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
-        """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
-        if self._recorder is None or not self.open:
-            self.tell_outside("profiler.keep_scalars()")
-        else:
-            self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
-
     def find_steps(self, *, optimizer: object = None) -> None:
         """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""
         if self.closed:
@@ -144,9 +135,6 @@ class Session(Recording):
     def end_process(self, error: BaseException | None) -> None:
         """The process ends, with this error if there is one: closes the session."""
         self.close_quietly(error)
-
-    def see_call(self, model: nn.Module) -> None:
-        """An outermost module is found to be called, for the first time and now."""
 
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Recording.close`. A session used as a block closes itself."""
