@@ -246,7 +246,7 @@ def test_after_a_failure_the_loggers_end_with_what_had_been_gathered(tmp_path: P
 
 def test_wrong_names_and_missing_packages_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"loggers=.*: expected a list of tensorboard, otel"):
-        distprof.start(loggers=["csv"])
+        distprof.start(loggers=["pigeon"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else True)
     wanted = r"loggers=tensorboard: needs the package tensorboard: pip install 'distprof\[tensorboard\]'"
     with pytest.raises(UsageError, match=wanted):
