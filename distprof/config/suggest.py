@@ -33,7 +33,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """
     group, _, own = name.rpartition(".")
     if own in REMOVED and group in ("", "profile"):
-        return f" (it was removed): {REMOVED[own]}"
+        return f"; it was removed: {REMOVED[own]}"
     found = max(known, key=lambda other: _compare(name, other), default=None)
     return f"; did you mean '{found}'?" if found is not None and _compare(name, found) >= LEAST_LIKENESS else ""
 
